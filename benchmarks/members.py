@@ -96,7 +96,7 @@ class Member:
         self.worker_port = 20_000 + number % 10_000
         self.machine = MemberMachine(
             settings=settings,
-            spec=Spec(mesh=str(MESH), limits="", digest=""),
+            spec=Spec(mesh=str(MESH), options={}, digest=""),
             node_name=node.name,
             boot_id=node.machine,
             description=encode_description(node),

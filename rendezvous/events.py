@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rendezvous.errors import LeaseExists, StoreError
+from rendezvous.reasons import Reason
 from rendezvous.records import Cause, Verdict
 from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, Store, TxnResult
 
@@ -123,7 +124,7 @@ class WatchLost(Event, frozen=True):
 class PlanReady(Event, frozen=True):
     """The planner's reply to MakePlan `id`: one text per active member; the other members are spares.
 
-    `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
+    `reasons` are for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
     members should lead when the leader is lost, best first, if the network's domains show it (else the leader chooses).
     `remarks` are logged at once.
     """
@@ -133,17 +134,17 @@ class PlanReady(Event, frozen=True):
     world_size: int
     coordinator: str  # HOST:PORT; port 0 stands for the one that the member `coordinator_id` offers for the round
     coordinator_id: str = ""
-    reasons: tuple[str, ...] = ()
-    spare_reasons: Mapping[str, str] = {}
+    reasons: tuple[Reason, ...] = ()
+    spare_reasons: Mapping[str, Reason] = {}
     successors: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Reason, ...] = ()
 
 
 class PlanRefused(Event, frozen=True):
     """The planner found no plan for MakePlan `id`."""
 
     id: int
-    reason: str
+    reason: Reason
 
 
 class RoundSucceeded(Event, frozen=True):
@@ -162,7 +163,7 @@ class RoundFailed(Event, frozen=True):
     rank: int = -1  # which rank failed, -1 if unknown
     is_port_taken: bool = False  # a foreign process listens on the worker port
     is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
-    final_reason: str = ""  # why no restart would help
+    final_reason: Reason | None = None  # why no restart would help
     is_node_fault: bool = False  # its worker says that this node is at fault
     failure_class: str = ""  # the launcher's words for how it failed, the same for the same failure
 
@@ -247,7 +248,7 @@ class WatchdogExpired(Event, frozen=True):
 class LeaveRequest(Event, frozen=True):
     """This node was asked to leave."""
 
-    reason: str
+    reason: Reason
     exit_code: int
 
 
@@ -259,10 +260,11 @@ class Action(Struct, frozen=True):
 
 
 class StoreRequest(Action, frozen=True):
-    """Send a request; answered by StoreReply, StoreRejected or StoreOutcomeUnknown. `why` is for people."""
+    """Send a request; answered by StoreReply, StoreRejected or StoreOutcomeUnknown."""
 
     id: int
-    why: str
+    kind: str
+    """What it is for, in a word that is always the same, for a trace."""
     request: Request
 
 
@@ -318,7 +320,7 @@ class StopRound(Action, frozen=True):
 
     round: int
     mode: str
-    reason: str
+    reason: Reason
     cause: Cause = ""
     nodes: tuple[str, ...] = ()
 
@@ -367,19 +369,15 @@ class PassOn(Action, frozen=True):
     kind: str
 
 
-SAME_FAILURE = "same failure"
-"""The rule of the remark that a rank has failed in the same way several times in a row."""
-
-
 class Log(Action, frozen=True):
-    """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
+    """What people read: the current state, when it changes; or, as a remark, something that happened.
 
     `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules. `until`:
     when what is waited for ends at the latest; `setting`: the field of Settings that says so, or "spare". Both may be
     unknown.
     """
 
-    sentence: str
+    reason: Reason
     is_remark: bool = False
     rule: str = ""
     until: float = math.inf
@@ -387,9 +385,8 @@ class Log(Action, frozen=True):
 
 
 class Exit(Action, frozen=True):
-    """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends. `hint`: for the user."""
+    """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends."""
 
     exit_code: int
-    reason: str
+    reason: Reason
     verdict: Verdict | None
-    hint: str = ""

@@ -28,6 +28,7 @@ from rendezvous.member import join, lease, leave, local_round, outage, stale_wat
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
+from rendezvous.reasons import Reason
 from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner
 from rendezvous.settings import Settings
 from rendezvous.state import intents
@@ -156,7 +157,7 @@ class MemberMachine:
         for event in events:
             self._handle(event, now)
             regress = requests.regress or state.cache.keys.regress
-            if regress and not membership.is_final:
+            if regress is not None and not membership.is_final:
                 state.ask(intents.LeaveStore(regress))
             self._apply_intents(now)
         requests.wake_at = math.inf
@@ -221,14 +222,16 @@ class MemberMachine:
         if purpose == "lease":
             lease.note_outcome(state, is_answer=isinstance(event, StoreReply) or is_lease_gone)
         if purpose == "join" and not isinstance(event, StoreReply):
-            problem = str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
+            problem = Reason.of("store-silent")
+            if isinstance(event, StoreRejected):
+                problem = Reason.of("store-error", error=str(event.error))
             state.membership.join_problem = problem
         # For the purpose of leading it is the verdict's lease.
         if is_lease_gone and purpose == "lead" and state.leadership is not None:
             state.leadership.is_verdict_lease_granted = False
         if is_lease_gone and purpose != "lead" and not lease.handle_end(state, now):
             is_early = now < state.lease.ends_at
-            self._lose_membership(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
+            self._lose_membership(now, Reason.of("lease-ended-early") if is_early else None, is_early=is_early)
 
     # --- the comparison, made after every batch of events ---
 
@@ -251,7 +254,7 @@ class MemberMachine:
         """Advance an agent that is no member: join once all processes of a round of its last membership are gone."""
         state, round_state = self.state, self.state.round
         if round_state.alive_round is not None and now >= round_state.gone_by:
-            state.ask(QuitJob(f"this node has not stopped round {round_state.alive_round} in time"))
+            state.ask(QuitJob(Reason.of("not-stopped-here", round=round_state.alive_round)))
         elif round_state.alive_round is not None:
             state.requests.wake_by(round_state.gone_by)
         elif leave.leave_before_joining(state, now) or join.has_run_out(state, now):
@@ -267,7 +270,7 @@ class MemberMachine:
         state = self.state
         is_key_present = state.cache.keys.get(state.own_key) is not None
         if not is_key_present and not lease.may_have_ended(state, now):
-            self._suspect_removal("", now)
+            self._suspect_removal(None, now)
             return
         state.cache.restore_watches(now)
         lease.advance(state, now)
@@ -289,7 +292,7 @@ class MemberMachine:
         local_round.advance(state, now)
         self._apply_intents(now)
         self._leave_in_order(now)
-        if state.membership.is_final or state.round.loss_reason:
+        if state.membership.is_final or state.round.loss_reason is not None:
             return  # a leader that has lost its round would seal another of the same number
         outage.advance(state, now)
         self._apply_intents(now)
@@ -357,13 +360,13 @@ class MemberMachine:
             self.state.membership.move("finished")
             leave.finish(self.state, request, now)
 
-    def _suspect_removal(self, loss_reason: str, now: float) -> None:
+    def _suspect_removal(self, loss_reason: Reason | None, now: float) -> None:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
         self.state.membership.move("removal suspected")
-        local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)
+        local_round.stop_workers(self.state, "fence", Reason.of("no-member"), "isolation", now)
         leave.explain_fence(self.state, loss_reason, now)
 
-    def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
+    def _lose_membership(self, now: float, why: Reason | None = None, *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then join again as a new member.
 
         `is_early`: it ended before its time. Then members that were connected recently may have lost theirs as well.
@@ -373,9 +376,9 @@ class MemberMachine:
             leave.end_without_store(state, verdict, now)
             return
         if state.is_member:
-            state.requests.log(f"lost the membership: {why or state.lease.loss_reason}; joining again")
+            state.requests.log(Reason.of("membership-lost", why=why or state.lease.loss_reason))
             leave.note_loss(state, now)
-        local_round.stop_workers(state, "fence", "the lease has ended", "isolation", now)
+        local_round.stop_workers(state, "fence", Reason.of("lease-ended"), "isolation", now)
         since = now - state.settings.lease_ttl_s
         election.note_unaware(state, state.peers.list_reached_after(since) if is_early else (), now)
         self._become_new_member()

@@ -9,12 +9,14 @@ The few clock times in histories and verdicts are for people, and nothing is dec
 again under the same run id finds nothing that the last one left.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from rendezvous import __version__, codec
 from rendezvous.errors import RecordError, VersionError
+from rendezvous.reasons import Reason
 
 UNNAMED_RUN = "none"
 """torchrun's id of a run that was given none."""
@@ -32,6 +34,9 @@ Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
 end of the job; "" if it is not known.
 """
 CAUSE_NODES_MAX = 16
+WORD_CODE_LENGTH = 4
+Options = Annotated[Mapping[str, str], Meta(max_length=200)]
+"""Options by their names, as in `--nnodes`, with their values; one with the default is left out."""
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
 
@@ -42,16 +47,17 @@ class Record(Struct, frozen=True, kw_only=True):
 class Spec(Record, frozen=True, kw_only=True):
     """What the agents of a job must agree on before they may join, as its first one has it; see `member.refusal`.
 
-    `digest` covers the form of the script and its file name, `arguments_digest` its arguments. `shared_options`: like
-    `limits`, but an agent without one of them has no objection to it.
+    `digest` covers the form of the script and its file name, `arguments_digest` its arguments.
     """
 
     mesh: str
-    limits: str
+    options: Options
+    """Those that decide which rounds there can be: all agents have the same."""
     digest: str
     has_secret: bool = False
     arguments_digest: str = ""
-    shared_options: str = ""
+    shared_options: Options = {}
+    """Likewise, but an agent without one of them joins all the same."""
 
 
 class Member(Record, frozen=True, kw_only=True):
@@ -84,11 +90,11 @@ class Spares(Record, frozen=True, kw_only=True):
     """
 
     member_ids: tuple[str, ...]
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     reason_places: tuple[Rank, ...] = ()
 
     @property
-    def why(self) -> dict[str, str]:
+    def why(self) -> dict[str, Reason]:
         """Member id -> its reason, as far as one is given."""
         pairs = zip(self.member_ids, self.reason_places, strict=False)
         return {member_id: self.reasons[index] for member_id, index in pairs if 0 <= index < len(self.reasons)}
@@ -104,15 +110,21 @@ class Command(Record, frozen=True, kw_only=True):
     """A person's request to the leader. `kind`: "stop", "drain", "undrain", "takeover" or "why".
 
     `target` is a node's name or a member id; `by` names the requester, for people. The requester writes the key with an
-    empty `answer` and watches it: the leader deletes it in the transaction that does what was asked; if it refuses, it
-    writes the record back with the reason as `answer`, and does nothing. The answer to "why" is written there, too. The
+    record without an answer and watches it: the leader deletes it in the transaction that does what was asked; if it
+    refuses, it writes the record back with `refused`, and does nothing. The answer to "why" comes in `answer`. The
     requester then deletes the key; the leader deletes a remaining one with a later seal.
     """
 
     kind: str
     target: str = ""
     by: str = ""
+    refused: Reason | None = None
     answer: str = ""
+    """Of the program above; its text."""
+
+    @property
+    def is_answered(self) -> bool:
+        return self.refused is not None or bool(self.answer)
 
 
 class RoundHistory(Record, frozen=True, kw_only=True):
@@ -127,8 +139,8 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     world_size: Count
     node_count: Count
     coordinator: str
-    reason: str
-    ended: str = ""
+    reason: Reason
+    ended: Reason | None = None
     ran_s: Seconds = 0.0
     began_at: Seconds = 0.0
     ended_at: Seconds = 0.0
@@ -148,15 +160,15 @@ class Seal(Record, frozen=True, kw_only=True):
     oldest first, are the strikes of quarantines: a node (name and boot id) and how long ago it was lost; a node, a rank
     and how long ago that rank failed there before any other; `blamed` those that their own workers named as at fault.
     `best_step`: the highest training step that any round reached, -1 if none was reported; `stuck_rounds`: rounds in a
-    row that a failure ended before they got beyond it. `same_failure`: which rank failed last and how, `same_failures`
-    times in a row.
+    row that a failure ended before they got beyond it. `same_failure`: the class of the last failure, which is the same
+    of `same_rank` for `same_failures` times in a row; "" if it is unknown.
     """
 
     round: Count
     plan_token: str
     world_size: Count
     coordinator: str
-    reason: str = ""
+    reason: Reason
     successors: tuple[str, ...] = ()
     restart_count: Count = 0
     charge_ages_s: tuple[Seconds, ...] = ()
@@ -170,6 +182,7 @@ class Seal(Record, frozen=True, kw_only=True):
     best_step: Step = -1
     stuck_rounds: Count = 0
     same_failure: str = ""
+    same_rank: Rank = -1
     same_failures: Count = 0
 
 
@@ -181,7 +194,7 @@ class Stop(Record, frozen=True, kw_only=True):
     """
 
     round: Count
-    reason: str
+    reason: Reason
     mode: Literal["kill", "grace"]
     ran_s: Seconds = 0.0
     cause: Cause = ""
@@ -206,7 +219,7 @@ class Status(Record, frozen=True, kw_only=True):
     `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left on this
     node. `failed_revision`: the store's revision when the failure was first reported, 0 in that very write; it orders
     failures, whatever is added later. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a lost
-    connection to a peer. `leaving` is "" or why this member is about to leave, `leaving_exit_code` its exit code.
+    connection to a peer. `leaving`: why this member is about to leave, if it is; `leaving_exit_code` its exit code.
     `rank`: which failed. `is_port_taken`: the failure is that another process listens on the worker port.
     `saved_count`: checkpoints that the workers of this round reported. `is_final`: no restart shall follow this
     failure, and `final_reason` says why, if it is because none would help. `is_node_fault`: a worker has said that its
@@ -222,14 +235,14 @@ class Status(Record, frozen=True, kw_only=True):
     failure: str = ""
     exit_code: ExitCode = 0
     is_peer_loss: bool = False
-    leaving: str = ""
+    leaving: Reason | None = None
     leaving_exit_code: ExitCode = 0
     worker_port: Port = 0
     rank: Rank = -1
     is_port_taken: bool = False
     saved_count: Count = 0
     is_final: bool = False
-    final_reason: str = ""
+    final_reason: Reason | None = None
     is_node_fault: bool = False
     failure_class: str = ""
     step: Step = -1
@@ -246,7 +259,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     kind: Literal["success", "failure", "stopped"]
     exit_code: ExitCode
     round: Count
-    reason: str
+    reason: Reason
     failure: str = ""
     is_first_sure: bool = True
     others: tuple[str, ...] = ()

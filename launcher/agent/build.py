@@ -233,18 +233,18 @@ def _join_alone(
     planner: OneMachinePlanner | PlannerAdapter
     if config.placement_options:
         from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
-        from launcher.placement.adapter.options import format_options
+        from launcher.placement.adapter.options import list_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
         asked = resolve_limits(config, mesh)
         require_feasible_alone(mesh, asked[0], slot_count)
-        planner, limits = PlannerAdapter(mesh, *asked), format_options(*asked)
+        planner, options = PlannerAdapter(mesh, *asked), list_options(*asked)
     else:
-        planner, limits = OneMachinePlanner(mesh, description), LIMITS
+        planner, options = OneMachinePlanner(mesh, description), LIMITS
     machine = MemberMachine(
         settings=settings,
         # No other agent reads the store of one machine, so nothing has to be compared with others.
-        spec=Spec(mesh=str(mesh), limits=limits, digest=""),
+        spec=Spec(mesh=str(mesh), options=options, digest=""),
         node_name=node_name,
         boot_id="",
         description=encode_description(description),

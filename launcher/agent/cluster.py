@@ -30,7 +30,7 @@ from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import Mesh
 from launcher.model.node import Device
 from launcher.placement.adapter.description import Description, encode_description
-from launcher.placement.adapter.options import format_options
+from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous import __version__
 from rendezvous.driver.driver import Driver
@@ -108,11 +108,11 @@ class ClusterMembership(NodeMembership):
             settings=settings,
             spec=Spec(
                 mesh=str(mesh),
-                limits=f"{format_options(*asked)}{format_agreed_options(config, settings)}",
+                options={**list_options(*asked), **list_agreed_options(config, settings)},
                 digest=hash_program(config),
                 has_secret=bool(startup.credentials.secret),
                 arguments_digest=_hash(config.script_args),
-                shared_options="" if config.framework == "auto" else f"--framework {config.framework}",
+                shared_options={} if config.framework == "auto" else {"--framework": config.framework},
             ),
             node_name=startup.name,
             boot_id=startup.boot_id,
@@ -291,22 +291,28 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     return found
 
 
-def format_agreed_options(config: Config, settings: Settings) -> str:
-    """Format the settings on which nodes that differed would disagree later, as options; defaults are left out.
+def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
+    """Return the settings on which nodes that differed would disagree later, as options; defaults are left out.
 
     Where nodes are numbered, that they are; and the port, which is the same on all.
     """
-    usual = DEFAULTS
-    words = {
-        f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
-        f"--max-restarts {settings.max_restarts}": settings.max_restarts != usual.max_restarts,
-        f"--restart-window {settings.restart_window_s:g}": settings.restart_window_s != usual.restart_window_s,
-        f"--grow {settings.grow}": settings.grow != usual.grow,
-        "--store-outage stop": not settings.continues_without_store,
-        "LAUNCHER_PRESENCE_PROOF=off": not settings.presence_proof,
-        f"--rdzv-backend static --master-port {config.master_port}": config.node_rank is not None,
-    }
-    return "".join(f" {word}" for word, is_given in words.items() if is_given)
+    options = {}
+    for name, value, default in (
+        ("--lease-ttl", settings.lease_ttl_s, DEFAULTS.lease_ttl_s),
+        ("--max-restarts", settings.max_restarts, DEFAULTS.max_restarts),
+        ("--restart-window", settings.restart_window_s, DEFAULTS.restart_window_s),
+    ):
+        if value != default:
+            options[name] = f"{value:g}" if isinstance(value, float) else str(value)
+    if settings.grow != DEFAULTS.grow:
+        options["--grow"] = settings.grow
+    if not settings.continues_without_store:
+        options["--store-outage"] = "stop"
+    if not settings.presence_proof:
+        options["LAUNCHER_PRESENCE_PROOF"] = "off"
+    if config.node_rank is not None:
+        options |= {"--rdzv-backend": "static", "--master-port": str(config.master_port)}
+    return options
 
 
 def hash_program(config: Config) -> str:

@@ -22,7 +22,7 @@ from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.config.scrub import list_unset_variables
 from launcher.model.console import PROGRAM, log, write_stderr
-from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError
+from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError, describe
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
@@ -191,11 +191,11 @@ class HealthGate:
             if signum == signal.SIGCHLD:
                 self._supervisor.reap()
             elif leave := self._termination.take_signal(signum):
-                raise EarlyExitError(f"{leave.reason} before this node had joined", leave.exit_code)
+                raise EarlyExitError(f"{describe(leave.reason)} before this node had joined", leave.exit_code)
         for update in self._termination.take_notices(read_clock()):
             log(update.sentence)
         if leave := self._termination.check(read_clock()):
-            raise EarlyExitError(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
+            raise EarlyExitError(f"{describe(leave.reason)}, and this node had not joined yet", leave.exit_code)
         reports = self._supervisor.read_reports()
         for report in reports:
             if isinstance(report, SupervisorLost):

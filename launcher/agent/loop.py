@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.inspection.observer import NOTE_START, Observer
+from launcher.agent.inspection.observer import Observer
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup, name_signal
 from launcher.agent.worker_channel import WorkerChannel
@@ -28,7 +28,7 @@ from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import ShortageError, UsageError, describe_bug, find_shortage_hint, sanitize
+from launcher.model.errors import ShortageError, UsageError, describe, describe_bug, find_shortage_hint, sanitize
 from launcher.observe.local_listener import open_listener
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
@@ -47,6 +47,7 @@ from launcher.supervisor.messages import (
 )
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _assignment: NodeAssignment | None = None  # of the current or last round
     _pending: PendingStart | None = None  # while the round has no workers yet
     _exit: events.Exit | None = None
-    _loss_reason: str = ""  # why the supervisor was lost
+    _loss_reason: Reason | None = None  # once the supervisor was lost
     _fork_server_error: UsageError | None = None  # why there is no fork server
     _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
     _listener: socket | None = None  # until `_inquiries` has it
@@ -240,11 +241,8 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._stop(self._round, action.mode, action.reason)
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
-            case events.NoteReceived(member_id, text) if text.startswith(NOTE_START):
-                self.observer.take_note(member_id, text)
             case events.NoteReceived(member_id, text):
-                if inquiries := self._get_inquiries():
-                    inquiries.examination.take_note(member_id, text, read_clock())
+                _attempt(partial(self._take_note, member_id, text), None)
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())
@@ -254,6 +252,17 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
+
+    def _take_note(self, member_id: str, text: str) -> None:
+        """Hand a note to the part that it is for; one of an unknown kind is ignored."""
+        from launcher.agent.inspection.messages import InspectionMessage
+        from launcher.agent.inspection.notes import decode_note
+
+        note = decode_note(text)
+        if isinstance(note, InspectionMessage):
+            self.observer.take_note(member_id, note)
+        elif note is not None and (inquiries := self._get_inquiries()):
+            inquiries.examination.take_note(member_id, note, read_clock())
 
     def _start(self, start: events.StartRound) -> None:
         try:
@@ -353,14 +362,14 @@ class Agent(Struct, kw_only=True, eq=False):
         self.worker_channel.request_stop(round.round, until, self._stop_reason)
         return grace_s
 
-    def _stop(self, round: lifecycle.Round, mode: str, reason: str) -> None:
+    def _stop(self, round: lifecycle.Round, mode: str, reason: Reason) -> None:
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
         grace_s = self.settings.get_grace_s(mode)
         if mode == "grace":
-            self._stop_reason = reason
+            self._stop_reason = describe(reason)
             grace_s = self._request_stop(round, grace_s)
         self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
@@ -454,19 +463,19 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
-        self._loss_reason = sentence
         self._poll.unregister(self.supervisor)
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self._submit(events.LeaveRequest(sentence, exit_code))
+        self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
+        self._submit(events.LeaveRequest(self._loss_reason, exit_code))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.take_gone())
 
     def _take_fork_server_error(self, error: UsageError) -> None:
         """Leave the job: without the fork server no worker can start."""
         self._fork_server_error = error
-        self._leave(events.LeaveRequest(str(error), EXIT_USAGE))
+        self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(error)), EXIT_USAGE))
 
     # --- progress ---
 
@@ -571,7 +580,7 @@ class Agent(Struct, kw_only=True, eq=False):
         final_reason, is_node_fault = root.consequence
         for kind, reason in self.worker_channel.list_claims().values():
             if kind == shared_page.CLAIM_GIVES_UP:
-                final_reason = sanitize(reason) or "a worker gave up"
+                final_reason = Reason.of("agent/gave-up", text=sanitize(reason))
             is_node_fault |= kind == shared_page.CLAIM_BLAMES_NODE
         self._submit(
             events.RoundFailed(
@@ -581,7 +590,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 root.text,
                 root.rank,
                 taken,
-                is_final=bool(final_reason),
+                is_final=final_reason is not None,
                 final_reason=final_reason,
                 is_node_fault=is_node_fault,
                 failure_class=root.failure_class,

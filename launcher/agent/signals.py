@@ -27,6 +27,7 @@ from launcher.config.config import Config
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
 from rendezvous.events import LeaveRequest
+from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.hardware.notices.node_notices import NodeNotices
@@ -78,12 +79,12 @@ class Termination:
             return None
         name = name_signal(signum)
         if signum == self._preemption:
-            return self._terminate(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
+            return self._terminate(signal.SIGTERM, Reason.of("agent/preemption-signal", signal=name), 128 + signum)
         if signum in self._forwarded:
-            return self._terminate(signum, f"stopped by {name}", 128 + signum)
+            return self._terminate(signum, Reason.of("agent/signal", signal=name), 128 + signum)
         self.notice_signum = signum
         is_of_slurm = signum in (signal.SIGUSR1, signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ
-        reason = f"{name} announces the end of the Slurm job" if is_of_slurm else f"stopped by {name}"
+        reason = Reason.of("agent/slurm-end", signal=name) if is_of_slurm else Reason.of("agent/signal", signal=name)
         return self._terminate(signal.SIGTERM, reason, 128 + signum)
 
     @property
@@ -108,7 +109,8 @@ class Termination:
         if now >= self._file_at and self._file is not None:
             self._file_at = now + FILE_INTERVAL_S
             if self.signum is None and os.path.exists(self._file):
-                return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
+                reason = Reason.of("agent/preemption-file", path=self._file)
+                return self._terminate(signal.SIGTERM, reason, 128 + signal.SIGTERM)
         if now >= self._leave_at and self._notices is not None:
             return self._terminate(signal.SIGTERM, self._notices.outlook.reason, 128 + signal.SIGTERM)
         return None
@@ -141,7 +143,7 @@ class Termination:
                 log(f"no notices are read: {describe_bug(error)}; it is tried again every {NOTICE_RETRY_S:g} s")
             self._has_failed, self._watch_at = True, now + NOTICE_RETRY_S
 
-    def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
+    def _terminate(self, signum: int, reason: Reason, exit_code: int) -> LeaveRequest:
         self.signum, self._file_at = signum, math.inf
         return LeaveRequest(reason, exit_code)
 

@@ -22,6 +22,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from rendezvous.reasons import Reason
+
 FailureClass = Literal[
     "user code", "configuration", "memory", "device", "network", "storage", "preemption", "launcher", "unknown"
 ]
@@ -148,9 +150,9 @@ def classify(evidence: FailureEvidence) -> Classified:
 
 
 class Consequence(NamedTuple):
-    """What follows from a failure besides the charge. `final_reason`: why no restart would help, "" if one may."""
+    """What follows from a failure besides the charge. `final_reason`: why no restart would help, if none would."""
 
-    final_reason: str = ""
+    final_reason: Reason | None = None
     is_node_fault: bool = False
 
 
@@ -162,4 +164,6 @@ def find_consequence(evidence: FailureEvidence, *, is_alone: bool) -> Consequenc
     """
     if evidence.spawn_error not in _NO_PROGRAM or evidence.is_leaving:
         return Consequence()
-    return Consequence(final_reason=classify(evidence).why) if is_alone else Consequence(is_node_fault=True)
+    if not is_alone:
+        return Consequence(is_node_fault=True)
+    return Consequence(final_reason=Reason.of("agent/no-program", error=classify(evidence).why))

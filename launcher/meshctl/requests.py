@@ -20,7 +20,7 @@ from typing import NamedTuple
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import Overview, read_overview
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_count, format_list
 from rendezvous import records
 from rendezvous.errors import RecordError
@@ -56,7 +56,8 @@ def submit_request(
     write_request(jobs, run_id, command, current, keys, key)
     while (item := jobs.store.get(key).first) is not None:
         try:
-            answer = decode(Command, item.value, item.key, jobs.secret).answer
+            command_now = decode(Command, item.value, item.key, jobs.secret)
+            answer = describe(command_now.refused) if command_now.refused is not None else ""
         except RecordError as error:
             answer = str(error)
         if answer:
@@ -83,7 +84,7 @@ def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyVal
     if item is None:
         raise TemporaryError(f"{name_run(run_id)} has just been replaced by another job", "ask again")
     try:
-        reason = decode(Verdict, item.value, item.key, jobs.secret).reason
+        reason = describe(decode(Verdict, item.value, item.key, jobs.secret).reason)
     except RecordError as error:
         reason = str(error)
     raise UsageError(f"{name_run(run_id)} has already ended: {reason}")

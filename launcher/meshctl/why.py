@@ -15,7 +15,7 @@ from launcher.agent.diagnosis.messages import Conclusion
 from launcher.diagnose.answer import render_answer
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.requests import POLL_INTERVAL_S, write_request
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.observe.local_socket import LocalAgent, SocketSource
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, decode, name_run
@@ -37,12 +37,14 @@ def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusi
     deadline = time.monotonic() + limit_s
     while (item := jobs.store.get(key).first) is not None:
         try:
-            text = decode(Command, item.value, item.key, jobs.secret).answer
+            answered = decode(Command, item.value, item.key, jobs.secret)
         except RecordError as error:
             raise UsageError(f"{name_run(run_id)}: {error}") from None
-        if text:
+        if answered.is_answered:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
-            return _read_answer(text.encode(), run_id)
+            if answered.refused is not None:
+                raise UsageError(f"{name_run(run_id)}: {describe(answered.refused)}")
+            return _read_answer(answered.answer.encode(), run_id)
         if time.monotonic() >= deadline:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             raise TemporaryError(

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
+TYPE_CHECKING = False  # typing is not imported in the supervisor
+if TYPE_CHECKING:
+    from rendezvous.reasons import Reason
+
 _SANITIZED_MAX = 300
 _SHORTAGES = {
     errno.EMFILE: "see ulimit -n",
@@ -91,3 +95,18 @@ def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str
         beginnings = {name[: len(word) + 1]: name for name in known}
         close = [beginnings[start] for start in get_close_matches(word, beginnings, n=1, cutoff=similarity)]
     return f"did you mean {known[close[0]]}?" if close else ""
+
+
+def describe(reason: Reason) -> str:
+    """Return the sentence of a reason, whether the agreement or the launcher has made it."""
+    from launcher.model.sentences import SENTENCES  # not before the first worker, unless something is logged
+    from rendezvous import sentences
+
+    return sentences.describe(reason, lambda kind: SENTENCES.get(kind) or sentences.SENTENCES.get(kind))
+
+
+def give_hint(reason: Reason) -> str:
+    """Return what the user can do about it; "" if nothing is known."""
+    from rendezvous import sentences
+
+    return sentences.give_hint(reason)

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
+from launcher.model.errors import describe
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.run_events import (
     AgentEnded,
@@ -113,17 +114,19 @@ class Journal:
                 number == self._round and mode != self._stop_mode
             ):
                 self.is_stopping, self._stop_mode = True, mode  # the agent may be told again after a pause
-                stopping = RoundStopping(**self._common(at), cause=cause, reason=reason, mode=mode, nodes=nodes)
-                self._add(stopping)
+                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes))
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
                 self._end(step, at)
-            case events.Log(sentence, True, rule):
-                self._add(RemarkMade(**self._common(at), sentence=sentence, rule=rule))
-            case events.Log(sentence) if self.assignment is None:
-                self._add(WaitChanged(**self._common(at), sentence=sentence))
+            case events.Log(reason, True, rule):
+                told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
+                self._add(RemarkMade(**told, rule=rule))
+            case events.Log(reason) if self.assignment is None:
+                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind))
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
-                self._add(AgentEnded(**self._common(at), exit_code=exit_code, verdict=kind, reason=reason))
+                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind))
 
     def add_hang(self, kind: str, ranks: tuple[int, ...], sentence: str, folders: tuple[str, ...], at: float) -> None:
         """Add what the leader concludes of workers that make no progress."""

@@ -39,9 +39,10 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """No round runs here, and this is what the node waits for."""
+    """No round runs here, and this is what the node waits for. `reason_kind`: the kind of that reason, for programs."""
 
     sentence: str
+    reason_kind: str = ""
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
@@ -111,6 +112,7 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
 
     sentence: str
     rule: str = ""
+    reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
@@ -147,6 +149,7 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     """"kill", "grace", or "fence" after a lost membership."""
     nodes: tuple[str, ...] = ()
     """Names of the nodes that were lost, failed or left."""
+    reason_kind: str = ""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -167,6 +170,7 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     verdict: str
     """The job's: "success", "failure" or "stopped"; "" if only this node leaves."""
     reason: str
+    reason_kind: str = ""
 
 
 def encode_event(event: RunEvent) -> bytes:

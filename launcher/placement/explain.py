@@ -197,9 +197,11 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
             name, spread = list(spreads.items())[-1]
             across.append(f"{axis.name} goes over {spread} {pluralize(name)}")
     names = [name for name, _ in rings if name in inside]
-    kept = ", ".join(f"{' and '.join(inside[name])} on one {name}" for name in names)
-    verb = "stay" if names and len(inside[names[0]]) > 1 else "stays"
-    return "; ".join(filter(None, (kept.replace(" on one", f" {verb} on one", 1), *across)))
+    kept: list[str] = []
+    for name in names:
+        verb = "" if kept else " stays" if len(inside[name]) == 1 else " stay"
+        kept.append(f"{' and '.join(inside[name])}{verb} on one {name}")
+    return "; ".join(filter(None, (", ".join(kept), *across)))
 
 
 def _measure_spread(labels: NDArray[np.int32], along: Sequence[int]) -> int:

@@ -20,6 +20,7 @@ from rendezvous.driver.store_health import StoreHealthLog
 from rendezvous.errors import OutcomeUnknown, StoreError, is_shortage
 from rendezvous.events import Action, Event, MakePlan, PlanReady, PlanRefused, StoreRequest
 from rendezvous.machine import MemberMachine
+from rendezvous.reasons import Reason
 from rendezvous.stores.contract import Store, Watch
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Driver:
         """Of the last request that a store in the network has answered; -1 before any."""
         self._put_off: tuple[float, MakePlan] | None = None  # when to try a plan again, and which
         self._lacks = False  # what it takes to plan
-        self._reasons: deque[str] = deque()  # why it waits, for the agent to log
+        self._reasons: deque[Reason] = deque()  # why it waits, for the agent to log
         self._plans: deque[MakePlan] = deque()  # for the caller's thread
         self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
 
@@ -154,8 +155,8 @@ class Driver:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
         if outcomes and not self._is_local:
             self.store_latency_s = outcomes[-1][2]
-        sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
-        return [events.Log(sentence, is_remark=True) for sentence in sentences if sentence]
+        reasons = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
+        return [events.Log(reason, is_remark=True) for reason in reasons if reason is not None]
 
     def _take_inbox(self) -> list[Event]:
         """Return the events in the inbox, without late events of watches that were cancelled."""
@@ -229,8 +230,8 @@ class Driver:
             if not is_shortage(error):  # no descriptor or memory is left to import it with
                 raise
             if not self._lacks:
-                why = getattr(error, "strerror", "") or str(error.__cause__ or error) or "no memory is left"
-                self._reasons.append(f"the next round cannot be planned yet: {why}")
+                why = getattr(error, "strerror", "") or str(error.__cause__ or error) or "out of memory"
+                self._reasons.append(Reason.of("plan-put-off", error=why))
             self._lacks = True
             if self._put_off is None or self._put_off[1].id < request.id:  # only the last one asked for is wanted
                 self._put_off = self._clock() + PLAN_PAUSE_S, request

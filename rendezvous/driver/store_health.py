@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 
 LOG_DELAY_S = 1.0
@@ -30,36 +31,36 @@ class StoreHealthLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._since: dict[str, float] = {}  # purpose -> when it first failed, if no request has succeeded since
-        self._logged: dict[str, str] = {}
+        self._logged: dict[str, Reason] = {}
         self._slow_s = 0.0  # how long a write takes, as was logged last
 
-    def note(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> str:
-        """Note the outcome of a request, which took `took_s` seconds; return the sentence to log, mostly ""."""
+    def note(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> Reason | None:
+        """Note the outcome of a request, which took `took_s` seconds; return what to log, mostly None."""
         if error is None or isinstance(error, _HARMLESS_ERRORS):
-            return self._note_answer(purpose) or (self._note_pace(took_s) if purpose == "write" else "")
+            return self._note_answer(purpose) or (self._note_pace(took_s) if purpose == "write" else None)
         since = self._since.setdefault(purpose, now)
         if now < since + LOG_DELAY_S or purpose in self._logged:
-            return ""
-        sentence = f"{error} ({error.hint})" if error.hint else str(error)
-        is_news = sentence not in self._logged.values()
-        self._logged[purpose] = sentence
-        return sentence if is_news else ""
+            return None
+        reason = Reason.of("store-failing", error=str(error), hint=error.hint or "")
+        is_news = reason not in self._logged.values()
+        self._logged[purpose] = reason
+        return reason if is_news else None
 
-    def _note_answer(self, purpose: str) -> str:
+    def _note_answer(self, purpose: str) -> Reason | None:
         self._since.pop(purpose, None)
-        was_logged = self._logged.pop(purpose, "")
-        return "the store answers again" if was_logged and not self._logged else ""
+        was_logged = self._logged.pop(purpose, None)
+        return Reason.of("store-answers-again") if was_logged and not self._logged else None
 
-    def _note_pace(self, took_s: float) -> str:
-        """Return a sentence when writes become slow, when they become twice as slow, and when that is over."""
+    def _note_pace(self, took_s: float) -> Reason | None:
+        """Return a reason when writes become slow, when they become twice as slow, and when that is over."""
         if took_s >= max(SLOW_S, 2 * self._slow_s):
             self._slow_s = took_s
-            slow = f"writes to the store take {took_s:.1f} s: joining and restarts take several of them"
+            slow = Reason.of("store-slow", write_s=took_s)
             waited_s = min(math.ceil(took_s), self._settings.write_limit_s)  # no lease allows a longer wait
             needed_s = waited_s * self._settings.call_parts
-            advice = f"; if nodes lose their membership meanwhile, --lease-ttl {needed_s:g} waits longer"
-            return slow + advice if self._settings.lease_ttl_s < needed_s else slow
+            advice = Reason.of("longer-lease-waits", lease_ttl_s=needed_s)
+            return slow.add(advice) if self._settings.lease_ttl_s < needed_s else slow
         if self._slow_s and took_s < SLOW_S / 2:
             self._slow_s = 0.0
-            return "writes to the store are fast again"
-        return ""
+            return Reason.of("store-fast-again")
+        return None

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rendezvous.errors import EXIT_FAILURE
-from rendezvous.events import SAME_FAILURE, MakePlan, PlanReady, PlanRefused, RosterMember
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader.guarded_write import count_fitting, guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
 from rendezvous.policy.candidates import choose_members
 from rendezvous.policy.decisions import SealRound
 from rendezvous.policy.view import MemberView, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
 from rendezvous.settings import OPERATIONS_MIN
 from rendezvous.state.state import CommitState, Draft, Leadership, MemberState
@@ -24,7 +25,8 @@ from rendezvous.stores.contract import Delete, Operation, Put
 
 HISTORY_ROUNDS = 100  # how many rounds are kept in the history
 SUCCESSORS = 3
-REASONS_LENGTH_MAX = 2000
+HISTORY_REASONS_MAX = 8
+"""Reasons of the plan, and remarks on it, that are kept with a round."""
 GARBAGE_MAX = 60
 ANSWERED_MAX = 20
 # docs/internals/decisions/agreement.md#0039-bounded-list-of-spares
@@ -130,7 +132,7 @@ def _assign(
                 commit.written_count += len(batch)
                 write_next(now)
 
-            write(state, leadership, f"assign round {number}", still_current, batch, now, on_done)
+            write(state, leadership, "assign", still_current, batch, now, on_done)
 
     def seal_with(left: tuple[Put, ...], now: float) -> bool:
         answered = _list_answered(state, leadership.job)
@@ -144,7 +146,7 @@ def _assign(
 
         _log_seal(state, number, plan, decision)
         guards = (*still_current, *guard_unchanged(state, leadership.job.spares, *answered))
-        write(state, leadership, f"seal round {number}", guards, writes, now, on_done)
+        write(state, leadership, "seal", guards, writes, now, on_done)
         return True
 
     write_next(now)
@@ -181,7 +183,7 @@ def _list_sealing_writes(
         plan_token=draft.token,
         world_size=plan.world_size,
         coordinator=_find_coordinator(view, plan),
-        reason=decision.reason[:REASONS_LENGTH_MAX],
+        reason=decision.reason,
         successors=choose_successors(view, plan, decision.roster),
     )
     history = RoundHistory(
@@ -189,7 +191,7 @@ def _list_sealing_writes(
         world_size=seal.world_size,
         node_count=len(draft.assignments),
         coordinator=seal.coordinator,
-        reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
+        reason=decision.reason.add(*plan.reasons[:HISTORY_REASONS_MAX], *plan.remarks[:HISTORY_REASONS_MAX]),
         began_at=state.compute_wall_time(now),
     )
     needed: tuple[Operation, ...] = (
@@ -202,9 +204,9 @@ def _list_sealing_writes(
 
 
 def _log_seal(state: MemberState, number: int, plan: PlanReady, decision: SealRound) -> None:
-    state.requests.log_status(f"round {number}: {decision.reason}")
-    if decision.remark:
-        state.requests.log(decision.remark, SAME_FAILURE)
+    state.requests.log_status(Reason.of("sealed", round=number, why=decision.reason))
+    if decision.remark is not None:
+        state.requests.log(decision.remark, "same failure")
     for remark in plan.remarks:
         state.requests.log(remark)
 
@@ -226,7 +228,7 @@ def update_spares(state: MemberState, leadership: Leadership, view: View, now: f
         return
     leadership.commit.spares_due_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
     guards = guard_unchanged(state, job.round, job.spares)
-    write(state, leadership, "list the spares", guards, [make_put(state, job.spares, spares)], now)
+    write(state, leadership, "list spares", guards, [make_put(state, job.spares, spares)], now)
 
 
 def _make_spares(
@@ -235,24 +237,22 @@ def _make_spares(
     """List the members without ranks, and why, in the order in which they joined."""
     quarantines = view.budget.find_quarantines(state.settings)
     known = state.cache.read(Spares, leadership.job.spares)
-    reasons: Mapping[str, str] = known.why if known is not None else {}
-    found: dict[str, str] = {}
+    reasons: Mapping[str, Reason] = known.why if known is not None else {}
+    found: dict[str, Reason] = {}
+    late = Reason.of("late", round=number)
     idle = sorted(view.members.keys() - active, key=lambda member_id: view.members[member_id].create_revision)
     for member_id in idle[:SPARES_MAX]:
         quarantine = quarantines.get(view.members[member_id].node)
         if view.is_leaving(member_id):
-            found[member_id] = "leaving"
+            found[member_id] = Reason.of("spare-leaves")
         elif quarantine is not None and quarantine.until > now:
             found[member_id] = quarantine.reason
         else:
-            late = f"came after round {number} was sealed"
             found[member_id] = leadership.commit.spare_reasons.get(member_id) or reasons.get(member_id, late)
-    reason_indexes = {reason: index for index, reason in enumerate(dict.fromkeys(found.values()))}
-    return Spares(
-        member_ids=tuple(found),
-        reasons=tuple(reason_indexes),
-        reason_places=tuple(reason_indexes[reason] for reason in found.values()),
-    )
+    distinct: list[Reason] = []
+    distinct += [reason for index, reason in enumerate(found.values()) if reason not in [*found.values()][:index]]
+    places = tuple(distinct.index(reason) for reason in found.values())
+    return Spares(member_ids=tuple(found), reasons=tuple(distinct), reason_places=places)
 
 
 # --- garbage ---
@@ -273,7 +273,7 @@ def _list_answered(state: MemberState, job: Keys) -> list[str]:
     """List the requests that were refused and that their requesters have not deleted."""
     names = [item.key for item in state.cache.keys.list_under(job.commands)]
     commands = {name: state.cache.read(Command, name) for name in names}
-    found = [name for name, command in commands.items() if command is not None and command.answer]
+    found = [name for name, command in commands.items() if command is not None and command.is_answered]
     return found[: min(ANSWERED_MAX, state.settings.operations_per_txn - OPERATIONS_MIN)]
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 
 from rendezvous.events import ConnectTo, Txn
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.state.state import Leadership, MemberState, TakeoverState
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, TxnResult
@@ -81,10 +82,8 @@ def _warn_unreachable(state: MemberState, leader: LeaderRecord, now: float) -> N
         state.requests.wake_by(warn_at)
         return
     election.has_warned = True
-    state.requests.log(
-        f"the leader, {leader.node_name}, cannot be reached at {leader.presence_address}: as long as that port is "
-        "closed to this node, its loss is noticed when its lease ends, and a store outage stops its workers"
-    )
+    node, address = leader.node_name, leader.presence_address
+    state.requests.log(Reason.of("leader-unreachable", node=node, address=address))
 
 
 # --- no leader ---
@@ -127,7 +126,7 @@ def find_takeover_request(state: MemberState) -> KeyValue | None:
     """Return the key of a request to take over, made by a person who knows that the roster is dead; None if none."""
     for item in state.cache.keys.list_under(state.job.commands):
         command = state.cache.read(Command, item.key)
-        if command is not None and command.kind == "takeover" and not command.answer:
+        if command is not None and command.kind == "takeover" and not command.is_answered:
             return item
     return None
 
@@ -160,7 +159,7 @@ def _campaign(state: MemberState, takeover_request: KeyValue | None, now: float)
     if takeover_request is not None:
         deletions = (Delete(takeover_request.key),)
         guards += (Compare(takeover_request.key, "mod", "=", takeover_request.mod_revision),)
-    _write_leader(state, "ask to lead", guards, deletions, now)
+    _write_leader(state, "lead", guards, deletions, now)
 
 
 # --- the leader is proven gone ---
@@ -184,16 +183,15 @@ def _take_over(state: MemberState, leader: LeaderRecord, seal: Seal | None, now:
             Compare(state.job.leader, "mod", "=", revision),
             Compare(former_key, "mod", "=", former_member.mod_revision if former_member else 0),
         )
-        why = f"take over from {leader.node_name}"
-        _write_leader(state, why, guards, (Delete(former_key),) if former_member else (), now)
+        _write_leader(state, "take over", guards, (Delete(former_key),) if former_member else (), now)
 
-    state.requests.request("campaign", "read the lost leader's key", Txn((), (Get(former_key),)), on_reply, now)
+    state.requests.request("campaign", "read lost leader", Txn((), (Get(former_key),)), on_reply, now)
 
 
 # docs/internals/decisions/agreement.md#0012-leadership-identified-by-the-mod-revision
 def _write_leader(
     state: MemberState,
-    why: str,
+    kind: str,
     guards: tuple[Compare, ...],
     deletions: tuple[Operation, ...],
     now: float,
@@ -218,4 +216,4 @@ def _write_leader(
         if not answer.succeeded:
             state.requests.pause("campaign", now)
 
-    state.requests.request("campaign", why, Txn(compares, (put, *deletions, *reads), reads), on_reply, now)
+    state.requests.request("campaign", kind, Txn(compares, (put, *deletions, *reads), reads), on_reply, now)

@@ -30,7 +30,7 @@ def count_fitting(operations: Sequence[Operation], limit: int) -> int:
 def write(
     state: MemberState,
     leadership: Leadership,
-    why: str,
+    kind: str,
     guards: Sequence[Compare],
     writes: Sequence[Operation],
     now: float,
@@ -54,7 +54,7 @@ def write(
     own_guard = Compare(state.own_key, "create", "=", state.membership.revision)
     compares = (make_leader_guard(leadership), own_guard, Compare(job.verdict, "create", "=", 0), *guards)
     request = Txn(compares, tuple(writes), (Get(job.control, prefix=True),))
-    state.requests.request("lead", why, request, on_reply, now, on_unknown)
+    state.requests.request("lead", kind, request, on_reply, now, on_unknown)
 
 
 def make_leader_guard(leadership: Leadership) -> Compare:

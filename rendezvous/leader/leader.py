@@ -20,6 +20,7 @@ from rendezvous.leader.observe import note_fenced, note_round, observe
 from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import StatusView, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, Seal, Status, Stop, Verdict
 from rendezvous.state.state import Leadership, MemberState, StatusReport
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
@@ -129,9 +130,9 @@ def _carry_out(state: MemberState, leadership: Leadership, decision: Decision, v
 
 def _wait(state: MemberState, leadership: Leadership, decision: Wait, now: float) -> None:
     """Log the reason of the wait when it changes, with the time left as of then."""
-    if decision.reason != leadership.waiting[0]:
-        limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
-        leadership.waiting = (decision.reason, decision.reason + limit)
+    if leadership.waiting is None or decision.reason != leadership.waiting[0]:
+        left = [Reason.of("giving-up", in_s=round(decision.until - now))] if decision.is_limit else []
+        leadership.waiting = (decision.reason, decision.reason.add(*left))
     state.requests.log_status(
         leadership.waiting[1], decision.rule, decision.limit_at or decision.until, decision.setting
     )
@@ -165,7 +166,7 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
         leadership.is_loaded, leadership.loaded_at = True, state.requests.sent_at
 
     reads = tuple(Get(name, prefix=name.endswith("/")) for name in names)
-    state.requests.request("lead", "read everybody", Txn((), reads), on_reply, now)
+    state.requests.request("lead", "read all", Txn((), reads), on_reply, now)
 
 
 def _has_read_all(state: MemberState, leadership: Leadership, seal: Seal | None, now: float) -> bool:
@@ -189,7 +190,7 @@ def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
         return False
     if not leadership.has_lost_record:
         leadership.has_lost_record = True
-        state.requests.log("what was decided last cannot be read, so nothing is decided until its key is removed")
+        state.requests.log(Reason.of("decision-unreadable"))
     return True
 
 
@@ -200,7 +201,7 @@ def _end_history(
     state: MemberState,
     job: records.Keys,
     number: int,
-    reason: str,
+    reason: Reason,
     cause: Cause,
     now: float,
     nodes: tuple[str, ...] = (),
@@ -217,7 +218,7 @@ def _end_history(
         rank, failure_class = _find_first_failure(state, job, number, report)
     ended = replace(
         history,
-        ended=reason[:1000],
+        ended=reason,
         ran_s=_measure_round(state, job, now),
         ended_at=state.compute_wall_time(now),
         cause=cause,
@@ -272,7 +273,7 @@ def _end_round(
         writes.insert(0, report.put)
         guards += (report.guard,)
     state.requests.log_status(decision.reason, decision.rule)
-    write(state, leadership, f"stop round {seal.round}", guards, writes, now)
+    write(state, leadership, "stop", guards, writes, now)
 
 
 def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: float) -> None:
@@ -290,7 +291,7 @@ def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: flo
 
     state.requests.log_status(decision.reason, decision.rule)
     guards = guard_unchanged(state, *names, *statuses)
-    write(state, leadership, f"fence {', '.join(member_ids)}", guards, [Delete(name) for name in names], now, on_done)
+    write(state, leadership, "fence", guards, [Delete(name) for name in names], now, on_done)
 
 
 def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCommand, now: float) -> None:
@@ -301,15 +302,16 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     assert command is not None
     names = [command_key]
     writes: list[Operation]
-    if decision.answer:
-        writes = [make_put(state, command_key, replace(command, answer=decision.answer))]
+    if decision.refused is not None or decision.answer:
+        answered = replace(command, refused=decision.refused, answer=decision.answer)
+        writes = [make_put(state, command_key, answered)]
     elif decision.drain:
         names.append(job.make_drain_key(decision.drain))
         writes = [Delete(command_key), make_put(state, names[-1], Drain(node_name=decision.drain))]
     else:
         names.append(job.make_drain_key(decision.undrain))
         writes = [Delete(command_key), Delete(names[-1])]
-    write(state, leadership, f"{command.kind} {command.target}", guard_unchanged(state, *names), writes, now)
+    write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)
 
 
 # docs/internals/decisions/agreement.md#0016-expiry-of-the-job-name-with-its-verdict
@@ -331,7 +333,7 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
         names.append(job.make_command_key(decision.token))
         writes.append(Delete(names[-1]))
     writes += _end_history(state, job, verdict.round, verdict.reason, "end", now)
-    write(state, leadership, f"end the job: {verdict.kind}", guard_unchanged(state, *names), writes, now)
+    write(state, leadership, "end job", guard_unchanged(state, *names), writes, now)
 
 
 def _has_verdict_lease(state: MemberState, leadership: Leadership, now: float) -> bool:
@@ -351,5 +353,5 @@ def _has_verdict_lease(state: MemberState, leadership: Leadership, now: float) -
 
     if not leadership.is_verdict_lease_granted:
         grant = events.Grant(settings.keep_finished_s, leadership.verdict_lease)
-        state.requests.request("lead", "grant the verdict's lease", grant, on_reply, now)
+        state.requests.request("lead", "grant verdict lease", grant, on_reply, now)
     return leadership.is_verdict_lease_granted

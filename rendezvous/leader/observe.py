@@ -14,6 +14,7 @@ from typing import TypeVar
 from rendezvous import records
 from rendezvous.policy import budget
 from rendezvous.policy.view import MemberView, StatusView, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
 from rendezvous.state.state import Leadership, MemberState, Observations
 from rendezvous.stores.contract import KeyValue
@@ -136,7 +137,7 @@ def _observe_members(state: MemberState, seen: Observations, job: records.Keys) 
         if member is None:
             return None
         if member.member_id != member_id:
-            state.requests.log(f"{item.key} tells of member {member.member_id}, which is another; it is ignored")
+            state.requests.log(Reason.of("foreign-member", key=item.key, member_id=member.member_id))
             return None
         seen_at = state.cache.keys.get_first_seen_at(item.key)
         view = MemberView(member, item.create_revision, item.mod_revision, seen_at)
@@ -153,7 +154,7 @@ def _observe_statuses(state: MemberState, seen: Observations, job: records.Keys,
             return None
         has_failed = status.outcome == "failed"
         failed_at = seen.failed_at.setdefault(f"{member_id} {status.plan_token}", now) if has_failed else math.inf
-        leaving_at = seen.leaving_at.setdefault(member_id, now) if status.leaving else math.inf
+        leaving_at = seen.leaving_at.setdefault(member_id, now) if status.leaving is not None else math.inf
         return StatusView(status, status.failed_revision or item.mod_revision, failed_at, leaving_at)
 
     return _refresh(state, job.statuses, seen.statuses, make_view)
@@ -180,4 +181,4 @@ def _list_drained(state: MemberState, job: records.Keys) -> dict[str, float]:
 def _list_commands(state: MemberState, job: records.Keys) -> dict[str, Command]:
     items = sorted(state.cache.keys.list_under(job.commands), key=lambda item: item.create_revision)
     read = ((item.key[len(job.commands) :], state.cache.read(Command, item.key)) for item in items)
-    return {token: command for token, command in read if command is not None and not command.answer}
+    return {token: command for token, command in read if command is not None and not command.is_answered}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rendezvous.events import Txn
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Member, Spares
 from rendezvous.state.state import MemberState, TakeoverState
 from rendezvous.stores.contract import Get, KeyValue, TxnResult
@@ -31,9 +32,7 @@ def may_lead(state: MemberState, takeover: TakeoverState, now: float) -> bool:
     if now >= takeover.empty_since + limit_s:
         return True
     state.requests.log_status(
-        f"round {takeover.seal.round} has no leader, and this node does not belong to it: if none of its nodes is seen "
-        f"for {limit_s:g} s, others go on; if they are surely dead, meshctl takeover makes them go on now",
-        "takeover put off",
+        Reason.of("takeover-put-off", round=takeover.seal.round, limit_s=limit_s), "takeover put off"
     )
     if now >= takeover.observe_at:
         _observe(state, takeover, now)
@@ -67,7 +66,7 @@ def _observe(state: MemberState, takeover: TakeoverState, now: float) -> None:
             takeover.observe_at = now + state.settings.lease_ttl_s / 2
             _note_members(state, takeover, members, takeover.nodes, now)
 
-    state.requests.request("campaign", "look for the round's nodes", Txn((), tuple(reads)), on_reply, now)
+    state.requests.request("campaign", "look for roster", Txn((), tuple(reads)), on_reply, now)
 
 
 def _read_node(state: MemberState, item: KeyValue) -> str:

@@ -19,6 +19,7 @@ from rendezvous import __version__, records
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError, VersionError
 from rendezvous.events import SetIdentity, Txn
 from rendezvous.member import lease
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Drain, Spec, Verdict
 from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
@@ -39,8 +40,10 @@ def has_run_out(state: MemberState, now: float) -> bool:
     membership.join_since = min(membership.join_since, now)
     limit_s = settings.rejoin_timeout_s if membership.joined_root else settings.start_timeout_s
     if now >= membership.join_since + limit_s:
-        reason = f"could not join {state.setup.run_name} within {limit_s:g} s: {membership.join_problem}"
-        state.ask(Finish(EXIT_TEMPORARY, reason))
+        problem = membership.join_problem
+        state.ask(
+            Finish(EXIT_TEMPORARY, Reason.of("join-timeout", run=state.setup.run_id, within_s=limit_s, why=problem))
+        )
         return True
     state.requests.wake_by(membership.join_since + limit_s)
     return False
@@ -56,7 +59,7 @@ def advance(state: MemberState, now: float) -> None:
         def on_reply(answer: TxnResult, now: float) -> None:
             _take_current(state, answer.found[0].first)
 
-        state.requests.request("join", "find the job", Txn((), (Get(key),)), on_reply, now)
+        state.requests.request("join", "find job", Txn((), (Get(key),)), on_reply, now)
     elif membership.current is None:
         _open_job(state, now)
     elif not membership.is_inspected:
@@ -74,8 +77,7 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
     if current is not None:
         name = current.value.decode(errors="replace")
         if not (name.isascii() and name.replace("-", "").isalnum() and len(name) <= JOB_KEY_MAX):
-            sentence = f"the value of {setup.current_key} is no job key, so it was not written by meshrun"
-            state.ask(Finish(EXIT_USAGE, sentence))
+            state.ask(Finish(EXIT_USAGE, Reason.of("not-a-job-key", key=setup.current_key)))
             return False
         membership.job = records.make_job_keys(setup.prefix, setup.run_id, name)
     if membership.joined_root and (membership.job is None or membership.job.root != membership.joined_root):
@@ -93,7 +95,7 @@ def _may_join(state: MemberState, now: float) -> bool:
     was_member = state.job.root == state.membership.joined_root
     their_attempt = _parse_attempt(state.job)
     if setup.attempt and their_attempt > setup.attempt:
-        reason = f"this is attempt {setup.attempt}, {setup.run_name} is at attempt {their_attempt}"
+        reason = Reason.of("earlier-attempt", attempt=setup.attempt, run=setup.run_id, theirs=their_attempt)
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
@@ -101,45 +103,47 @@ def _may_join(state: MemberState, now: float) -> bool:
     try:  # before anything else of the job: what that means is known to its version alone
         spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
     except VersionError as error:
-        here = f"node {setup.node.node_name} has meshrun {__version__}"
-        sentence = f"{setup.run_name} is one of meshrun {error.version}, {here}"
-        state.ask(Finish(EXIT_USAGE, sentence, hint=error.hint or ""))
+        node = setup.node.node_name
+        reason = Reason.of("other-version", run=setup.run_id, theirs=error.version, node=node, ours=__version__)
+        state.ask(Finish(EXIT_USAGE, reason))
         return False
     except RecordError as error:  # with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, str(error)))
+        state.ask(Finish(EXIT_USAGE, Reason.of("unreadable", error=str(error))))
         return False
     verdict = cache.read(Verdict, state.job.verdict)
     reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
     begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
     if is_earlier or (begins_anew and not was_member):
-        reason = f"attempt {their_attempt}" if is_earlier or verdict is None else verdict.reason
+        reason = Reason.of("attempt", attempt=their_attempt)
+        if verdict is not None and not is_earlier:
+            reason = verdict.reason
         _follow_finished_job(state, reason, now)
         return False
-    difference = others = ""
+    difference = None
+    has_other_arguments = spec is not None and spec.arguments_digest != setup.spec.arguments_digest
     if spec is not None and spec != setup.spec:
         from rendezvous.member import refusal
 
-        difference = refusal.describe_difference(setup.run_name, spec, setup.spec)
-        others = refusal.describe_other_arguments(spec, setup.spec)
-    if difference:
-        hint = refusal.HINT if setup.store_owner is None else refusal.SERVED_HINT
-        state.ask(Finish(EXIT_USAGE, difference, hint=hint))
-    elif others and verdict is not None and verdict.kind == "success" and not was_member:
+        is_served = setup.store_owner is not None
+        difference = refusal.find_difference(spec, setup.spec, setup.run_id, is_served=is_served)
+    if difference is not None:
+        state.ask(Finish(EXIT_USAGE, difference))
+    elif has_other_arguments and verdict is not None and verdict.kind == "success" and not was_member:
         # Its exit code would say that this command has succeeded, too.
-        reason = f"{setup.run_name} has already ended: {verdict.reason}; it was started {others}"
-        state.ask(Finish(EXIT_USAGE, reason, hint=refusal.ENDED_HINT))
+        reason = Reason.of("already-ended-otherwise", run=setup.run_id, why=verdict.reason)
+        state.ask(Finish(EXIT_USAGE, reason))
     elif verdict is not None:
-        prefix = "" if was_member else f"{setup.run_name} has already ended: "
-        if prefix and verdict.kind == "success":  # which an agent does not report otherwise
-            state.requests.log(prefix + verdict.reason, setting="on_finished")
-        state.ask(Finish(verdict.exit_code, prefix + verdict.reason, verdict))
+        ended = Reason.of("already-ended", run=setup.run_id, why=verdict.reason)
+        if not was_member and verdict.kind == "success":  # which an agent does not report otherwise
+            state.requests.log(ended, setting="on_finished")
+        state.ask(Finish(verdict.exit_code, verdict.reason if was_member else ended, verdict))
     elif is_drained(state):
-        reason = f"node {setup.node.node_name} is drained from {setup.run_name}"
+        reason = Reason.of("drained-from-run", node=setup.node.node_name, run=setup.run_id)
         state.ask(Finish(EXIT_TEMPORARY, reason))
     else:
-        if others and state.membership.other_arguments != others:
-            state.membership.other_arguments = others
-            state.requests.log(f"{setup.run_name} was started {others}; this node keeps its own")
+        if has_other_arguments and not state.membership.has_warned:
+            state.membership.has_warned = True
+            state.requests.log(Reason.of("other-arguments", run=setup.run_id))
         return True
     return False
 
@@ -151,10 +155,10 @@ def is_drained(state: MemberState) -> bool:
     if all(cache.read(Drain, state.job.make_drain_key(target)) is None for target in (name, state.member_id)):
         return False
     requests = (cache.read(Command, item.key) for item in cache.keys.list_under(state.job.commands))
-    return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
+    return not any(r is not None and (r.kind, r.target) == ("undrain", name) and not r.is_answered for r in requests)
 
 
-def _follow_finished_job(state: MemberState, reason: str, now: float) -> None:
+def _follow_finished_job(state: MemberState, reason: Reason, now: float) -> None:
     """Open the next job as soon as no member of the last one is left."""
 
     def on_reply(answer: TxnResult, now: float) -> None:
@@ -163,13 +167,13 @@ def _follow_finished_job(state: MemberState, reason: str, now: float) -> None:
             return
         state.membership.is_inspected = False
         state.requests.pause("join", now)
-        state.membership.join_problem = f"agents of the finished job are still there ({reason})"
+        state.membership.join_problem = Reason.of("finished-job-remains", why=reason)
         until = state.membership.join_since + state.settings.start_timeout_s
-        sentence = f"waiting for the agents of the finished job to go: {reason}"
-        state.requests.log_status(sentence, until=until, setting="start_timeout_s")
+        awaited = Reason.of("awaiting-finished-job", why=reason)
+        state.requests.log_status(awaited, until=until, setting="start_timeout_s")
 
     request = Txn((), (Get(state.job.members, prefix=True),))
-    state.requests.request("join", "see whether anybody of the finished job is left", request, on_reply, now)
+    state.requests.request("join", "list members of finished job", request, on_reply, now)
 
 
 # --- registering ---
@@ -186,7 +190,7 @@ def _open_job(state: MemberState, now: float) -> None:
         Put(job.spec, state.cache.encode(setup.spec, job.spec)),
         state.make_leader_put(job),
     )
-    register(state, job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
+    register(state, job, "open job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
 
 
 # docs/internals/decisions/agreement.md#0020-joining-with-one-guarded-transaction
@@ -195,7 +199,7 @@ def _register_unseen(state: MemberState, now: float) -> None:
     job = state.job
     setup = state.setup
     if setup.attempt and _parse_attempt(job) != setup.attempt:
-        _request_about(state, job, "read the job", (), (), now)
+        _request_about(state, job, "read job", (), (), now)
         return
     guards = (
         Compare(job.spec, "value", "=", state.cache.encode(setup.spec, job.spec)),
@@ -218,7 +222,7 @@ def _register_seen(state: MemberState, now: float) -> None:
 def register(
     state: MemberState,
     job: records.Keys,
-    why: str,
+    kind: str,
     guards: tuple[Compare, ...],
     writes: tuple[Put, ...],
     now: float,
@@ -233,13 +237,13 @@ def register(
         *guards,
     )
     own = Put(own_key, state.cache.encode(state.make_member_record(), own_key), state.lease.id)
-    _request_about(state, job, why, compares, (own, *writes), now)
+    _request_about(state, job, kind, compares, (own, *writes), now)
 
 
 def _request_about(
     state: MemberState,
     job: records.Keys,
-    why: str,
+    kind: str,
     compares: tuple[Compare, ...],
     writes: tuple[Put, ...],
     now: float,
@@ -268,7 +272,7 @@ def _request_about(
             state.requests.emit(SetIdentity(job.root, state.member_id))
 
     request = Txn(compares, (*writes, *reads), reads)
-    state.requests.request("join", why, request, on_reply, now, lambda: restart(state))
+    state.requests.request("join", kind, request, on_reply, now, lambda: restart(state))
 
 
 def _parse_attempt(job: records.Keys) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from rendezvous import events
 from rendezvous.events import ExtendWatchdog, KeepAlive, Txn
+from rendezvous.reasons import Reason
 from rendezvous.state.intents import LoseMembership, NoteRegistration
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
@@ -29,11 +30,11 @@ def request_first_lease(state: MemberState, now: float) -> None:
         state.lease.id = granted.id
         extend_lease(state, sent_at, granted.ttl_s)
 
-    _request_lease(state, "join", "grant a lease", on_lease, now)
+    _request_lease(state, "join", "grant lease", on_lease, now)
 
 
 def _request_lease(
-    state: MemberState, purpose: str, why: str, on_lease: Callable[[Lease, float], None], now: float
+    state: MemberState, purpose: str, kind: str, on_lease: Callable[[Lease, float], None], now: float
 ) -> None:
     """Request one lease until it is granted; `on_lease` gets the time of the first request, when its TTL starts."""
     lease = state.lease
@@ -45,7 +46,7 @@ def _request_lease(
         lease.requested = None
         on_lease(answer, since)
 
-    state.requests.request(purpose, why, events.Grant(state.settings.lease_ttl_s, lease_id), on_reply, now)
+    state.requests.request(purpose, kind, events.Grant(state.settings.lease_ttl_s, lease_id), on_reply, now)
 
 
 # docs/internals/decisions/agreement.md#0018-expiry-of-a-members-view
@@ -95,7 +96,7 @@ def advance(state: MemberState, now: float) -> None:
         def on_reply(answer: Renewal, now: float) -> None:
             _handle_renewal(state, answer, key, now)
 
-        requests.request("lease", "keep the lease", KeepAlive(lease.id, key), on_reply, now)
+        requests.request("lease", "renew", KeepAlive(lease.id, key), on_reply, now)
     else:
         requests.wake_by(lease.keep_alive_at)
 
@@ -164,7 +165,7 @@ def _register_again(state: MemberState, now: float) -> None:
         def on_lease(granted: Lease, sent_at: float) -> None:
             lease.new_lease = (granted, sent_at)
 
-        _request_lease(state, "lease", "grant a new lease", on_lease, now)
+        _request_lease(state, "lease", "grant another lease", on_lease, now)
         return
     key, (granted, granted_at) = state.own_key, lease.new_lease
     assert current is not None
@@ -183,16 +184,16 @@ def _register_again(state: MemberState, now: float) -> None:
     state.requests.request("lease", "register again", request, on_reply, now)
 
 
-def _explain_refusal(control: Mapping[str, KeyValue], state: MemberState) -> str:
+def _explain_refusal(control: Mapping[str, KeyValue], state: MemberState) -> Reason:
     """Return why this node could not register again. `control`: the job's control keys, as the store has them now."""
-    job, outage = state.job, "during the store's outage"
+    job = state.job
     if job.verdict in control:
-        return f"the job has ended {outage}"
+        return Reason.of("job-ended-meanwhile")
     if job.round not in control:
-        return f"the store has lost the job's round {outage}"
+        return Reason.of("round-lost-meanwhile")
     if control[job.round].mod_revision != state.lease.held_seal:
-        return f"the others went on without this node {outage}"
-    return f"another has taken this node's place, or the job's, {outage}"
+        return Reason.of("others-continued-meanwhile")
+    return Reason.of("place-taken-meanwhile")
 
 
 def _handle_registration(state: MemberState, answer: TxnResult, granted: Lease, granted_at: float, now: float) -> None:
@@ -208,4 +209,4 @@ def _handle_registration(state: MemberState, answer: TxnResult, granted: Lease, 
     state.ask(NoteRegistration(own.create_revision))
     note_resync(state, state.requests.sent_at)
     extend_lease(state, granted_at, granted.ttl_s)  # registering does not renew the lease
-    state.requests.log("the store is back: registered again, the round goes on", "registered again")
+    state.requests.log(Reason.of("registered-again"), "registered again")

@@ -12,6 +12,7 @@ import math
 from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_SUCCESS, EXIT_TEMPORARY
 from rendezvous.events import Exit, LeaveRequest, Txn
 from rendezvous.member import join, local_round
+from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from rendezvous.state.intents import ExitNow, Finish
 from rendezvous.state.state import MemberState
@@ -31,13 +32,12 @@ def leave_before_joining(state: MemberState, now: float) -> bool:
     if leaving.request is not None:
         state.ask(Finish(leaving.request.exit_code, leaving.request.reason))
     elif now >= done_until or (leaving.has_store_ended and leaving.done_at < math.inf):
-        state.requests.log("ending with success: all workers of this node succeeded, and the store did not return")
-        state.ask(Finish(EXIT_SUCCESS, "all workers of this node succeeded"))
+        state.requests.log(Reason.of("ending-without-store"))
+        state.ask(Finish(EXIT_SUCCESS, Reason.of("node-succeeded")))
     elif leaving.has_store_ended and state.membership.joined_root:
-        state.ask(Finish(EXIT_STOPPED, _describe_store_end(state)))
+        state.ask(Finish(EXIT_STOPPED, _explain_store_end(state)))
     elif leaving.has_store_ended:
-        reason = f"could not join {setup.run_name}: {_describe_store_end(state)}"
-        state.ask(Finish(EXIT_TEMPORARY, reason))
+        state.ask(Finish(EXIT_TEMPORARY, Reason.of("not-joined", run=setup.run_id, why=_explain_store_end(state))))
     else:
         state.requests.wake_by(done_until)
         return False
@@ -50,7 +50,7 @@ def leave_before_joining(state: MemberState, now: float) -> bool:
 def find_request(state: MemberState, now: float) -> LeaveRequest | None:
     """Return the request to leave, if there is one: by a signal, or by a drain of this node."""
     if state.leaving.request is None and join.is_drained(state):
-        handle(state, LeaveRequest(f"node {state.setup.node.node_name} was drained", EXIT_STOPPED), now)
+        handle(state, LeaveRequest(Reason.of("drained", node=state.setup.node.node_name), EXIT_STOPPED), now)
     return state.leaving.request
 
 
@@ -62,7 +62,7 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
     # Once it is written, the leader knows of it before it charges the failures that the departure causes.
     is_announced = now >= announce_by or (
-        round_state.status_written is not None and bool(round_state.status_written.leaving)
+        round_state.status_written is not None and round_state.status_written.leaving is not None
     )
     # A leader has to end the round first; an agent that serves the store stays until a verdict shows that all know.
     is_needed = (state.leadership is not None or state.setup.hosts_store) and now < lease.ends_at
@@ -96,8 +96,9 @@ def note_loss(state: MemberState, now: float) -> None:
     if not is_done:
         return
     limit_s = state.settings.farewell_s
-    sentence = f"all workers of this node succeeded: ending with success in {limit_s:g} s unless the store returns"
-    state.requests.log(sentence, until=now + limit_s, setting="farewell_s")
+    state.requests.log(
+        Reason.of("ending-unless-store-returns", in_s=limit_s), until=now + limit_s, setting="farewell_s"
+    )
 
 
 def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | None:
@@ -112,10 +113,10 @@ def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | No
         return verdict
     number = round_state.status.round
     if state.outage.is_over or (leaving.has_store_ended and round_state.has_succeeded):
-        reason = "all workers of this node succeeded, and the store is gone"
+        reason = Reason.of("succeeded-without-store")
         return Verdict(kind="success", exit_code=EXIT_SUCCESS, round=number, reason=reason)
     if leaving.has_store_ended:
-        return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=_describe_store_end(state))
+        return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=_explain_store_end(state))
     return None
 
 
@@ -132,10 +133,9 @@ def end_without_store(state: MemberState, verdict: Verdict, now: float) -> None:
     obey(state, verdict, now)
 
 
-def _describe_store_end(state: MemberState) -> str:
+def _explain_store_end(state: MemberState) -> Reason:
     owner = state.setup.store_owner
-    served = f", which {owner.node_name} served," if owner is not None else ""
-    return f"the store{served} has ended, and the job with it"
+    return Reason.of("store-ended", node=owner.node_name if owner is not None else "")
 
 
 # --- the end of the job, or of this node's part in it ---
@@ -158,7 +158,7 @@ def obey(state: MemberState, verdict: Verdict, now: float) -> None:
         state.requests.wake_by(round_state.gone_by)
 
 
-def explain_fence(state: MemberState, loss_reason: str, now: float) -> None:
+def explain_fence(state: MemberState, loss_reason: Reason | None, now: float) -> None:
     """The own key is gone, or the others have continued: find out whether this node was removed.
 
     A store may end a lease early and deletes its key: that ends a membership as an expired lease does. So a key is
@@ -169,7 +169,7 @@ def explain_fence(state: MemberState, loss_reason: str, now: float) -> None:
     lease = state.lease
     assert lease.id is not None
     if state.leaving.is_removal_sure:
-        removed = Finish(EXIT_FENCED, "this node was removed from the job")
+        removed = Finish(EXIT_FENCED, Reason.of("removed"))
         state.ask(Finish(EXIT_TEMPORARY, loss_reason) if loss_reason else removed)
         return
 
@@ -181,14 +181,14 @@ def explain_fence(state: MemberState, loss_reason: str, now: float) -> None:
 
     probe = Put(state.job.make_lease_key(state.member_id), b"", lease.id)
     request = Txn((), (probe, Get(state.setup.current_key), Get(state.job.spec)))
-    state.requests.request("farewell", "see whether the lease and the job live", request, on_reply, now)
+    state.requests.request("farewell", "probe lease", request, on_reply, now)
     state.requests.wake_by(lease.membership_until)
 
 
 def finish(state: MemberState, asked: Finish, now: float) -> None:
     """Give up the membership and end, without waiting for the store's reply."""
     requests, lease_id = state.requests, state.lease.id
-    state.leaving.exit_action = Exit(asked.exit_code, asked.reason, asked.verdict, asked.hint)
+    state.leaving.exit_action = Exit(asked.exit_code, asked.reason, asked.verdict)
     state.cache.unwatch_all()
     if lease_id is not None:
         requests.give_back(lease_id)
@@ -198,7 +198,7 @@ def finish(state: MemberState, asked: Finish, now: float) -> None:
         if asked.verdict is not None and asked.verdict.kind == "stopped":
             stay_s += state.settings.shutdown_timeout_s  # without the store watchdogs would cut short who still saves
         state.leaving.exit_by = now + stay_s
-        state.leaving.stay_sentence = f"{asked.reason}; staying up to {stay_s:g} s, others use this node's store"
+        state.leaving.stay_reason = asked.reason.add(Reason.of("store-host-stays", up_to_s=stay_s))
         advance(state, now)
     else:
         state.ask(ExitNow())
@@ -218,11 +218,11 @@ def advance(state: MemberState, now: float) -> None:
         if not others:
             state.ask(ExitNow())
             return
-        if state.leaving.stay_sentence:
-            state.requests.log(state.leaving.stay_sentence, "host stays")
-            state.leaving.stay_sentence = ""
+        if state.leaving.stay_reason is not None:
+            state.requests.log(state.leaving.stay_reason, "host stays")
+            state.leaving.stay_reason = None
         state.requests.pause("farewell", now)
 
     state.requests.wake_by(state.leaving.exit_by)
     request = Txn((), (Get(members, prefix=True),))
-    state.requests.request("farewell", "see whether all have gone", request, on_reply, now)
+    state.requests.request("farewell", "list members", request, on_reply, now)

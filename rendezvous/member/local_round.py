@@ -17,6 +17,7 @@ from rendezvous.events import (
     StopRound,
     Txn,
 )
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
 from rendezvous.state.state import MemberState, RoundState, StatusReport
@@ -72,13 +73,14 @@ def advance(state: MemberState, now: float) -> None:
     is_stop_readable = cache.is_readable(Stop, state.job.stop)
     if seal is not None and is_stop_readable and (seal.round, is_stopped) < round_state.seen:
         # Members only replace a seal, or a stop, by a later one.
-        has, had = _name_state(seal.round, is_stopped), _name_state(*round_state.seen)
-        state.ask(LeaveStore(f"it has {has}, and had {had}"))
+        had, was_stopped = round_state.seen
+        regress = Reason.of(
+            "round-went-back", round=seal.round, is_stopped=is_stopped, had_round=had, was_stopped=was_stopped
+        )
+        state.ask(LeaveStore(regress))
         return
     if round_state.seen[0] and cache.is_readable(Seal, state.job.round) and _has_lost_seal(round_state, seal):
-        round_state.loss_reason = (
-            f"round {round_state.seen[0]} is not in the store any more: its keys were deleted, or the store restored"
-        )
+        round_state.loss_reason = Reason.of("round-lost", round=round_state.seen[0])
     if round_state.loss_reason:
         state.ask(SuspectRemoval(round_state.loss_reason))
         return
@@ -99,12 +101,7 @@ def advance(state: MemberState, now: float) -> None:
         def on_reply(answer: TxnResult, now: float) -> None:
             take_up(state, seal, answer, now)
 
-        why = f"read the assignment of round {seal.round}"
-        state.requests.request("assignment", why, Txn((), (Get(key),)), on_reply, now)
-
-
-def _name_state(number: int, is_stopped: bool) -> str:
-    return f"round {number} {'stopped' if is_stopped else 'running'}"
+        state.requests.request("assignment", "read assignment", Txn((), (Get(key),)), on_reply, now)
 
 
 def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
@@ -127,8 +124,7 @@ def take_up(state: MemberState, sealed: Seal, answer: TxnResult, now: float) -> 
     round_state.answered_token = seal.plan_token
     found = answer.found[0].first
     if found is None:
-        sentence = f"round {seal.round} runs without this node, which stands by as a spare"
-        requests.log_status(sentence, setting="spare")
+        requests.log_status(Reason.of("spare", round=seal.round), setting="spare")
         return
     round_state.move("ranks assigned")
     round_state.alive_round, round_state.ranked_token = seal.round, seal.plan_token
@@ -148,7 +144,7 @@ def begin_status(round_state: RoundState, seal: Seal, is_stopped: bool) -> None:
 
 
 def stop_workers(
-    state: MemberState, mode: str, reason: str, cause: Cause, now: float, nodes: tuple[str, ...] = ()
+    state: MemberState, mode: str, reason: Reason, cause: Cause, now: float, nodes: tuple[str, ...] = ()
 ) -> None:
     """Send the agent one stop; only "fence" overrides a stop in progress."""
     round_state = state.round
@@ -160,7 +156,7 @@ def stop_workers(
 # --- reports to the others ---
 
 
-def announce_departure(state: MemberState, reason: str, exit_code: int) -> None:
+def announce_departure(state: MemberState, reason: Reason, exit_code: int) -> None:
     """Put into the status that this node is about to leave."""
     state.round.status = replace(state.round.status, leaving=reason, leaving_exit_code=exit_code)
 
@@ -198,7 +194,7 @@ def write_status(state: MemberState, report: StatusReport | None, now: float) ->
         _note_stored(state)
 
     request = Txn(guards, (report.put,), (Get(key), Get(own_key)))
-    state.requests.request("status", f"report on round {report.status.round}", request, on_reply, now)
+    state.requests.request("status", "report", request, on_reply, now)
 
 
 def _note_stored(state: MemberState) -> None:

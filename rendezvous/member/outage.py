@@ -19,6 +19,7 @@ from rendezvous.events import SendToPeer
 from rendezvous.member import lease
 from rendezvous.peers import messages
 from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe
+from rendezvous.reasons import Reason
 from rendezvous.records import LeaderRecord, Member, Seal, Spares
 from rendezvous.state.state import MemberState
 
@@ -152,8 +153,7 @@ def _notice(state: MemberState, seal: Seal) -> None:
     if not state.outage.has_noticed:
         state.outage.has_noticed = True
         until = state.lease.renewed_at + state.settings.outage_limit_s
-        sentence = f"the store does not answer; workers continue while no node of round {seal.round} reaches it"
-        state.requests.log(sentence, until=until, setting="outage_limit_s")
+        state.requests.log(Reason.of("store-away", round=seal.round), until=until, setting="outage_limit_s")
 
 
 def _note_acknowledgement(state: MemberState, probe_number: int, now: float) -> None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from rendezvous.errors import EXIT_TEMPORARY
 from rendezvous.member import leave, local_round
+from rendezvous.reasons import Reason
 from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
 
-HINT = "once all agents of the run have ended, start them again; next time stop them before a restore"
-
 
 # docs/internals/decisions/agreement.md#0059-no-job-survives-a-store-that-goes-back
-def end(state: MemberState, regress: str, now: float) -> Finish:
+def end(state: MemberState, regress: Reason, now: float) -> Finish:
     """Kill the workers; return how this agent ends. `regress`: what shows it. A verdict that was seen stays."""
     verdict = leave.find_verdict(state) if state.is_member else None
-    local_round.stop_workers(state, "fence", "the store was restored or replaced", "isolation", now)
+    local_round.stop_workers(state, "fence", Reason.of("store-replaced"), "isolation", now)
     if verdict is not None:
         return Finish(verdict.exit_code, verdict.reason, verdict)
-    reason = f"the store was restored to an earlier state, or replaced by another: {regress}"
     asked = state.leaving.request
-    return Finish(asked.exit_code if asked is not None else EXIT_TEMPORARY, reason, hint=HINT)
+    exit_code = asked.exit_code if asked is not None else EXIT_TEMPORARY
+    return Finish(exit_code, Reason.of("store-went-back", why=regress))

@@ -40,6 +40,7 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
     best_step: int = -1
     stuck_rounds: int = 0
     same_failure: str = ""
+    same_rank: int = -1
     same_failures: int = 0
 
     def count_spent(self, now: float, window_s: float) -> int:
@@ -61,12 +62,11 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
             return replace(self, best_step=step, stuck_rounds=0)
         return replace(self, stuck_rounds=self.stuck_rounds + 1) if has_failed and self.best_step >= 0 else self
 
-    def note_failure(self, failure: str) -> RestartBudget:
-        """Return the budget after a failure, given as which rank failed and how; "" if that is unknown."""
-        if not failure:
-            return replace(self, same_failure="", same_failures=0)
-        count = self.same_failures + 1 if failure == self.same_failure else 1
-        return replace(self, same_failure=failure, same_failures=count)
+    def note_failure(self, rank: int, failure_class: str) -> RestartBudget:
+        """Return the budget after a failure, given as which rank failed and how; -1 and "" if that is unknown."""
+        is_same = (rank, failure_class) == (self.same_rank, self.same_failure)
+        count = (self.same_failures + 1 if is_same else 1) if failure_class else 0
+        return replace(self, same_failure=failure_class, same_rank=rank, same_failures=count)
 
     def charge(self, number: int, failed_at: float, now: float) -> RestartBudget:
         """Charge one restart, provisionally, for the failure of round `number`."""
@@ -137,6 +137,7 @@ def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
         best_step=seal.best_step,
         stuck_rounds=seal.stuck_rounds,
         same_failure=seal.same_failure,
+        same_rank=seal.same_rank,
         same_failures=seal.same_failures,
     )
 
@@ -161,6 +162,7 @@ def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
         best_step=restart_budget.best_step,
         stuck_rounds=restart_budget.stuck_rounds,
         same_failure=restart_budget.same_failure,
+        same_rank=restart_budget.same_rank,
         same_failures=restart_budget.same_failures,
     )
 

@@ -15,6 +15,7 @@ from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decisions import EndRound, Wait
 from rendezvous.policy.quarantine import Quarantine
 from rendezvous.policy.view import MemberView, Size, Sizer, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
@@ -57,9 +58,7 @@ def choose_members(view: View, budget: RestartBudget, now: float, settings: Sett
 
 def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
     """Decide whether a round that runs well is ended to use members that joined later."""
-    reason = f"round {seal.round} runs {seal.world_size} rank{'s' * (seal.world_size != 1)}"
-    if view.own_id not in view.active:
-        reason += " without this node, which stands by as a spare"
+    reason = Reason.of("running", round=seal.round, ranks=seal.world_size, is_spare=view.own_id not in view.active)
     if settings.grow == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
     chosen = choose_members(view, view.budget, now, settings, sizer)
@@ -71,14 +70,13 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     others = [member for member in chosen.members if member.member.member_id not in view.active]
     ended_at = [quarantines[member.node].until for member in others if member.node in quarantines]
     arrived_at = max([*(member.seen_at for member in others), *ended_at], default=-math.inf)
-    growing = f"growing after round {seal.round}: {chosen.size.reason}"
+    growing = Reason.of("growing", round=seal.round, size=chosen.size.reason)
     if settings.grow == "checkpoint":
         if view.saved_at > arrived_at:
             return EndRound("grace", growing, "growth")
-        sentence = f"{reason}; could grow at the next checkpoint: {chosen.size.reason}"
-        return Wait(free_at, sentence, setting="grow")
+        return Wait(free_at, reason.add(Reason.of("could-grow-at-checkpoint", size=chosen.size.reason)), setting="grow")
     until = max(view.sealed_at, arrived_at) + settings.grow_delay_s
     if now >= until:
         return EndRound("grace", growing, "growth")
-    sentence = f"{reason}; could grow: {chosen.size.reason}"
-    return Wait(min(until, free_at), sentence, setting="grow_delay_s", limit_at=until if free_at < until else 0.0)
+    reason = reason.add(Reason.of("could-grow", size=chosen.size.reason))
+    return Wait(min(until, free_at), reason, setting="grow_delay_s", limit_at=until if free_at < until else 0.0)

@@ -21,6 +21,7 @@ from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decisions import EndJob, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import View
+from rendezvous.reasons import Reason
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
@@ -44,11 +45,10 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     elif failures:
         is_node_fault = any(view.statuses[m].status.is_node_fault for m in failures)
         budget = budget.note_step(_find_step(view), has_failed=not is_node_fault)
-        budget = budget.note_failure(_identify_failure(view, failures))
+        budget = budget.note_failure(*_identify_failure(view, failures))
         explained_at = _find_cause_deadline(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
-            sentence = f"round {seal.round} failed; checking whether a lost node is the cause"
-            return Wait(explained_at, sentence, rule="charge put off")
+            return Wait(explained_at, Reason.of("checking-cause", round=seal.round), rule="charge put off")
         if _is_spent(view, failures, budget, now, settings):
             return EndJob(_make_failure(view, seal, failures, budget, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
@@ -63,8 +63,8 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     is_futile = _is_futile(view, budget, now, settings)
     budget = budget.add_round(stop.ran_s, settings, is_futile=is_futile)
     if budget.short_rounds >= settings.no_progress_rounds:
-        reason = f"no progress: {budget.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
-        reason += ", or were lost with a node that is lost again and again" if is_futile else ""
+        rounds, least_s = budget.short_rounds, settings.min_round_time_s
+        reason = Reason.of("short-rounds", rounds=rounds, least_s=least_s, is_futile=is_futile)
         if failures and not departed_at:
             return EndJob(_make_failure(view, seal, failures, budget, now, settings, reason))
         return EndJob(Verdict(kind="failure", exit_code=EXIT_FAILURE, round=seal.round, reason=reason))
@@ -102,19 +102,19 @@ def _find_step(view: View) -> int:
     return max((status.step for status in stopped), default=-1)
 
 
-def _identify_failure(view: View, failures: Sequence[str]) -> str:
+def _identify_failure(view: View, failures: Sequence[str]) -> tuple[int, str]:
     """Return which rank failed first and how; "" if that is unknown, or was only a lost connection to a peer."""
     status = view.statuses[sort_failures(view, failures)[0]].status
-    if status.is_peer_loss or not status.failure_class or status.rank < 0:
-        return ""
-    return f"rank {status.rank} ({status.failure_class})"
+    is_known = not status.is_peer_loss and status.failure_class and status.rank >= 0
+    return (status.rank, status.failure_class) if is_known else (-1, "")
 
 
-def describe_repetition(budget: RestartBudget) -> str:
-    """Return the sentence that the same rank fails in the same way; "" if it does not."""
+def explain_repetition(budget: RestartBudget) -> Reason | None:
+    """Return the remark that the same rank fails in the same way; None if it does not."""
     if budget.same_failures < SAME_FAILURES_TOLD:
-        return ""
-    return f"{budget.same_failure} has failed in the same way {budget.same_failures} times in a row"
+        return None
+    rank, failure_class = budget.same_rank, budget.same_failure
+    return Reason.of("same-failure", rank=rank, failure_class=failure_class, times=budget.same_failures)
 
 
 def _is_futile(view: View, budget: RestartBudget, now: float, settings: Settings) -> bool:
@@ -192,30 +192,31 @@ def _make_failure(
     budget: RestartBudget,
     now: float,
     settings: Settings,
-    reason: str = "",
+    reason: Reason | None = None,
 ) -> Verdict:
     """Make the verdict of a failed job. Its cause is the failure written first; lost connections to peers come last."""
     first, *others = sort_failures(view, failures)
     cause = view.statuses[first]
     rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
     spent = budget.count_spent(now, settings.restart_window_s)
-    budget_use = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
+    use = Reason.of("restarts-used", used=spent, allowed=settings.max_restarts)
     final = [m for m in failures if view.statuses[m].status.is_final]
     exit_code = cause.status.exit_code or EXIT_FAILURE
     if cause.status.final_reason:
-        budget_use = f"a restart would not help: {cause.status.final_reason}"
+        use = Reason.of("restart-useless", why=cause.status.final_reason)
     elif final and spent < settings.max_restarts:
-        budget_use = f"{view.describe(final)} will not restart its workers"
-    elif _is_stuck(budget, settings) and not reason:
-        rounds, exit_code = budget.stuck_rounds, EXIT_USELESS
-        reason = f"no progress: {rounds} rounds in a row did not get beyond step {budget.best_step}"
-    reason = reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget_use}"
+        use = Reason.of("restart-declined", nodes=view.refer_to(final))
+    elif _is_stuck(budget, settings) and reason is None:
+        exit_code = EXIT_USELESS
+        reason = Reason.of("stuck", rounds=budget.stuck_rounds, step=budget.best_step)
+    reason = reason or Reason.of("worker-failed", node=view.get_name(first), round=seal.round, use=use)
+    repetition = explain_repetition(budget)
     texts = [view.statuses[m].status.failure for m in others]
     return Verdict(
         kind="failure",
         exit_code=exit_code,
         round=seal.round,
-        reason="; ".join(filter(None, (reason, describe_repetition(budget)))),
+        reason=reason.add(repetition) if repetition is not None else reason,
         failure=cause.status.failure,
         is_first_sure=not any(
             abs(view.statuses[m].failed_at - cause.failed_at) <= settings.blame_window_s for m in rivals

@@ -2,7 +2,7 @@
 
 A round is sealed, runs, is stopped on all nodes, and only when no process of it is left is the next one sealed. So
 there are three situations, told apart by the seal and the stop alone: no round runs (`_decide_between`), one runs
-(`_decide_running`), or one is being stopped (`_decide_stopping`). Each decision carries the sentence that people read.
+(`_decide_running`), or one is being stopped (`_decide_stopping`). Each decision carries its reason.
 
 Nothing here knows how large a useful world is: `sizer` answers that for any set of members.
 """
@@ -10,7 +10,7 @@ Nothing here knows how large a useful world is: `sizer` answers that for any set
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import Sizer, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
@@ -43,32 +44,31 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     seal = view.seal
     if seal is not None and view.active and all(view.get_outcome(m) == "succeeded" for m in view.active):
         # Also when a stop came too late, and when some of them are gone by now.
-        return EndJob(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
+        return EndJob(Verdict(kind="success", exit_code=0, round=seal.round, reason=Reason.of("all-succeeded")))
     gone = sorted(m for m in view.gone if m in view.members)
     if gone:
-        return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
+        return Fence(tuple(gone), Reason.of("gone", nodes=view.refer_to(gone)), True, "loss proven")
     request = choose_request(view)
     if not isinstance(request, EndJob):
         request = _end_with_store(view) or request
     if isinstance(request, EndJob):  # the next job begins as soon as no member of this one is left
         if perhaps_held := view.list_perhaps_held(now):
-            detail = f"after an outage of the store {view.describe(perhaps_held)} may run workers without a membership"
-            sentence = f"waiting before the job is stopped: {detail}"
-            return Wait(view.no_omission_before, sentence, rule=_PUT_OFF, setting="lease_ttl_s")
+            reason = Reason.of("stop-awaits-held", nodes=view.refer_to(perhaps_held))
+            return Wait(view.no_omission_before, reason, rule=_PUT_OFF, setting="lease_ttl_s")
         if unaware := view.list_unaware(now):
-            return _wait_for_unaware(view, unaware, "the job is stopped")
+            return _wait_for_unaware(view, unaware, Reason.of("stop-awaits-unaware", nodes=view.refer_to(unaware)))
     if request is not None:
         return request
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and list_staying(view) and not _must_end_first(view):
-        return QuitJob("this node leaves, another will lead")
+        return QuitJob(Reason.of("leader-leaves"))
     isolated = _find_isolated(view, now, settings)
     if isolated and _is_leader_isolated(view):
         if seal is None or view.is_idle(view.own_id):
-            return QuitJob(_describe_isolated_leader(view))
+            return QuitJob(_explain_isolated_leader(view))
     else:
         idle = [m for m in isolated if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
-            return Fence(tuple(idle), _describe_isolated(view, idle, settings), rule="isolated member")
+            return Fence(tuple(idle), _explain_isolated(view, idle, settings), rule="isolated member")
     if seal is None:
         return _decide_first_round(view, now, settings, sizer)
     if view.stop is None or view.stop.round != seal.round:
@@ -99,14 +99,13 @@ def _is_leader_isolated(view: View) -> bool:
     return 2 * view.reached_count < view.others_count
 
 
-def _describe_isolated_leader(view: View) -> str:
-    return (
-        f"{view.get_name(view.own_id)} leads, but reaches only {view.reached_count} of {view.others_count} other nodes"
-    )
+def _explain_isolated_leader(view: View, round: int = 0) -> Reason:
+    node, reached = view.get_name(view.own_id), view.reached_count
+    return Reason.of("leader-isolated", node=node, reached=reached, others=view.others_count, round=round)
 
 
-def _describe_isolated(view: View, member_ids: Sequence[str], settings: Settings) -> str:
-    return f"{view.describe(member_ids)} cut off: the store is reached, but no peer for {settings.isolation_s:g} s"
+def _explain_isolated(view: View, member_ids: Sequence[str], settings: Settings, round: int = 0) -> Reason:
+    return Reason.of("isolated", nodes=view.refer_to(member_ids), for_s=settings.isolation_s, round=round)
 
 
 # --- requests made with meshctl ---
@@ -115,8 +114,8 @@ def _describe_isolated(view: View, member_ids: Sequence[str], settings: Settings
 def choose_request(view: View) -> EndJob | ApplyCommand | None:
     """Return the decision on the oldest request of a person; None if there is none.
 
-    It is deleted in the transaction that does what it asks for. A request that cannot be met is answered with a
-    sentence, which the requester reads from the same key.
+    It is deleted in the transaction that does what it asks for. The requester of one that cannot be met reads the
+    reason from the same key.
     """
     for token, command in view.commands.items():
         match command.kind:
@@ -127,15 +126,15 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
             case "undrain":
                 if command.target in view.drained:
                     return ApplyCommand(token, undrain=command.target)
-                drained = ", ".join(sorted(view.drained)) or "none"
-                return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
+                drained = tuple(sorted(view.drained))
+                return ApplyCommand(token, refused=Reason.of("not-drained", target=command.target, drained=drained))
             case "takeover":
-                return ApplyCommand(token, answer=f"this job has a leader, on node {view.get_name(view.own_id)}")
+                return ApplyCommand(token, refused=Reason.of("has-leader", node=view.get_name(view.own_id)))
             case kind if kind in PASSED_ON:
                 if view.answers.get(token):
                     return ApplyCommand(token, answer=view.answers[token])
             case kind:
-                return ApplyCommand(token, answer=f"{kind!r} is no request that meshrun knows")
+                return ApplyCommand(token, refused=Reason.of("unknown-request", request=kind))
     return None
 
 
@@ -148,35 +147,32 @@ def _end_with_store(view: View) -> EndJob | None:
     if not host or not view.is_leaving(host):
         return None
     own = view.statuses.get(host)
-    why = f": {own.status.leaving}" if own is not None and own.status.leaving else ""
-    reason = f"{view.describe([host])} serves the job's store and leaves{why}"
+    reason = Reason.of("store-host-leaves", node=view.get_name(host))
+    if own is not None and own.status.leaving:
+        reason = Reason.of("store-host-leaves-because", node=view.get_name(host), why=own.status.leaving)
     return EndJob(
         Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=view.seal.round if view.seal else 0, reason=reason)
     )
 
 
 def _make_stop_verdict(view: View, command: Command) -> Verdict:
-    by = f" of {command.by}" if command.by else ""
     number = view.seal.round if view.seal else 0
-    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=f"stopped at the request{by}")
+    reason = Reason.of("stop-requested", by=command.by)
+    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=reason)
 
 
 def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
-        return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
+        return ApplyCommand(token, refused=Reason.of("not-a-node"))
     if target and view.store_host in (target, *_find_by_name(view, target)):
-        return ApplyCommand(
-            token, answer=f"{target} serves the job's store, which ends with it: meshctl stop ends the job"
-        )
+        return ApplyCommand(token, refused=Reason.of("store-host-not-drained", node=target))
     if target in view.members:
         name = view.members[target].member.node_name
         return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
     matches = _find_by_name(view, target)
     if len(matches) > 1:
-        return ApplyCommand(
-            token, answer=f"{len(matches)} nodes are called {target}: give a member id, {' or '.join(matches)}"
-        )
+        return ApplyCommand(token, refused=Reason.of("ambiguous-node", node=target, member_ids=tuple(matches)))
     return ApplyCommand(token, drain=target)
 
 
@@ -198,24 +194,24 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     give_up_at = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
-            return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_USAGE))
+            return EndJob(_make_failure(0, Reason.of("no-world", size=size.reason), EXIT_USAGE))
         if now >= give_up_at:
-            reason = f"not enough nodes within {settings.start_timeout_s:g} s: {size.reason}"
+            reason = Reason.of("too-few-joined", within_s=settings.start_timeout_s, size=size.reason)
             return EndJob(_make_failure(0, reason))
-        return Wait(give_up_at, f"waiting for nodes: {size.reason}", setting="start_timeout_s")
+        return Wait(give_up_at, Reason.of("awaiting-nodes", size=size.reason), setting="start_timeout_s")
     if settings.target_nodes:
-        note = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
+        here = Reason.of("target-nodes", joined=len(candidates), target=settings.target_nodes)
         if len(candidates) >= settings.target_nodes:
-            return SealRound(chosen.roster, view.budget, f"{size.reason}; {note}")
+            return SealRound(chosen.roster, view.budget, size.reason.add(here))
         if now >= give_up_at:
-            return SealRound(chosen.roster, view.budget, f"{size.reason}; after {settings.start_timeout_s:g} s {note}")
-        return Wait(give_up_at, f"waiting for more nodes: {note}", setting="start_timeout_s")
+            late = Reason.of("target-nodes-after", after_s=settings.start_timeout_s, why=here)
+            return SealRound(chosen.roster, view.budget, size.reason.add(late))
+        return Wait(give_up_at, Reason.of("awaiting-more-nodes", why=here), setting="start_timeout_s")
     until = max(candidate.seen_at for candidate in candidates) + settings.join_grace_s
     if now >= until:
-        return SealRound(
-            chosen.roster, view.budget, f"{size.reason}; no node has joined for {settings.join_grace_s:g} s"
-        )
-    return Wait(until, f"waiting for more nodes: {size.reason}", setting="join_grace_s")
+        quiet = Reason.of("no-node-joined", for_s=settings.join_grace_s)
+        return SealRound(chosen.roster, view.budget, size.reason.add(quiet))
+    return Wait(until, Reason.of("awaiting-more-nodes", why=size.reason), setting="join_grace_s")
 
 
 # --- a round runs ---
@@ -227,63 +223,37 @@ def _decide_running(
     doubtful = set(view.list_doubtful(now))
     lost = [m for m in view.list_lost() if m not in doubtful]
     if lost:
-        return EndRound(
-            "kill", f"{view.describe(lost)} lost in round {seal.round}", "loss", nodes=view.list_names(lost)
-        )
+        reason = Reason.of("lost", nodes=view.refer_to(lost), round=seal.round)
+        return EndRound("kill", reason, "loss", nodes=view.list_names(lost))
     if isolated and _is_leader_isolated(view) and view.is_pending(view.own_id):
-        return EndRound(
-            "kill",
-            f"{_describe_isolated_leader(view)} in round {seal.round}",
-            "isolation",
-            "isolated leader",
-            view.list_names([view.own_id]),
-        )
+        reason = _explain_isolated_leader(view, seal.round)
+        return EndRound("kill", reason, "isolation", "isolated leader", view.list_names([view.own_id]))
     unreachable = [m for m in isolated if view.is_pending(m)]
     if unreachable and not _is_leader_isolated(view):
-        detail = _describe_isolated(view, unreachable, settings)
-        return EndRound(
-            "kill", f"{detail} in round {seal.round}", "isolation", "isolated member", view.list_names(unreachable)
-        )
+        reason = _explain_isolated(view, unreachable, settings, seal.round)
+        return EndRound("kill", reason, "isolation", "isolated member", view.list_names(unreachable))
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.list_failed()
     if failed:
-        # A worker inside a collective with a worker of a leaving node fails; people look for the cause.
-        cause = f"{view.describe(leaving)} leaving, and " if leaving else ""
-        return EndRound(
-            "kill",
-            f"{cause}a worker failed on {view.describe(failed)} in round {seal.round}",
-            "failure",
-            nodes=view.list_names(failed),
-        )
+        reason = Reason.of("failed", nodes=view.refer_to(failed), round=seal.round)
+        if leaving:  # a worker inside a collective with a worker of a leaving node fails; people look for the cause
+            reason = Reason.of("failed-while-leaving", leaving=view.refer_to(leaving), why=reason)
+        return EndRound("kill", reason, "failure", nodes=view.list_names(failed))
     if leaving:
         until = min(view.get_leaving_at(m) for m in leaving) + settings.leave_settle_s
         everybody_leaves = all(view.is_leaving(m) for m in view.members)
         if now >= until or everybody_leaves:
-            return EndRound(
-                "grace",
-                f"{view.describe(leaving)} leaving in round {seal.round}",
-                "leaving",
-                nodes=view.list_names(leaving),
-            )
-        return Wait(until, f"gathering departures of round {seal.round}")
+            reason = Reason.of("leaving", nodes=view.refer_to(leaving), round=seal.round)
+            return EndRound("grace", reason, "leaving", nodes=view.list_names(leaving))
+        return Wait(until, Reason.of("gathering-departures", round=seal.round))
     if doubtful:
-        return Wait(
-            view.no_omission_before,
-            f"{_describe_doubtful(view, doubtful)} in round {seal.round}",
-            rule=_PUT_OFF,
-            setting="lease_ttl_s",
-        )
+        reason = Reason.of("round-awaits-return", nodes=view.refer_to(doubtful), round=seal.round)
+        return Wait(view.no_omission_before, reason, rule=_PUT_OFF, setting="lease_ttl_s")
     return decide_growth(view, seal, now, settings, sizer)
 
 
-def _describe_doubtful(view: View, doubtful: Collection[str]) -> str:
-    return f"waiting for {view.describe(doubtful)} to register again after an outage of the store"
-
-
-def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
-    until = max(view.unaware_until[m] for m in unaware)
-    detail = f"{view.describe(unaware)} lost the membership while connected, and may still run workers"
-    return Wait(until, f"waiting before {what}: {detail}", setting="lease_ttl_s")
+def _wait_for_unaware(view: View, unaware: Sequence[str], reason: Reason) -> Wait:
+    return Wait(max(view.unaware_until[m] for m in unaware), reason, setting="lease_ttl_s")
 
 
 # --- it is being stopped ---
@@ -292,13 +262,12 @@ def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
 def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
     until = view.stopped_at + settings.compute_gone_within_s(stop.mode)
     if now < until:
-        sentence = f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}"
-        return Wait(until, sentence, setting="stop_limit_s")
+        reason = Reason.of("stopping", round=stop.round, why=stop.reason, nodes=view.refer_to(unstopped))
+        return Wait(until, reason, setting="stop_limit_s")
     others = tuple(m for m in unstopped if m != view.own_id)
     if not others:
-        return QuitJob(f"this node has not stopped round {stop.round} in time")
-    verb = "has" if len(others) == 1 else "have"
-    return Fence(others, f"{view.describe(others)} {verb} not stopped round {stop.round} in time", rule="fenced")
+        return QuitJob(Reason.of("not-stopped-here", round=stop.round))
+    return Fence(others, Reason.of("not-stopped", nodes=view.refer_to(others), round=stop.round), rule="fenced")
 
 
 # --- it is gone everywhere ---
@@ -308,15 +277,11 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     """Charge the round that ended, then choose the members of the next."""
     doubtful = set(view.list_doubtful(now))
     if doubtful:
-        return Wait(
-            view.no_omission_before,
-            f"{_describe_doubtful(view, doubtful)} before the next round",
-            rule=_PUT_OFF,
-            setting="lease_ttl_s",
-        )
+        reason = Reason.of("next-round-awaits-return", nodes=view.refer_to(doubtful))
+        return Wait(view.no_omission_before, reason, rule=_PUT_OFF, setting="lease_ttl_s")
     if unaware := view.list_unaware(now):
-        return _wait_for_unaware(view, unaware, "the next round")
-    from rendezvous.policy.charge import charge_round, describe_repetition  # not before the first worker
+        return _wait_for_unaware(view, unaware, Reason.of("next-round-awaits-unaware", nodes=view.refer_to(unaware)))
+    from rendezvous.policy.charge import charge_round, explain_repetition  # not before the first worker
 
     budget = charge_round(view, seal, stop, now, settings)
     if not isinstance(budget, RestartBudget):
@@ -326,43 +291,44 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     chosen = choose_members(view, budget, now, settings, sizer)
     if chosen.size.world_size == 0:
         until = view.stopped_at + settings.rejoin_timeout_s
-        detail = f"{chosen.size.reason}{_describe_missing(view)}"
+        missing = _list_missing(view)
         if now >= until:
-            reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {detail}"
-            return EndJob(_make_failure(seal.round, reason))
-        # Whoever ended an agent on purpose may have meant the job.
-        advice = "; meshctl stop ends the job" if any(map(view.is_leaving, view.active)) else ""
-        return Wait(
-            until, f"waiting for nodes to come back: {detail}{advice}", is_limit=True, setting="rejoin_timeout_s"
-        )
+            reason = Reason.of("too-few-returned", within_s=settings.rejoin_timeout_s, size=chosen.size.reason)
+            return EndJob(_make_failure(seal.round, reason.add(*missing)))
+        reason = Reason.of("awaiting-return", size=chosen.size.reason).add(*missing)
+        if any(map(view.is_leaving, view.active)):  # whoever ended an agent on purpose may have meant the job
+            reason = reason.add(Reason.of("stop-ends-job"))
+        return Wait(until, reason, is_limit=True, setting="rejoin_timeout_s")
     until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)
     if now < until:
-        detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
-        return Wait(until, detail, rule="backoff", setting="backoff_first_s")
-    quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
-    remark = describe_repetition(budget) if budget.same_failures > view.budget.same_failures else ""
-    return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]), remark)
+        reason = Reason.of("backoff", round=seal.round, before=budget.short_rounds - 1)
+        return Wait(until, reason, rule="backoff", setting="backoff_first_s")
+    quarantined = [
+        Reason.of("node-quarantined", node=view.get_name(m), why=quarantine.reason)
+        for m, quarantine in sorted(chosen.quarantined.items())[:4]
+    ]
+    remark = explain_repetition(budget) if budget.same_failures > view.budget.same_failures else None
+    return SealRound(chosen.roster, budget, chosen.size.reason.add(*quarantined), remark)
 
 
-def _describe_missing(view: View) -> str:
-    """Name the nodes of the last round that were lost or have left."""
-    text = ""
-    for what, missing in (
-        ("lost", [m for m in view.active if m not in view.members and not view.is_leaving(m)]),
-        ("left", [m for m in view.active if view.is_leaving(m)]),
-    ):
-        text += f"; {what}: {view.describe(missing)}" if missing else ""
-    return text
+def _list_missing(view: View) -> list[Reason]:
+    """List the nodes of the last round that were lost, and those that have left."""
+    lost = [m for m in view.active if m not in view.members and not view.is_leaving(m)]
+    left = [m for m in view.active if view.is_leaving(m)]
+    return [
+        *([Reason.of("nodes-lost", nodes=view.refer_to(lost))] if lost else []),
+        *([Reason.of("nodes-left", nodes=view.refer_to(left))] if left else []),
+    ]
 
 
 def _end_without_members(view: View, number: int) -> Decision:
     """End the job when every member is leaving and no round runs: the leader writes the verdict."""
     own = view.statuses.get(view.own_id)
     if own is None or not own.status.leaving:
-        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason="every node is drained"))
+        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=Reason.of("all-drained")))
     exit_code = own.status.leaving_exit_code or EXIT_TEMPORARY
     return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=number, reason=own.status.leaving))
 
 
-def _make_failure(number: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
+def _make_failure(number: int, reason: Reason, exit_code: int = EXIT_TEMPORARY) -> Verdict:
     return Verdict(kind="failure", exit_code=exit_code, round=number, reason=reason)

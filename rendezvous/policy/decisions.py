@@ -1,4 +1,4 @@
-"""The decisions of a leader: the next thing to do, and a sentence with the reason.
+"""The decisions of a leader: the next thing to do, and the reason.
 
 `rule` names the rule that was applied, where a decision answers a fault.
 """
@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rendezvous.policy.budget import RestartBudget
+from rendezvous.reasons import Reason
 from rendezvous.records import Cause, Verdict
 
 
@@ -21,7 +22,7 @@ class Wait(Struct, frozen=True):
     """
 
     until: float
-    reason: str
+    reason: Reason
     is_limit: bool = False
     rule: str = ""
     setting: str = ""
@@ -32,7 +33,7 @@ class EndRound(Struct, frozen=True):
     """Stop the round on all nodes; `mode`, `cause` and `nodes` as in the Stop record."""
 
     mode: Literal["kill", "grace"]
-    reason: str
+    reason: Reason
     cause: Cause
     rule: str = ""
     nodes: tuple[str, ...] = ()
@@ -43,15 +44,15 @@ class SealRound(Struct, frozen=True):
 
     roster: tuple[str, ...]
     budget: RestartBudget
-    reason: str
-    remark: str = ""
+    reason: Reason
+    remark: Reason | None = None
 
 
 class Fence(Struct, frozen=True):
     """Delete the keys of these members. `is_confirmed_gone`: presence has proven that no process of them is left."""
 
     member_ids: tuple[str, ...]
-    reason: str
+    reason: Reason
     is_confirmed_gone: bool = False
     rule: str = ""
 
@@ -59,7 +60,7 @@ class Fence(Struct, frozen=True):
 class QuitJob(Struct, frozen=True):
     """Give up leadership by deleting the leader's key with the own member key: this leader leaves and others stay."""
 
-    reason: str
+    reason: Reason
 
 
 class EndJob(Struct, frozen=True):
@@ -70,11 +71,12 @@ class EndJob(Struct, frozen=True):
 
 
 class ApplyCommand(Struct, frozen=True):
-    """Delete the command `token` and drain or undrain this name, or refuse it with `answer`."""
+    """Delete the command `token` and drain or undrain this name, or write why it is `refused`, or its `answer`."""
 
     token: str
     drain: str = ""
     undrain: str = ""
+    refused: Reason | None = None
     answer: str = ""
 
 

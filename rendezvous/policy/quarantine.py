@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 
 STRIKES_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
@@ -31,7 +32,7 @@ class Quarantine(Struct, frozen=True):
     """Until when a node is not used, and why."""
 
     until: float
-    reason: str
+    reason: Reason
 
 
 # docs/internals/decisions/agreement.md#0013-quarantine-computed-from-strikes
@@ -39,21 +40,21 @@ def find_quarantines(
     losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings, *, blamed: Sequence[Strike] = ()
 ) -> Mapping[str, Quarantine]:
     """Return the quarantine of each node that has one, by node; some may be over."""
-    found = dict(_list_quarantines(losses, settings.flap_limit, "lost", settings))
+    found = dict(_list_quarantines(losses, settings.flap_limit, "losses", settings))
     poisoned = find_poisoned_ranks(first_failures)
     own_faults = [strike for strike in first_failures if strike.rank not in poisoned]
-    for strikes, limit, what in (
-        (own_faults, settings.quarantine_failures, "its workers failed first"),
-        (blamed, 1, "its workers said that it is at fault,"),
+    for strikes, limit, cause in (
+        (own_faults, settings.quarantine_failures, "failures"),
+        (blamed, 1, "blame"),
     ):
-        for node, quarantine in _list_quarantines(strikes, limit, what, settings):
+        for node, quarantine in _list_quarantines(strikes, limit, cause, settings):
             if node not in found or found[node].until < quarantine.until:
                 found[node] = quarantine
     return found
 
 
 def _list_quarantines(
-    strikes: Iterable[Strike], limit: int, what: str, settings: Settings
+    strikes: Iterable[Strike], limit: int, cause: str, settings: Settings
 ) -> Iterable[tuple[str, Quarantine]]:
     """Yield the quarantines: `limit` strikes within the window make one; each further strike doubles its length."""
     by_node: dict[str, list[float]] = {}
@@ -65,8 +66,8 @@ def _list_quarantines(
         if 0 < limit <= count:
             doublings = min(count - limit, 60)  # beyond any limit, and still a number
             duration_s = min(settings.quarantine_first_s * 2.0**doublings, settings.quarantine_max_s)
-            times_text = "once" if count == 1 else f"{count} times"
-            reason = f"{what} {times_text} within {settings.quarantine_window_s:g} s, quarantined for {duration_s:g} s"
+            window_s = settings.quarantine_window_s
+            reason = Reason.of("quarantined", cause=cause, times=count, window_s=window_s, duration_s=duration_s)
             yield node, Quarantine(last + duration_s, reason)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from rendezvous.policy.budget import RestartBudget
+from rendezvous.reasons import Reason
 from rendezvous.records import CAUSE_NODES_MAX, Command, Member, Seal, Status, Stop
 
 
@@ -19,7 +20,7 @@ class Size(Struct, frozen=True):
 
     world_size: int
     is_full: bool
-    reason: str
+    reason: Reason
     is_complete: bool = False  # all nodes that can join have joined: if no world is possible now, none ever will be
 
 
@@ -192,8 +193,7 @@ class View(Struct, frozen=True, kw_only=True):
         """List the names of some members' nodes, as a stop of a round keeps them."""
         return tuple(sorted(self.get_name(member_id) for member_id in member_ids)[:CAUSE_NODES_MAX])
 
-    def describe(self, member_ids: Iterable[str]) -> str:
-        """Describe the nodes of these members: "node a", "nodes a, b", at most four of them by name."""
+    def refer_to(self, member_ids: Iterable[str]) -> Reason:
+        """Return the nodes of these members as a part of a reason: at most four of them by name, and their number."""
         names = sorted(self.get_name(member_id) for member_id in member_ids)
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        return f"node {shown}" if len(names) == 1 else f"nodes {shown}"
+        return Reason.of("nodes", names=tuple(names[:4]), count=len(names))

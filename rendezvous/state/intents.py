@@ -12,6 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rendezvous.policy.decisions import QuitJob
+from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 
 
@@ -24,25 +25,21 @@ class NoteRegistration(Struct, frozen=True):
 class LoseMembership(Struct, frozen=True):
     """Others may have taken this node's place: kill the workers at once, then join again as a new member."""
 
-    reason: str
+    reason: Reason
 
 
 class SuspectRemoval(Struct, frozen=True):
     """The others have continued without this node, or `loss_reason` says why no member can continue."""
 
-    loss_reason: str = ""
+    loss_reason: Reason | None = None
 
 
 class Finish(Struct, frozen=True):
-    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does.
-
-    `hint`: what the user can do.
-    """
+    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
 
     exit_code: int
-    reason: str
+    reason: Reason
     verdict: Verdict | None = None
-    hint: str = ""
 
 
 class ExitNow(Struct, frozen=True):
@@ -52,7 +49,7 @@ class ExitNow(Struct, frozen=True):
 class LeaveStore(Struct, frozen=True):
     """The store has gone back, or is another one: kill the workers at once, and end. `regress`: what shows it."""
 
-    regress: str
+    regress: Reason
 
 
 Intent = NoteRegistration | LoseMembership | SuspectRemoval | LeaveStore | QuitJob | Finish | ExitNow

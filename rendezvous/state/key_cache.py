@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rendezvous.reasons import Reason
 from rendezvous.stores.contract import Batch, GetResult, KeyValue
 
 
@@ -24,8 +25,8 @@ class KeyCache:
         self._gone: dict[str, int] = {}
         self._read_at: dict[str, int] = {}  # the revision of the last read of each prefix
         self._seen_at: dict[str, float] = {}
-        self.regress = ""
-        """What shows that the store has gone back or is another one, as the end of a sentence."""
+        self.regress: Reason | None = None
+        """What shows that the store has gone back or is another one."""
 
     def get(self, key: str) -> KeyValue | None:
         return self._items.get(key)
@@ -67,7 +68,7 @@ class KeyCache:
             self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
             self._seen_at[item.key] = now
         elif known.value != item.value if known and known.mod_revision == item.mod_revision else read_at >= newest:
-            older = f"it has {item.key} as of revision {item.mod_revision}, and had it as of revision {newest}"
+            older = Reason.of("key-went-back", key=item.key, revision=item.mod_revision, was=newest)
             self.regress = self.regress or older
 
     def find_newest(self, key: str) -> int:

@@ -29,6 +29,7 @@ from rendezvous.events import (
     StoreRequest,
     get_request_kind,
 )
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Renewal, TxnResult
 
@@ -42,7 +43,7 @@ class _PendingRequest(Struct, frozen=True):
     """The store's, as known when it was sent."""
     on_answer: Callable[[Any, float], None]
     on_unknown: Callable[[], None]
-    kind: str
+    is_write: bool
 
 
 class RequestQueue:
@@ -59,22 +60,22 @@ class RequestQueue:
         self.next_id = 1
         self.revision = 0
         """The highest revision that the store has shown; it outlives memberships."""
-        self.regress = ""
-        """What shows that the store has gone back or is another one, as the end of a sentence."""
+        self.regress: Reason | None = None
+        """What shows that the store has gone back or is another one."""
         self.wake_at = math.inf  # when to send Tick if nothing else happens before
-        self._last_status = ""
+        self._last_status: Reason | None = None
 
     def begin_membership(self) -> None:
         """Drop the requests of the last membership: their replies are ignored."""
         self.drop_requests()
-        self._last_status = ""
+        self._last_status = None
 
     # --- requests ---
 
     def request(
         self,
         purpose: str,
-        why: str,
+        kind: str,
         request: Request,
         on_answer: Callable[[Any, float], None],
         now: float,
@@ -82,7 +83,8 @@ class RequestQueue:
     ) -> None:
         """Send a request, unless one is in progress for this purpose or it pauses after a failure.
 
-        `on_answer` gets what the store answers to this kind of request, as in `execute_request`, and the time.
+        `kind`: a word for a trace. `on_answer` gets what the store answers to such a request, as in `execute_request`,
+        and the time.
         """
         if self.is_busy(purpose):
             return
@@ -91,9 +93,9 @@ class RequestQueue:
             self.wake_by(retry_at)
             return
         request_id = self.make_request_id()
-        kind = get_request_kind(request)
-        self._pending[request_id] = _PendingRequest(purpose, now, self.revision, on_answer, on_unknown, kind)
-        self.actions.append(StoreRequest(request_id, why, request))
+        is_write = get_request_kind(request) == "write"
+        self._pending[request_id] = _PendingRequest(purpose, now, self.revision, on_answer, on_unknown, is_write)
+        self.actions.append(StoreRequest(request_id, kind, request))
 
     def is_busy(self, purpose: str) -> bool:
         """Return whether a request for this purpose is in progress."""
@@ -133,7 +135,7 @@ class RequestQueue:
                 self._unanswered.pop(pending.purpose, None)
                 self.sent_at = pending.sent_at
                 if 0 < revision < pending.revision:
-                    self.regress = f"it is at revision {revision}, and was at revision {pending.revision}"
+                    self.regress = Reason.of("revision-went-back", revision=revision, was=pending.revision)
                 else:
                     self.note_revision(revision)
                     pending.on_answer(answer, now)
@@ -141,7 +143,7 @@ class RequestQueue:
                 self.note_error(error)
                 self.pause(pending.purpose, now)
             case StoreOutcomeUnknown():
-                if pending.kind == "write":
+                if pending.is_write:
                     self._back_off(pending.purpose, now)
                 else:
                     self.pause(pending.purpose, now)
@@ -160,26 +162,26 @@ class RequestQueue:
     def note_error(self, error: StoreError) -> None:
         """Note it if a request or a watch has failed because another store answers."""
         if isinstance(error, StoreReplaced):
-            self.regress = str(error)
+            self.regress = Reason.of("store-error", error=str(error))
 
     def give_back(self, lease_id: int) -> None:
         """Revoke a lease, whatever the reply."""
-        self.actions.append(StoreRequest(self.make_request_id(), "give the lease back", Revoke(lease_id)))
+        self.actions.append(StoreRequest(self.make_request_id(), "revoke", Revoke(lease_id)))
 
     # --- the rest ---
 
     def emit(self, action: Action) -> None:
         self.actions.append(action)
 
-    def log_status(self, sentence: str, rule: str = "", until: float = math.inf, setting: str = "") -> None:
-        """Log the current state for people; an unchanged sentence is logged once."""
-        if sentence != self._last_status:
-            self._last_status = sentence
-            self.actions.append(Log(sentence, rule=rule, until=until, setting=setting))
+    def log_status(self, reason: Reason, rule: str = "", until: float = math.inf, setting: str = "") -> None:
+        """Log the current state for people; an unchanged one is logged once."""
+        if reason != self._last_status:
+            self._last_status = reason
+            self.actions.append(Log(reason, rule=rule, until=until, setting=setting))
 
-    def log(self, sentence: str, rule: str = "", until: float = math.inf, setting: str = "") -> None:
+    def log(self, reason: Reason, rule: str = "", until: float = math.inf, setting: str = "") -> None:
         """Log something that happened, which leaves the current state of `log_status` unchanged."""
-        self.actions.append(Log(sentence, True, rule, until, setting))
+        self.actions.append(Log(reason, True, rule, until, setting))
 
     def wake_by(self, at: float) -> None:
         """Request a Tick at `at` at the latest."""

@@ -18,6 +18,7 @@ from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefu
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.peers.messages import KnownRevision, OutageProbe
 from rendezvous.policy.view import MemberView, Sizer, StatusView
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spec, Status, StoreOwner, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import life
@@ -51,11 +52,6 @@ class Setup(Struct, frozen=True):
         """The key that names the job of this run."""
         return records.make_current_key(self.prefix, self.run_id)
 
-    @property
-    def run_name(self) -> str:
-        """The run in a sentence."""
-        return records.name_own_run(self.run_id)
-
 
 class MembershipState:
     """This agent's place in the job; written by `member.join`, its phase and ids by the machine."""
@@ -67,11 +63,11 @@ class MembershipState:
         self.job: records.Keys | None = None  # that this agent is, or is about to be, a member of
         self.joined_root = ""  # the job that this agent has been a member of
         self.join_since = math.inf
-        self.join_problem = ""  # why this node has not joined so far
+        self.join_problem = Reason.of("nothing-tried")  # why this node has not joined so far
         self.current: KeyValue | None = None  # the key that names the job, once read
         self.is_current_read = False
         self.is_inspected = False  # the job was read
-        self.other_arguments = ""  # how the command differs from the job's, once that was logged
+        self.has_warned = False  # that the script's arguments differ from the job's
 
     def move(self, event: str) -> None:
         """Go to the next phase, by the table."""
@@ -118,11 +114,9 @@ class LeaseState:
         return max(min(self.ends_at, self.view_until), self.held_until)
 
     @property
-    def loss_reason(self) -> str:
-        """The sentence for what ends this membership first."""
-        if self.view_until < self.ends_at:
-            return "what the store holds could not be read for too long"
-        return "the lease could not be renewed in time"
+    def loss_reason(self) -> Reason:
+        """What ends this membership first."""
+        return Reason.of("view-expired") if self.view_until < self.ends_at else Reason.of("lease-expired")
 
     def is_held(self, now: float) -> bool:
         """Return whether the roster's confirmation keeps this member beyond its lease, or would."""
@@ -150,7 +144,7 @@ class RoundState:
 
     def begin_membership(self) -> None:
         """Clear the status: what was reported under another member id belongs to another member."""
-        self.loss_reason = ""  # a sentence, once the seal of the running round was deleted
+        self.loss_reason: Reason | None = None  # once the seal of the running round was deleted
         self.answered_token = ""  # the plan token for which this member knows whether it has ranks
         self.status = Status(round=0)
         self.status_written: Status | None = None
@@ -223,7 +217,7 @@ class LeavingState:
         self.requested_at = math.inf
         self.exit_action: Exit | None = None  # the last action, once this agent need not stay
         self.exit_by = math.inf
-        self.stay_sentence = ""  # why this agent stays, until it has been said
+        self.stay_reason: Reason | None = None  # why this agent stays, until it is logged
         self.has_store_ended = False  # the agent that served the store has said that it ends
         self.done_at = math.inf  # when the membership was lost after all workers of this node had succeeded
         self.begin_membership()
@@ -301,7 +295,7 @@ class CommitState:
         self.plan: PlanReady | PlanRefused | None = None
         self.draft: Draft | None = None
         self.written_count = 0  # how many of its puts are known to be written
-        self.spare_reasons: Mapping[str, str] = {}
+        self.spare_reasons: Mapping[str, Reason] = {}
         self.spares_due_at = -math.inf  # when the next list of spares may be written
 
 
@@ -325,7 +319,8 @@ class Leadership:
         self.verdict_lease = verdict_lease
         self.verdict_lease_since = now  # when it may have been granted at the earliest
         self.is_verdict_lease_granted = False
-        self.waiting = ("", "")  # the reason of the current wait, and the sentence that was logged for it
+        self.waiting: tuple[Reason, Reason] | None = None
+        """The reason of the current wait, and what was logged for it."""
         self.judged_status: Status | None = None
         """The last own failure of which it was judged whether it ends the round: once, however often it is seen."""
         self.carried_status: Status | None = None
@@ -384,9 +379,9 @@ class MemberState:
         return self.membership.revision > 0
 
     @property
-    def removal_reason(self) -> str:
-        """The sentence for a job that was removed."""
-        return f"{self.setup.run_name} was removed from the store, or another job was begun under its name"
+    def removal_reason(self) -> Reason:
+        """Why this agent ends if its job was removed."""
+        return Reason.of("job-removed", run=self.setup.run_id)
 
     def make_member_record(self) -> Member:
         """Make the record of this agent as the member that it is now."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.events import StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
+from rendezvous.reasons import Reason
 from rendezvous.records import LeaderRecord
 from rendezvous.state.key_cache import KeyCache
 from rendezvous.state.request_queue import RequestQueue
@@ -64,13 +65,13 @@ class WatchCache:
         return self.keys.get(key) is None or self.read(kind, key) is not None
 
     def decode(self, kind: type[records.AnyRecord], item: KeyValue) -> records.AnyRecord | None:
-        """Decode a key's value; None, and a logged sentence, if it is not such a record."""
+        """Decode a key's value; None, which is logged, if it is not such a record."""
         try:
             return records.decode(kind, item.value, item.key, self.secret)
         except RecordError as error:
             if item.key not in self._rejected and len(self._rejected) < REJECTED_MAX:
                 self._rejected.add(item.key)
-                self._requests.log(f"{error}; it is ignored")
+                self._requests.log(Reason.of("record-ignored", error=str(error)))
             return None
 
     def encode(self, record: records.Record, key: str) -> bytes:
@@ -124,7 +125,7 @@ class WatchCache:
             if key in self.lost_watches:
                 self.watch(key, answer.revision + 1)
 
-        self._requests.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
+        self._requests.request(_make_purpose(key), "read again", Txn((), (_get_all(key),)), on_reply, now)
 
     def resync(self, now: float, on_done: Callable[[float], None]) -> None:
         """Read all followed keys, and replace each watch that has ended or missed something.
@@ -143,7 +144,7 @@ class WatchCache:
             on_done(self._requests.sent_at)
 
         reads = tuple(_get_all(key) for key in followed)
-        self._requests.request("look again", "see whether a watch has fallen silent", Txn((), reads), on_reply, now)
+        self._requests.request("look again", "resync", Txn((), reads), on_reply, now)
 
     def _load_changes(self, key: str, found: GetResult, now: float) -> bool:
         before = {item.key: item.mod_revision for item in self.keys.list_under(key)}

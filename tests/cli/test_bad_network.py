@@ -279,7 +279,7 @@ def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, 
     assert (
         f"this agent serves the job's store at 127.0.0.1:{free + 1}, for this host alone; if it is lost" in outcome.err
     )
-    reason = "not enough nodes within 1 s: node ranks 1-3 of 4 are missing; here: h1 (0)"
+    reason = "too few nodes joined within 1 s: node ranks 1-3 of 4 are missing; joined: h1 (0)"
     assert f" {reason}\n" in outcome.err
 
 
@@ -295,7 +295,7 @@ def test_an_endpoint_that_is_nobodys_address_is_said_to_be_so(place: Path) -> No
 def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: Path, nobody: str) -> None:
     outcome = c10d(place, nobody, "--start-timeout=1")
     assert outcome.code == 75
-    reason = "not enough nodes within 1 s: at least 2 nodes must be active, 1 is present; here: h1"
+    reason = "too few nodes joined within 1 s: at least 2 nodes must be active, 1 is present; joined: h1"
     assert f" {reason}\n" in outcome.err
     assert outcome.err.splitlines()[-1].endswith(
         "hint: start the same command on the missing nodes; --start-timeout sets how long the others wait"

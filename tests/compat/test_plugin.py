@@ -105,11 +105,11 @@ def test_a_node_beyond_whole_replicas_is_a_spare_that_takes_over(etcd: EtcdServe
             job.start(number)
         job.wait_for(4, WORLD_SIZE=4)
         spare = job.agents["n3"]
-        spare.says("stands by as a spare")
+        spare.says("is a spare")
         kill(job.agents["n1"])
         ranks = {(one["NODE"], one["RANK"]) for one in job.wait_for(2, NODE="n3", WORLD_SIZE=4)}
         assert ranks == {("n3", 0), ("n3", 1)}  # those of the node that is lost
-        job.start(4).says("stands by as a spare")
+        job.start(4).says("is a spare")
         job.finish()
         codes = job.wait()
         assert (codes["n2"], codes["n3"], codes["n4"]) == (0, 0, 0)

@@ -32,6 +32,7 @@ from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again, cpu_
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
+from tests.support.reasons import because
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
@@ -280,9 +281,11 @@ def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: 
         assert sealed is not None
         forged = {
             names.leader: LeaderRecord(member_id="forged", node_name="forged"),
-            names.round: Seal(round=2, plan_token="forged", world_size=1, coordinator="forged"),
-            names.stop: Stop(round=1, reason="forged", mode="kill"),
-            names.verdict: Verdict(kind="stopped", exit_code=1, round=1, reason="forged"),
+            names.round: Seal(
+                round=2, plan_token="forged", world_size=1, coordinator="forged", reason=because("enough")
+            ),
+            names.stop: Stop(round=1, reason=because("forged"), mode="kill"),
+            names.verdict: Verdict(kind="stopped", exit_code=1, round=1, reason=because("forged")),
             names.make_drain_key(N1.name): Drain(node_name=N1.name),
             names.make_command_key("forged"): Command(kind="stop"),
         }
@@ -307,7 +310,9 @@ def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdSe
             role_ranks=tuple(range(300)), role_world_size=300, master_addr=ELSEWHERE, master_port=1,
         )  # fmt: skip
         assignment = Assignment(round=1, plan_token="forged", content=encode_assignment(share), node=f"{N1.name} b")
-        seal = Seal(round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1")
+        seal = Seal(
+            round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1", reason=because("enough")
+        )
         names = records.Keys(root.rstrip("/"))
         own = names.make_assignment_key(1, "forged", member.key.rpartition("/")[2])
         store.txn((), (Put(own, encode(assignment)), Put(names.round, encode(seal))))

@@ -55,7 +55,7 @@ def test_a_job_with_the_id_of_another_is_refused_with_what_differs(tmp_path: Pat
     ended = refused(first, second)
     assert ended.exit_code == 2
     assert error_of(ended) == (
-        "meshrun: error: run shared was started with --mesh dp=*, this agent with --mesh dp=*,tp=1"
+        "meshrun: error: run shared has other options than this agent; --mesh is dp=* there and dp=*,tp=1 here"
     )
     assert ended.stderr.splitlines()[-1].endswith("another run another --rdzv-id")
 
@@ -66,7 +66,7 @@ def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: Et
     ended = refused(first, second)
     assert ended.exit_code == 2
     assert error_of(ended) == (
-        "meshrun: error: this run was started without --max-restarts, this agent with --max-restarts 3"
+        "meshrun: error: this run has other options than this agent; --max-restarts is not given there and 3 here"
     )
 
 
@@ -91,14 +91,14 @@ def test_two_machines_with_one_name_are_two_nodes(tmp_path: Path, etcd: EtcdServ
             each[host].says("round 1: 2 of 2 nodes, 2 ranks")
         assert {life.rank for life in job.lives() + other.lives()} <= {0, 1}
         ended = [*job.finish(), *other.wait()]
-        assert any("2 nodes are called same: give each its own --node-name" in one.stderr for one in ended), ended
+        assert any("2 nodes have the name same: give each its own --node-name" in one.stderr for one in ended), ended
 
 
 @pytest.mark.parametrize(
     ("secret", "sentence"),
     [
         ("wr0ng", "was not written by an agent that knows the job's secret"),
-        ("", "run {run} was started with a job secret, this agent is not"),
+        ("", "run {run} has a job secret, and this agent has none"),
     ],
 )
 def test_an_agent_without_the_jobs_secret_is_refused(
@@ -128,7 +128,7 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
     with cluster(tmp_path, etcd, run_id="taken") as job:
         job.start(N1)
         (ended,) = job.wait(exit_code=2)
-    sentence = "the value of /meshrun/taken/current is no job key, so it was not written by meshrun"
+    sentence = "the value of /meshrun/taken/current is not a job key, so it was not written by meshrun"
     assert error_of(ended) == f"meshrun: error: {sentence}"
     assert etcd.ctl("get", "--prefix", "/meshrun/taken/", "--keys-only").split() == ["/meshrun/taken/current"]
 

@@ -83,7 +83,7 @@ beat_until("never")
         cluster.start(N1, N2, N3)
         ranks = cluster.wait_for_round(1, 4)
         (spare,) = {"n1", "n2", "n3"} - ranks.keys()
-        cluster[spare].says("stands by as a spare")
+        cluster[spare].says("is a spare")
         (tmp_path / "fail").touch()
         culprit = next(name for name, own in ranks.items() if 3 in own)
         for name, one in zip(cluster.jobs, cluster.wait(exit_code=7), strict=True):
@@ -116,7 +116,7 @@ def test_a_spare_replaces_a_killed_node_and_the_others_keep_their_ranks(tmp_path
     with Cluster(tmp_path, "--nnodes=2", *TWO, etcd=etcd) as cluster:
         first = cluster.begin(N1, N2, workers=4)
         cluster.start(N3)
-        cluster[N3].says("stands by as a spare")
+        cluster[N3].says("is a spare")
         assert cluster.ranks(2) == {}
         lost, kept = (N1, N2) if 0 in first["n1"] else (N2, N1)
         cluster[lost].kill()
@@ -162,7 +162,7 @@ beat_until("../finish")
     with Cluster(tmp_path, "--nnodes=1:2", "--grow=checkpoint", *TWO, etcd=etcd, script=script) as cluster:
         cluster.begin(N1, workers=2)
         cluster.start(N2)
-        cluster[N2].says("stands by as a spare")
+        cluster[N2].says("is a spare")
         assert cluster.ranks(2) == {}
         (tmp_path / "save").touch()
         assert cluster[N1].mark("heard", 0, 1) == "True"

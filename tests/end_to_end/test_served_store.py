@@ -41,7 +41,7 @@ def test_a_second_run_at_the_endpoint_of_one_that_runs_is_refused_at_once(tmp_pa
         first.wait_for_round(1, 2)
         second.start(N3, N4)
         for ended in second.wait(exit_code=75):
-            assert f"the store at 127.0.0.1:{port} is that of run first, which is running" in ended.stderr
+            assert f"the store at 127.0.0.1:{port} belongs to run first, which is running" in ended.stderr
             assert "give this run another port with --rdzv-endpoint, or start it when run first has" in ended.stderr
         assert second.lives() == []
         for name in ("n3", "n4"):
@@ -60,7 +60,10 @@ def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: P
         second.start(N2, options=rank_1)
         (ended,) = second.wait(exit_code=2)
         assert "another agent, on node n1, waits at" in ended.stderr
-        assert "for run 9021; this agent is of run 777, and all nodes of a run need the same --rdzv-id" in ended.stderr
+        assert (
+            "for run 9021; this agent belongs to run 777, and all nodes of a run need the same --rdzv-id"
+            in ended.stderr
+        )
         first[N1].says("node n2, of run 777, was refused: this store is that of run 9021")
         first.start(N3, options=rank_1)  # the run that waited is not harmed
         first.wait_for_round(1, 2)

@@ -78,12 +78,12 @@ def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: 
         assert job.wait_for_round(1, 6) == given
         assert "--nnodes 1:3: where each node has its number, all 3 take part" in job[N2].stderr
         job[N3].kill()
-        job[N2].says("node rank 1 of 3 is missing; here: n2 (0), n1 (2); lost: node n3")
+        job[N2].says("node rank 1 of 3 is missing; joined: n2 (0), n1 (2); lost: node n3")
         job.start(N3)
         assert job.wait_for_round(2, 6) == given
         job.start(N4, options=("--node-rank=1",))
         job[N4].says("n4 and n3 are both given --node-rank 1: n4 stands by until n3 is gone")
-        job[N4].says("stands by as a spare")
+        job[N4].says("is a spare")
         assert job.ranks(3) == {}
         job[N3].kill()
         assert job.wait_for_round(3, 6) == {"n2": [0, 1], "n4": [2, 3], "n1": [4, 5]}
@@ -93,7 +93,7 @@ def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: 
 def test_a_number_that_is_given_twice_is_refused_with_both_names(tmp_path: Path) -> None:
     with Numbered(tmp_path, [N1, N2, N3], "--nproc-per-node=1", script=SLEEP) as job:
         job.start(N1, N2)
-        job[N1].says("waiting for nodes: node rank 2 of 3 is missing; here: n1 (0), n2 (1)")
+        job[N1].says("waiting for nodes: node rank 2 of 3 is missing; joined: n1 (0), n2 (1)")
         job.start(N3, options=("--node-rank=1",))
         (ended,) = job.wait(N3, exit_code=2)
         assert "meshrun: error: n3 and n2 are both given --node-rank 1\nhint: " in ended.stderr

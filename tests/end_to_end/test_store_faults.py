@@ -147,7 +147,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
             server.tls = right
             server.restart()
             for node in job.jobs.values():
-                node.says("the store is back: registered again, the round goes on")
+                node.says("the store is back: this node registered again, and the round continues")
             require_one_round(job)
 
 
@@ -236,7 +236,7 @@ def test_strange_records_are_named_and_ignored(tmp_path: Path, own_etcd: EtcdSer
         own_etcd.ctl("put", f"{root}/status/{member.removeprefix('members/')}", "junk")
         for key in ("spares", "stop", "verdict"):
             own_etcd.ctl("put", f"{root}/ctl/{key}", "junk")
-        leader.says("what was decided last cannot be read, so nothing is decided until its key is removed")
+        leader.says("the last decision cannot be read: no decisions are made until its key is removed")
         for folder in ("members", "status", "ctl/drained", "ctl/command"):
             for number in range(len(HOSTILE)):
                 leader.says(f"{root}/{folder}/stranger{number}")

@@ -14,12 +14,15 @@ from rendezvous import __version__, records
 from rendezvous.events import PlanReady
 from rendezvous.leader import commit, leader
 from rendezvous.policy.view import View
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state.state import Leadership, MemberState
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.config import PREFIX, RUN_ID, Shape
 from tests.support.protocol.views import first_round
+
+NODE_A, NODE_B = (Reason.of("nodes", names=(name,), count=1) for name in "ab")
 
 
 class Job:
@@ -70,7 +73,7 @@ class Job:
         self.run(1.0)
 
 
-def spares(job: Job) -> dict[str, str]:
+def spares(job: Job) -> dict[str, Reason]:
     return job.read(Spares, job.keys.spares).why
 
 
@@ -84,7 +87,7 @@ def test_who_stands_by_and_why_is_in_the_store_as_members_come_and_go() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     assert not spares(job)
     job.start("c")
-    assert spares(job) == {job.id("c"): "came after round 1 was sealed"}
+    assert spares(job) == {job.id("c"): Reason.of("late", round=1)}
     job.cluster.nodes["c"].leave()
     job.run(1.0)
     assert not spares(job)
@@ -92,7 +95,7 @@ def test_who_stands_by_and_why_is_in_the_store_as_members_come_and_go() -> None:
 
 def test_the_planner_says_why_a_node_has_no_ranks() -> None:
     job = Job("abc", Shape(nodes_min=2, nodes_max=4, group=2))
-    assert list(spares(job).values()) == ["2 nodes are enough"]
+    assert list(spares(job).values()) == [Reason.of("no-more-needed", nodes=2)]
 
 
 def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
@@ -105,7 +108,7 @@ def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
     job.run(8.0)
     job.start("d")
     assert any(job.cluster.nodes[name].is_leader for name in "abcd")
-    assert spares(job) == {spare: "2 nodes are enough", job.id("d"): "came after round 1 was sealed"}
+    assert spares(job) == {spare: Reason.of("no-more-needed", nodes=2), job.id("d"): Reason.of("late", round=1)}
 
 
 def test_a_reason_that_many_spares_have_is_written_once() -> None:
@@ -158,13 +161,13 @@ def test_what_was_is_remembered_with_why_it_ended() -> None:
     job.fail("b")
     first, second = pasts(job)[1], pasts(job)[2]
     assert (first.round, first.world_size, first.node_count) == (1, 2, 2)
-    assert first.ended == "a worker failed on node b in round 1"
+    assert first.ended == Reason.of("failed", nodes=NODE_B, round=1)
     assert first.ran_s == pytest.approx(3.0, abs=0.1)
-    assert second.ended == ""
+    assert second.ended is None
     for name in "ab":
         job.cluster.nodes[name].processes.succeed()
     job.run(1.0)
-    assert pasts(job)[2].ended == "all workers succeeded"
+    assert pasts(job)[2].ended == Reason.of("all-succeeded")
 
 
 def test_another_leader_remembers_too() -> None:
@@ -172,7 +175,7 @@ def test_another_leader_remembers_too() -> None:
     leader = next(name for name in "ab" if job.cluster.nodes[name].is_leader)
     job.cluster.nodes[leader].crash()
     job.run(10.0)
-    assert pasts(job)[1].ended == f"node {leader} lost in round 1"
+    assert pasts(job)[1].ended == Reason.of("lost", nodes=NODE_A if leader == "a" else NODE_B, round=1)
     ((node, _),) = job.read(Seal, job.keys.round).losses
     assert node.startswith(f"{leader} ")
 
@@ -242,7 +245,7 @@ def test_a_rejected_command_is_answered_and_removed_with_the_next_seal() -> None
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="undrain", target="b")))
-    assert job.read(Command, key).answer == "b is not drained; drained: none"
+    assert job.read(Command, key).refused == Reason.of("not-drained", target="b", drained=())
     job.fail("b")
     assert not job.has(key)
 
@@ -260,7 +263,7 @@ def test_a_request_to_stop_is_gone_with_the_verdict() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="stop", by="ann")))
-    assert job.read(Verdict, job.keys.verdict).reason == "stopped at the request of ann"
+    assert job.read(Verdict, job.keys.verdict).reason == Reason.of("stop-requested", by="ann")
     assert not job.has(key)
 
 
@@ -275,7 +278,8 @@ def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
         stored.value if name.endswith("other") else json.dumps({"version": __version__, "round": "rubbish"}).encode()
     )
     job.put(f"{job.keys.root}/{name}", value)
-    assert any(f"{job.keys.root}/{name}" in line and "ignored" in line for line in job.said)
+    kind = "foreign-member" if name.endswith("other") else "record-ignored"
+    assert any(f"{job.keys.root}/{name}" in line and kind in line for line in job.said)
     job.fail("b")
     assert job.read(Seal, job.keys.round).round == 2
     for node in "ab":

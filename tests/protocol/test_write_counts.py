@@ -52,14 +52,14 @@ class Restart:
     def _count(self, host: Host, store_request: StoreRequest) -> None:
         if not isinstance(store_request.request, KeepAlive):
             kinds = self.writes if get_request_kind(store_request.request) == "write" else self.reads
-            kinds[store_request.why] += 1
+            kinds[store_request.kind] += 1
 
 
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_failure_on_a_follower_costs_four_writes_one_after_the_other(count: int) -> None:
     restart = Restart(count, is_leaders=False)
-    assert restart.writes == {"report on round 1": count + 1, "stop round 1": 1, "seal round 2": 1}
-    assert restart.reads == {"read the assignment of round 2": count}
+    assert restart.writes == {"report": count + 1, "stop": 1, "seal": 1}
+    assert restart.reads == {"read assignment": count}
     # Failed, stop, stopped, seal: each to the store, and from it to those who wait for it; then the assignment.
     assert restart.messages == 4 * 2 + 2
 
@@ -67,12 +67,12 @@ def test_a_failure_on_a_follower_costs_four_writes_one_after_the_other(count: in
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_failure_on_the_leader_s_node_costs_three(count: int) -> None:
     restart = Restart(count, is_leaders=True)
-    assert restart.writes == {"report on round 1": count, "stop round 1": 1, "seal round 2": 1}
-    assert restart.reads == {"read the assignment of round 2": count}
+    assert restart.writes == {"report": count, "stop": 1, "seal": 1}
+    assert restart.reads == {"read assignment": count}
     assert restart.messages == 3 * 2 + 2
 
 
 def test_assignments_that_do_not_fit_into_the_seal_s_transaction_cost_more() -> None:
     restart = Restart(8, is_leaders=False, operations_per_txn=8)
-    assert restart.writes == {"report on round 1": 9, "stop round 1": 1, "assign round 2": 1, "seal round 2": 1}
+    assert restart.writes == {"report": 9, "stop": 1, "assign": 1, "seal": 1}
     assert restart.messages == 4 * 2 + 2 + 2

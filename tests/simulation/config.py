@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
 
@@ -32,16 +33,16 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     def decide_size(self, members: Sequence[MemberView]) -> Size:
         usable = self.count_usable(len(members))
-        need = f"{len(members)} of at least {self.nodes_min} nodes are here"
+        few = Reason.of("too-few", joined=len(members), least=self.nodes_min)
         return Size(
-            usable, usable == self.count_usable(self.nodes_max), f"{usable} nodes make a world" if usable else need
+            usable, usable == self.count_usable(self.nodes_max), Reason.of("enough", nodes=usable) if usable else few
         )
 
     def plan(self, request: MakePlan) -> PlanReady | PlanRefused:
         """Members that stay keep their rank if it still exists; others fill the gaps, oldest first."""
         usable = self.count_usable(len(request.roster))
         if not usable:
-            return PlanRefused(request.id, f"{len(request.roster)} nodes make no world")
+            return PlanRefused(request.id, Reason.of("no-plan", nodes=len(request.roster)))
         chosen = sorted(request.roster, key=lambda c: (c.member_id not in request.previous, c.order))[:usable]
         held = {
             c.member_id: parse_rank(request.previous[c.member_id]) for c in chosen if c.member_id in request.previous
@@ -52,7 +53,8 @@ class Shape(Struct, frozen=True, kw_only=True):
             if candidate.member_id not in ranks:
                 ranks[candidate.member_id] = next(free)
         first = next(candidate for candidate in chosen if ranks[candidate.member_id] == 0)
-        spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in request.roster if c.member_id not in ranks}
+        enough = Reason.of("no-more-needed", nodes=usable)
+        spare_reasons = {c.member_id: enough for c in request.roster if c.member_id not in ranks}
         contents = {member_id: json.dumps({"rank": rank}) for member_id, rank in ranks.items()}
         return PlanReady(
             request.id, contents, usable, f"{first.member_id}:0", first.member_id, spare_reasons=spare_reasons

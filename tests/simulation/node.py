@@ -10,6 +10,7 @@ from rendezvous import events, records
 from rendezvous.errors import StoreError
 from rendezvous.events import Action, Event
 from rendezvous.machine import MemberMachine
+from rendezvous.reasons import Reason
 from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
 from tests.simulation.config import PREFIX, RUN_ID, ClusterConfig
@@ -48,7 +49,7 @@ class SimulatedNode(Host):
         super().__init__(name, network=network, processes=processes, clock_offset_s=clock_offset_s)
         self.machine: MemberMachine | None = None
         self.presence: SimulatedPeers | None = None
-        self.last_status = ""
+        self.last_status: Reason | None = None
         self._config, self._observers, self._presence_network = config, observers, presence_network
         self._storage, self._store = storage, store
         self._rng, self._first_request = rng, first_request
@@ -73,7 +74,7 @@ class SimulatedNode(Host):
         self.presence = SimulatedPeers(self._presence_network, self, address, self.send)
         self.machine = MemberMachine(
             settings=config.settings,
-            spec=Spec(mesh="simulated", limits="", digest=config.command),
+            spec=Spec(mesh="simulated", options={}, digest=config.command),
             node_name=self.name,
             boot_id=self.name,
             description="",
@@ -146,7 +147,7 @@ class SimulatedNode(Host):
     def leave(self, exit_code: int = 143) -> None:
         """Ask the agent to leave, as SIGTERM does."""
         self.is_told_to_leave = True
-        self.send(events.LeaveRequest("SIGTERM", exit_code))
+        self.send(events.LeaveRequest(Reason.of("sigterm"), exit_code))
 
     def heal(self) -> None:
         super().heal()
@@ -217,9 +218,9 @@ class SimulatedNode(Host):
                 self.processes.stop(action)
             case events.ExtendWatchdog(until):
                 self.processes.extend_watchdog(self.to_timeline(until))
-            case events.Log(sentence):
-                self.last_status = sentence
-                self._timeline.trace(f"{self.name} says: {sentence}")
+            case events.Log(reason):
+                self.last_status = reason
+                self._timeline.trace(f"{self.name} says: {reason}")
             case events.Exit():
                 self._end(action)
 
@@ -258,4 +259,4 @@ class SimulatedNode(Host):
 
 def describe_status(nodes: Iterable[SimulatedNode]) -> str:
     """The last status of each agent that runs, for a failure message."""
-    return json.dumps({node.name: node.last_status for node in nodes if node.is_up})
+    return json.dumps({node.name: str(node.last_status) for node in nodes if node.is_up})

@@ -294,7 +294,7 @@ class StoreNetwork:
     """Carries requests and watched events between the nodes and the store: the `StoreAccess` of the simulation."""
 
     def __init__(self, network: Network, settings: Settings, storage: Storage) -> None:
-        self.fates: dict[str, str] = {}  # what happens to the next request of this purpose
+        self.fates: dict[str, str] = {}  # what happens to the next request of this kind
         self._timeline, self._network, self._settings, self._storage = network.timeline, network, settings, storage
 
     # --- requests ---
@@ -349,7 +349,7 @@ class StoreNetwork:
         }
         shares["answered"] = 1.0 - sum(shares.values())
         fate = self._timeline.random.choices(list(shares), list(shares.values()))[0]
-        return self.fates.pop(f"{host.name}: {store_request.why}", self.fates.pop(store_request.why, fate))
+        return self.fates.pop(f"{host.name}: {store_request.kind}", self.fates.pop(store_request.kind, fate))
 
     def _choose_fate_while_away(self, fate: str) -> str:
         """Without a quorum a write may be applied after the outage, though it was answered with an error."""

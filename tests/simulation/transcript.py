@@ -30,9 +30,9 @@
                            programs write 9 revisions before any agent reaches it
     expel a                the operator deletes the member key of a; remove spec (or current, or everything)
     ask drain a            a request as from meshctl: drain, undrain, takeover, stop
-    answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
+    answer lost: seal      the next request of this kind is applied, but its answer is lost;
                            also "request lost", "request late" and "request refused"; "request slow" and
-                           "answer slow" (0.9 s); answer slow: a: seal round 1   that of a
+                           "answer slow" (0.9 s); answer slow: a: seal   that of a
     plan 2                 the planner takes 2 s
     ----
         0.000  a starts
@@ -51,6 +51,7 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
+from rendezvous.reasons import Reason
 from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
 from tests.simulation.cluster import SimulatedCluster
@@ -118,9 +119,9 @@ class _Player:
         return self._built_cluster
 
     def play(self, words: list[str], line: str) -> None:
-        fate, colon, why = line.partition(": ")
+        fate, colon, kind = line.partition(": ")
         if colon and fate in _FATES:
-            self._cluster.store_network.fates[why] = _FATES[fate]
+            self._cluster.store_network.fates[kind] = _FATES[fate]
             return
         match words:
             case ["world", world]:
@@ -160,7 +161,9 @@ class _Player:
         nodes, cluster = self._cluster.nodes, self._cluster
         match words:
             case ["fail", name, code, "gives", "up", *reason]:
-                nodes[name].processes.fail(int(code), is_final=True, final_reason=" ".join(reason))
+                nodes[name].processes.fail(
+                    int(code), is_final=True, final_reason=Reason.of("text", text=" ".join(reason))
+                )
             case ["fail", name, code, "blames", "node"]:
                 nodes[name].processes.fail(int(code), is_node_fault=True)
             case ["fail", name, code, "by", *failure_class]:

@@ -167,13 +167,13 @@ MUTANTS = (
     Mutant(
         "whoever is removed ends its workers in peace",
         "machine",
-        'local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)',
-        'local_round.stop_workers(self.state, "grace", "no longer a member", "isolation", now)',
+        'local_round.stop_workers(self.state, "fence", Reason.of("no-member"), "isolation", now)',
+        'local_round.stop_workers(self.state, "grace", Reason.of("no-member"), "isolation", now)',
     ),
     Mutant(
         "a lapse forgets the workers",
         "machine",
-        '        local_round.stop_workers(state, "fence", "the lease has ended", "isolation", now)\n'
+        '        local_round.stop_workers(state, "fence", Reason.of("lease-ended"), "isolation", now)\n'
         "        since = now",
         "        since = now",
     ),

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 # Each package may import those before it. "" is the package's own __init__.
 ORDER = {
     "rendezvous": (
-        "", "values", "errors", "codec", "settings", "records", "stores", "events", "peers", "policy", "state",
-        "member", "leader", "machine", "driver",
+        "", "values", "errors", "codec", "settings", "reasons", "records", "sentences", "stores", "events", "peers",
+        "policy", "state", "member", "leader", "machine", "driver",
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
@@ -51,8 +51,8 @@ PURE = (
     "launcher.observe.node_report", "launcher.observe.run_events",
     "launcher.observe.timeline", "launcher.observe.page.view",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
-    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
-    "rendezvous.settings", "rendezvous.state*",
+    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.reasons",
+    "rendezvous.records", "rendezvous.sentences", "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 

@@ -30,7 +30,6 @@ from launcher.agent.diagnosis.messages import (
     Message,
     NodeSilence,
     Purpose,
-    decode_message,
     encode_message,
 )
 from launcher.diagnose.evidence import RankEvidence
@@ -155,9 +154,9 @@ class Examination:
 
     # --- what happens ---
 
-    def take_note(self, member_id: str, text: str, now: float) -> None:
+    def take_note(self, member_id: str, note: Message, now: float) -> None:
         """Handle a note of an agent."""
-        match decode_message(text):
+        match note:
             case Ask(id=id, purpose=purpose):
                 self._take_question(member_id, id, purpose, now)
             case NodeSilence() as silence:

@@ -27,7 +27,7 @@ from rendezvous.events import AnswerCommand, Event
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.examination import Examination
-    from launcher.agent.diagnosis.messages import Conclusion, Purpose
+    from launcher.agent.diagnosis.messages import Conclusion, Message, Purpose
 
 _GIVEN_UP = b"{}"
 ANSWER_MAX = 60_000
@@ -170,7 +170,7 @@ class NoExamination:
     def ask(self, purpose: Purpose, now: float) -> str:
         return ""
 
-    def take_note(self, member_id: str, text: str, now: float) -> None:
+    def take_note(self, member_id: str, note: Message, now: float) -> None:
         pass
 
     def report_silence(self, sentence: str, now: float) -> None:

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from launcher.diagnose.answer import HangAnswer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.worker.grid import WorkerMesh
 from rendezvous import codec
-from rendezvous.errors import RecordError
 
 Purpose = Literal["question", "failure", "silence"]
 """Why the workers are looked at: a person asks, one of them has failed, or none makes progress any more."""
 
 
-class _Message(Struct, frozen=True, kw_only=True, tag_field="say"):
+class _Message(Struct, frozen=True, kw_only=True, tag_field="note"):
     id: str
 
 
@@ -81,16 +79,7 @@ class Conclusion(_Message, frozen=True, kw_only=True, tag="conclusion"):
 
 
 Message = Ask | NodeSilence | Examine | Evidence | Conclusion
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode_message(message: Message) -> str:
     return codec.encode(message).decode()
-
-
-def decode_message(text: str) -> Message | None:
-    """Decode a note; None for any other."""
-    try:
-        return _decoder.decode(text)
-    except (msgspec.MsgspecError, RecordError, RecursionError):
-        return None

@@ -23,7 +23,6 @@ from launcher.agent.inspection.messages import (
     InspectionMessage,
     PassedRequest,
     Reply,
-    decode_inspection,
     encode_inspection,
 )
 from launcher.agent.inspection.reporter import Kind, Reporter
@@ -127,9 +126,9 @@ class Inspection:
 
         self._make_reply("", own_id, request, finish)
 
-    def take_note(self, member_id: str, text: str) -> None:
+    def take_note(self, member_id: str, note: InspectionMessage) -> None:
         """Handle a note of an agent."""
-        match decode_inspection(text):
+        match note:
             case Inspect() as question:
                 self._pass_on(member_id, question)
             case PassedRequest(id=id, asker=asker, request=request):
@@ -140,7 +139,7 @@ class Inspection:
                 pass  # no member's id: it would come back to this agent for ever
             case Reply(id=id, asker=asker) as reply:
                 if asker != self._member.member_id:
-                    self._submit(SendNote(asker, text))  # this agent leads
+                    self._send(asker, reply)  # this agent leads
                 elif id in self._pending:
                     self._pending[id].error = reply.error if not reply.member_id else self._pending[id].error
                     self._pending[id].replies[reply.member_id] = reply

@@ -11,15 +11,13 @@ reply is one note; what does not fit is cut into pages by the request.
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from launcher.observe.node_report import EventPage, LogPage, NodeReport, NodeRequest
 from rendezvous import codec
-from rendezvous.errors import RecordError
 
 
-class _InspectionMessage(Struct, frozen=True, kw_only=True, tag_field="see"):
+class _InspectionMessage(Struct, frozen=True, kw_only=True, tag_field="note"):
     """`id`: the question's, by which who asks knows it again."""
 
     id: str
@@ -59,16 +57,7 @@ class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
 
 
 InspectionMessage = Inspect | Expect | PassedRequest | Reply
-_decoder: msgspec.json.Decoder[InspectionMessage] = msgspec.json.Decoder(InspectionMessage)
 
 
 def encode_inspection(message: InspectionMessage) -> str:
     return codec.encode(message).decode()
-
-
-def decode_inspection(text: str) -> InspectionMessage | None:
-    """Decode a note; None for any other."""
-    try:
-        return _decoder.decode(text)
-    except (msgspec.MsgspecError, RecordError, RecursionError):
-        return None

@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
+    from launcher.agent.inspection.messages import InspectionMessage
     from launcher.model.concurrency import LateThread
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
     from launcher.observe.run_events import NodesRequested
     from launcher.observe.sinks.event_file import EventSink
     from launcher.observe.sinks.node_requester import NodeRequester
-
-NOTE_START = '{"see":'
-"""How the notes of an inspection begin (`messages`), by which the loop tells them from those of an examination."""
 
 ROUNDS_MAX = 8
 """Rounds of which the log files are remembered."""
@@ -220,10 +218,10 @@ class Observer:
         for old in sorted(self._files)[:-ROUNDS_MAX]:
             del self._files[old]
 
-    def take_note(self, member_id: str, text: str) -> None:
-        """Handle a note of another agent, or of this one, that begins with `NOTE_START`."""
+    def take_note(self, member_id: str, note: InspectionMessage) -> None:
+        """Handle a note of another agent, or of this one."""
         try:
-            self._get_inspection().take_note(member_id, text)
+            self._get_inspection().take_note(member_id, note)
         except Exception as error:
             self.history.complain(error)
 

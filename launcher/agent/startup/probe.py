@@ -37,6 +37,8 @@ class ProbeResult(Struct, frozen=True):
     kind: Literal["good", "absent", "wrong"]
     sentence: str = ""
     hint: str | None = None
+    is_web: bool = False
+    """A web server answers, as etcd's of version 2 do."""
 
 
 def probe(network: StoreConfig) -> ProbeResult:
@@ -88,7 +90,7 @@ def _probe_plain(
     if _is_settings(reply):
         return ProbeResult("good")
     if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send without a request
-        return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
+        return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint, is_web=True)
     if _is_tls(address):
         return ProbeResult("wrong", f"{endpoint} expects TLS but is addressed without it", tls_hint)
     if not reply:

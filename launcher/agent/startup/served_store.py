@@ -18,8 +18,7 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import RecordError, StoreError, VersionError
-from rendezvous.member.refusal import describe_other_run
-from rendezvous.records import StoreOwner, StoreVisit
+from rendezvous.records import StoreOwner, StoreVisit, name_run
 from rendezvous.stores.contract import Get, Store
 
 VISITS_MAX, NAME_MAX = 100, 100  # refused agents that are reported, and letters of a name
@@ -70,6 +69,29 @@ def refuse_other_run(store: Store, occupant: Occupant, own: StoreOwner, *, endpo
     )
     # Once the other run has ended, the same command may work.
     raise (TemporaryError if occupant.has_begun else UsageError)(sentence, hint)
+
+
+def describe_other_run(
+    endpoint: str, owner: StoreOwner, own: StoreOwner, *, has_begun: bool, port_option: str
+) -> tuple[str, str]:
+    """Describe why an agent cannot use the store at `endpoint`, which is that of another run; and what to do.
+
+    `owner`, `own`: the other run, and the agent's own. `has_begun`: the other run has had a round, so it has its nodes.
+    If it still waits for nodes, this agent may be meant as one of them.
+    """
+    theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
+    if theirs == ours:
+        theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
+        option = "LAUNCHER_RDZV_PREFIX"
+    apart = f"give this run another port with {port_option}"
+    if has_begun:
+        sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"
+        return sentence, f"{apart}, or start it when {theirs} has ended"
+    return (
+        f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent belongs to {ours}, "
+        f"and all nodes of a run need the same {option}",
+        f"give all nodes the same {option}; if these are two runs, {apart}",
+    )
 
 
 def make_reporter(own: StoreOwner) -> Callable[[StoreVisit], None]:

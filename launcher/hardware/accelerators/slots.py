@@ -188,7 +188,8 @@ def _assign_cpus(
     if devices_per_worker not in (None, 1, "all"):
         raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
     if worker_count is None:
-        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
+        why = why if absence is None else f"no accelerator found: {absence}"
+        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why})"
     if isinstance(worker_count, int):
         sentence = f"{_format_worker_count(worker_count)} on the CPU, as asked"
         return _make_slots(worker_count, cpus.devices), f"{sentence} ({cpus.reason if absence is None else absence})"

@@ -18,6 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from launcher.model.text import format_duration
+from rendezvous.reasons import Reason
 
 LEAD_S = 180.0
 """More than any spot notice leaves (two minutes), so those are acted on at once."""
@@ -92,10 +93,10 @@ class NodeOutlook(Struct, kw_only=True):
         return min((self._find_leave_at(change) for change in self.notices.values()), default=math.inf)
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Reason:
         """Why: of several notices, because of the first to make it leave."""
         change = min(self.notices.values(), key=self._find_leave_at)
-        return f"{self.source} {change.notice.what}"
+        return Reason.of("agent/notice", source=self.source, notice=change.notice.what)
 
     def take(self, change: NoticeChange, now: float, *, is_leaving: bool) -> NoticeUpdate:
         """Note a change; return what to say. `is_leaving`: whether this node leaves already, for whatever reason."""

@@ -33,18 +33,19 @@ from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store
 from launcher.config import credentials, scrub
-from launcher.hosts.torchrun.member import TorchrunMember
+from launcher.hosts.torchrun.member import ENDED, TorchrunMember
 from launcher.hosts.torchrun.options import BACKEND, Parameters, TorchrunOptions, read_options
 from launcher.hosts.torchrun.round_store import RoundStore, meet
 from launcher.logs.error_file import read_error_file
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.console import begin_stamps, format_local_time, log
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, describe
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 from rendezvous.events import Exit
+from rendezvous.reasons import Reason
 from rendezvous.settings import DEFAULTS
 
 LEAVE_LIMIT_S = 10.0  # to inform the others
@@ -197,7 +198,7 @@ class Handler(RendezvousHandler):
             member.report_succeeded()
             self._try_to_wait()
         if member.has_succeeded or not member.has_workers:
-            member.leave("torchrun has ended")
+            member.leave(ENDED)
             member.wait_for_end(LEAVE_LIMIT_S)
         else:
             member.give_up(*_find_root_cause(error))
@@ -215,19 +216,19 @@ class Handler(RendezvousHandler):
         if not member.wait_until_over(limit_s):
             raise TimeoutError(f"the workers of other nodes have not finished within {limit_s:g} s")
         why = member.explain_end()
-        member.leave("its workers have finished")
+        member.leave(Reason.of("torchrun/workers-finished"))
         end = member.wait_for_end(LEAVE_LIMIT_S)
         if end is None or not _is_success(end):
             self._void_reason = (
-                f"run {self._run_id}: {why}. The workers here had succeeded; torchrun cannot run them again, so this "
-                "node leaves"
+                f"run {self._run_id}: {describe(why)}. The workers here had succeeded; torchrun cannot run them again, "
+                "so this node leaves"
             )
             raise RendezvousClosedError(self._void_reason)
 
 
 def _leave(member: TorchrunMember) -> None:
     if member.end is None:
-        member.leave("torchrun was told to end")
+        member.leave(Reason.of("torchrun/told-to-end"))
         member.wait_for_end(EXIT_LIMIT_S)
 
 
@@ -241,8 +242,8 @@ def _make_error(run_id: str, end: Exit) -> Exception:
     return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)
 
 
-def _format_reason(run_id: str, reason: str) -> str:
-    return reason if reason.startswith(f"run {run_id} ") else f"run {run_id}: {reason}"
+def _format_reason(run_id: str, reason: Reason) -> str:
+    return describe(reason) if "run" in reason.values else f"run {run_id}: {describe(reason)}"
 
 
 def _format_error(error: MeshrunError) -> str:

@@ -29,8 +29,10 @@ from launcher.ranks.ports import bind_first, order_candidates
 from rendezvous import events
 from rendezvous.errors import EXIT_STOPPED
 from rendezvous.events import Exit, StartRound
+from rendezvous.reasons import Reason
 
 SLEEP_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
+ENDED = Reason.of("torchrun/ended")
 
 
 class TorchrunMember:
@@ -46,7 +48,7 @@ class TorchrunMember:
         self._changed = threading.Condition()  # signalled to torchrun's thread; its lock guards the other fields
         self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it have ended
         self._is_begun = False  # torchrun has, or had, workers of it
-        self._stop_reason: str | None = None  # why it ends, once it does
+        self._stop_reason: Reason | None = None  # why it ends, once it does
         self.has_succeeded = False  # the workers of the last round on this node
         self._is_leaving = False
         self._watchdog_at = math.inf
@@ -92,9 +94,9 @@ class TorchrunMember:
         self._raise_thread_error()
         return self._stop_reason is not None or self._start is None or self.end is not None
 
-    def explain_end(self) -> str:
+    def explain_end(self) -> Reason:
         """Return the reason for that."""
-        return self._stop_reason or (self.end.reason if self.end is not None else "")
+        return self._stop_reason or (self.end.reason if self.end is not None else ENDED)
 
     def wait_for_end(self, limit_s: float) -> Exit | None:
         """Wait until this node's part has ended; None if it has not within the limit."""
@@ -128,7 +130,7 @@ class TorchrunMember:
         try:
             self.port.renew()
         except TemporaryError as error:  # no agent could connect here
-            self.leave(str(error))
+            self.leave(Reason.of("torchrun/no-port", error=str(error)))
             raise
         finally:
             self._driver.submit(events.RoundStopped(start.round, self.port.number))
@@ -145,14 +147,14 @@ class TorchrunMember:
         Also where the round ends already, perhaps for the same reason: with this node it cannot begin again.
         """
         if not self.has_workers or self._start is None:
-            self.leave("torchrun has ended", exit_code)
+            self.leave(ENDED, exit_code)
             return
         round = self._start.round
         # docs/internals/decisions/0021-restart-count-under-torchrun.md
         self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
         self._drop_workers()
 
-    def leave(self, reason: str, exit_code: int = EXIT_STOPPED) -> None:
+    def leave(self, reason: Reason, exit_code: int = EXIT_STOPPED) -> None:
         """Leave the job: torchrun has stopped its workers, and ends."""
         if self._thread.ident is None:  # it never asked for a round, so there is no member
             self.end = self.end or Exit(exit_code, reason, None)
@@ -163,7 +165,7 @@ class TorchrunMember:
     def close(self) -> None:
         """Release everything, after the end."""
         if self._thread.ident is None:
-            self.end = self.end or Exit(0, "", None)
+            self.end = self.end or Exit(0, ENDED, None)
             self._release_membership()
         self.port.close()
 
@@ -241,12 +243,12 @@ class TorchrunMember:
             self._start, self._stop_reason = start, None
             self._changed.notify_all()
         if self._is_leaving:
-            self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_STOPPED))
+            self._driver.submit(events.LeaveRequest(ENDED, EXIT_STOPPED))
         else:
             self._round_log.end_waiting()
             log(f"round {start.round}: {self._summarize(share)}; this is node {share.group_rank}")
 
-    def _end_round(self, round: int, reason: str) -> None:
+    def _end_round(self, round: int, reason: Reason) -> None:
         with self._changed:
             if self._start is None or self._start.round != round:
                 return

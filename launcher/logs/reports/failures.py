@@ -25,12 +25,13 @@ from launcher.config.scrub import END_FILE
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.model.console import format_local_time, log, write_stderr
-from launcher.model.errors import sanitize
+from launcher.model.errors import describe, give_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import describe_exit
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE
 from rendezvous.events import Exit
+from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.diagnose.failure_class import FailureEvidence
@@ -55,7 +56,7 @@ class RootCause(Struct, frozen=True):
     text: str
     rank: int
     failure_class: str
-    consequence: tuple[str, bool]
+    consequence: tuple[Reason | None, bool]
 
 
 class Failures:
@@ -219,7 +220,7 @@ class Failures:
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
-            return RootCause(verdict_code, "", rank, "", ("", False))
+            return RootCause(verdict_code, "", rank, "", (None, False))
         from launcher.diagnose.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
@@ -244,7 +245,7 @@ class Failures:
 
         return replace(failure, tail=tail, exception=failure.exception or find_exception("\n".join(tail)))
 
-    def report_end(self, end: Exit, script: str, logged: str) -> None:
+    def report_end(self, end: Exit, script: str, logged: Reason | None) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
         self._settle()
         verdict, own = end.verdict, tuple(self._failures.values())
@@ -261,9 +262,10 @@ class Failures:
                 return
         if end.exit_code != 0 and end.reason != logged:
             is_refused = verdict is None and end.exit_code == EXIT_USAGE
-            log(f"error: {end.reason}" if is_refused else end.reason)
-            if end.hint:
-                write_stderr(f"hint: {end.hint}")
+            sentence = describe(end.reason)
+            log(f"error: {sentence}" if is_refused else sentence)
+            if hint := give_hint(end.reason):
+                write_stderr(f"hint: {hint}")
 
     def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
         """Return its last lines: other nodes get these, and a peer's loss is recognised by them."""

@@ -19,6 +19,7 @@ from launcher.hardware.linux.files import replacing
 from launcher.logs.error_file import copy_error_file
 from launcher.logs.reports.report import WorkerFailure, parse_failure, render
 from launcher.model.console import log, write_stderr
+from launcher.model.errors import describe, give_hint
 from rendezvous import codec
 from rendezvous.errors import EXIT_TEMPORARY, RecordError
 from rendezvous.events import Exit
@@ -79,8 +80,8 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
     is_left = write(
         RunOutcome(
             exit_code=end.exit_code,
-            reason=end.reason if verdict is None else verdict.reason,
-            hint=end.hint or None,
+            reason=describe(end.reason if verdict is None else verdict.reason),
+            hint=give_hint(end.reason) or None,
             round=verdict.round if verdict is not None else 0,
             ranks=tuple(ranks),
             failures=tuple(failures),
@@ -97,11 +98,11 @@ def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, sc
     """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
     failures = _sort_failures(verdict, own)
     if not failures:
-        log(f"error: {verdict.reason}")
+        log(f"error: {describe(verdict.reason)}")
         if verdict.exit_code == EXIT_TEMPORARY and verdict.round == 0:
             write_stderr(f"hint: {_MISSING_NODES_HINT}")
         return
-    text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure, here=host)
+    text = render(script, failures, outcome=describe(verdict.reason), is_order_known=verdict.is_first_sure, here=host)
     write_stderr(text, patience_s=REPORT_LIMIT_S)
     _copy_error_file(failures[0], host)
 

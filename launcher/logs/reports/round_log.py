@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from launcher.config.options.table import ROWS
 from launcher.model.console import log
+from launcher.model.errors import describe
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.events import SAME_FAILURE, Log, StartRound
+from rendezvous.events import Log, StartRound
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 
 STABLE_S = 0.5  # a reason to wait is logged once it has not changed for this long
@@ -58,7 +60,7 @@ class RoundLog:
         That a running round could grow is said, too. On one machine few events matter.
         """
         if entry.is_remark:
-            if entry.rule == SAME_FAILURE or not self._is_standalone:
+            if entry.reason.kind == "same-failure" or not self._is_standalone:
                 log(self._describe(entry, now))
         elif entry.setting in ("grow", "grow_delay_s"):
             self._growth, self._growth_at = entry, now + STABLE_S  # more nodes may be about to join
@@ -86,14 +88,14 @@ class RoundLog:
                 end = f", for up to {left_s} s"
             case "backoff_first_s":
                 end = f" for {left_s} s"
-            case "rejoin_timeout_s" if "giving up" in entry.sentence:  # it says when
+            case "rejoin_timeout_s" if any(other.kind == "giving-up" for other in entry.reason.also):  # it says when
                 end = f" ({_find_flag(setting)})"
             case _ if setting and entry.until < math.inf:
                 flag = _find_flag(setting)
                 end = f"; up to {left_s} s more" + (f" ({flag})" if flag else "")
             case _:
                 end = ""
-        return entry.sentence + end
+        return describe(entry.reason) + end
 
     def note_success(self, ranks: Sequence[int], local_rank: int, left_count: int, now: float) -> None:
         """Note that a worker has succeeded while `left_count` workers of this node still run."""
@@ -150,11 +152,11 @@ class RoundLog:
         budget = f"; {used}" if self._settings.max_restarts and start.round > 1 else ""
         log(f"round {start.round}: {assignment.summary}{budget}; {_format_ranks(assignment.ranks)} here")
 
-    def log_end(self, round: int, reason: str) -> None:
+    def log_end(self, round: int, reason: Reason) -> None:
         """Log that the workers of a round are about to be stopped, on all nodes."""
         self._end_running()
         if not self._is_standalone:
-            log(f"round {round} ends: {reason}")
+            log(f"round {round} ends: {describe(reason)}")
 
 
 def _find_flag(setting: str) -> str:

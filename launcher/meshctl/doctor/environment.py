@@ -16,6 +16,7 @@ from launcher.config.config import Config
 from launcher.config.options.readers import Streams
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
+from launcher.model.errors import describe as describe_reason
 from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import DEFAULT_MESH
 from launcher.model.node import Slot
@@ -88,7 +89,7 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     roster = tuple(RosterMember(f"m{index}", describe(index), index + 1) for index in range(count))
     planned = planner.plan(MakePlan(1, 1, roster, {}))
     if isinstance(planned, PlanRefused):
-        raise UsageError(planned.reason)
+        raise UsageError(describe_reason(planned.reason))
     read = (decode_assignment(text, f"{_ADDRESS}:{_PORT}") for text in planned.assignments.values())
     return sorted(read, key=lambda one: one.group_rank)
 

@@ -165,7 +165,7 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     login = credentials.read(network, environ)
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
-    if "is a web server" in sentence and network.backend == "etcd" and (old := _read_old_version(network)):
+    if answer.is_web and network.backend == "etcd" and (old := _read_old_version(network)):
         sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
         raise UsageError(sentence, f"etcd {_VERSION_MIN} or later is needed")
     if network.backend == "etcd":

@@ -23,7 +23,6 @@ from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs,
 from launcher.observe.node_report import RunReport
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
-from rendezvous.records import name_run
 
 LIST_SCHEMA = 1
 _HINT = "\nhint: set --rdzv-endpoint to list the runs in a store"
@@ -137,15 +136,15 @@ def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
     found, left, turn = [("", "")] * len(jobs), [index for index, job in enumerate(jobs) if job], 0
     while left and (left_s := deadline - time.monotonic()) > 0:
         for index, source in zip(left, ask_runs([jobs[index][turn] for index in left], left_s), strict=True):
-            found[index] = _read(source, jobs[index][turn].run_id)
+            found[index] = _read(source)
         turn += 1
         left = [index for index in left if not found[index][0] and len(jobs[index]) > turn]
     return found
 
 
-def _read(source: RunSource, run_id: str) -> tuple[str, str]:
+def _read(source: RunSource) -> tuple[str, str]:
     try:
         overview = derive_overview(source.read_run())
     except (TemporaryError, UsageError) as problem:  # or it is of another version
-        return "", str(problem).removeprefix(f"the agent of {name_run(run_id)} ")
+        return "", str(problem)
     return overview.phase, format_headline(overview)

@@ -204,11 +204,13 @@ def format_orders(explanation: Explanation, orders: Sequence[ComparedOrder]) -> 
 
 def list_order_rows(explanation: Explanation, orders: Sequence[ComparedOrder]) -> list[list[str]]:
     """List the plan and other orders of the nodes side by side: J, its parts by level and axis, the time of a step."""
-    heads = {"address order, as text": ("address", "as text"), "address order, as numbers": ("address", "as number")}
-    names = [
-        ("this", "plan"),
-        *(heads.get(order.name, (order.name.removesuffix(" order"), "order")) for order in orders),
-    ]
+    heads = {
+        "join order": ("join", "order"),
+        "path order": ("path", "order"),
+        "address order, as text": ("address", "as text"),
+        "address order, as numbers": ("address", "as number"),
+    }
+    names = [("this", "plan"), *(heads[order.name] for order in orders)]
     sides = [explanation.levels, *(order.levels for order in orders)]
     costs = [sum((level.cost for level in levels), Fraction(0)) for levels in sides]
     rows = [["other orders", *(first for first, _ in names)], ["", *(second for _, second in names)]]

@@ -18,6 +18,7 @@ from launcher.meshctl.status.state import (
 )
 from launcher.observe.node_report import NodeReport, RunReport
 from launcher.observe.timeline import RoundSummary
+from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory
 
 
@@ -38,7 +39,7 @@ def derive_overview(report: RunReport) -> Overview:
         shape=shape,
         round=last.round if last is not None else 0,
         world_size=last.world_size if last is not None else 0,
-        stop_reason=last.reason if last is not None else "",
+        stop_reason=_make_reason(last.reason) if last is not None else None,
         leader=report.leader,
         restart_count=last.restart_count if last is not None else 0,
         max_restarts=max((node.max_restarts for node in report.nodes), default=0),
@@ -47,6 +48,11 @@ def derive_overview(report: RunReport) -> Overview:
         silent=report.missing,
         history=history,
     )
+
+
+def _make_reason(sentence: str) -> Reason | None:
+    """Agents report sentences, made for people."""
+    return Reason.of("text", text=sentence) if sentence else None
 
 
 def _derive_phase(report: RunReport) -> str:
@@ -87,8 +93,8 @@ def _derive_history(one: RoundSummary) -> RoundHistory:
         world_size=one.world_size,
         node_count=one.node_count,
         coordinator="",
-        reason="",
-        ended=": ".join(filter(None, (one.reason or one.cause, one.error))) if one.ended_at else "",
+        reason=Reason.of("text", text=""),
+        ended=_make_reason(": ".join(filter(None, (one.reason or one.cause, one.error)))) if one.ended_at else None,
         ran_s=max(0.0, one.ended_at - one.began_at) if one.ended_at else 0.0,
         began_at=one.began_at,
         ended_at=one.ended_at,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
@@ -22,8 +23,10 @@ from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, Nod
 from launcher.meshctl.table import align, measure_width
 from launcher.model import ranges
 from launcher.model.console import escape, format_time
+from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
-from rendezvous.records import RoundHistory
+from rendezvous.reasons import Reason
+from rendezvous.records import RoundHistory, Verdict
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -41,12 +44,18 @@ STATUS_SCHEMA = 1
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
 _TIMES = frozenset({"at", "began_at", "ended_at"})
+_REASONS = frozenset({"reason", "stop_reason", "ended"})
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
 
 def encode_overview(overview: Overview) -> dict[str, Any]:
     """Return the overview as values for JSON, by `STATUS_SCHEMA`; a time is a text in RFC 3339, null if unknown."""
     content = to_builtins(overview)
+    for told, one in [(content, overview), *zip(content["history"], overview.history, strict=True)]:
+        for name in _REASONS.intersection(told):
+            told |= _encode_reason(name, getattr(one, name))
+    if overview.verdict is not None:
+        content["verdict"] |= _encode_reason("reason", overview.verdict.reason)
     for record in (content, *content["history"], *filter(None, [content["verdict"]])):
         for name in _TIMES.intersection(record):
             record[name] = format_time(record[name]) if 0 < record[name] < _TIME_MAX else None
@@ -55,6 +64,14 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])
     return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **content}
+
+
+def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
+    """Return the sentence of a reason, and beside it the kind, for programs."""
+    return {
+        name: "" if reason is None else describe_reason(reason),
+        f"{name}_kind": "" if reason is None else reason.kind,
+    }
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
@@ -71,19 +88,27 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
 
 def format_headline(overview: Overview) -> str:
     """Format what the job does now, in one sentence."""
-    if (verdict := overview.verdict) is not None:
-        ended = {"success": "succeeded", "failure": "failed", "stopped": "was stopped"}
-        how = ended.get(verdict.kind, "has ended")
-        why = f": {verdict.reason}" if verdict.kind != "success" else ""
-        return f"{how} in round {verdict.round}, exit code {verdict.exit_code}{why}"
+    if overview.verdict is not None:
+        return ("was " if overview.verdict.kind == "stopped" else "") + _format_verdict(overview.verdict)
     if overview.phase == FORMING:
         return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
     if overview.phase == RUNNING:
         return f"round {overview.round} runs {_format_world(overview.world_size, len(overview.active))}"
     if overview.phase == ENDED:  # as agents know it, who write no verdict
-        return f"has ended with round {overview.round}" + (f": {overview.stop_reason}" if overview.stop_reason else "")
+        return f"has ended with round {overview.round}{_explain(overview.stop_reason)}"
     doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
-    return f"round {overview.round} {doing}: {overview.stop_reason}"
+    return f"round {overview.round} {doing}{_explain(overview.stop_reason)}"
+
+
+def _format_verdict(verdict: Verdict) -> str:
+    """Format succeeded in round 3, exit code 0; stopped in round 3, exit code 143: at the request of ann."""
+    how = {"success": "succeeded", "failure": "failed", "stopped": "stopped"}.get(verdict.kind, "has ended")
+    why = f": {describe_reason(verdict.reason)}" if verdict.kind != "success" else ""
+    return f"{how} in round {verdict.round}, exit code {verdict.exit_code}{why}"
+
+
+def _explain(reason: Reason | None) -> str:
+    return f": {describe_reason(reason)}" if reason is not None else ""
 
 
 def format_failure(failure: WorkerFailure | None) -> str:
@@ -115,7 +140,7 @@ def _format_job(overview: Overview, common: str) -> str:
     rows = (
         ("run", f"{overview.run_id}{job}"),
         _format_now(overview),
-        ("why", overview.reason if overview.phase not in (ENDED, FORMING) else ""),
+        ("why", describe_reason(overview.reason) if overview.reason and overview.phase not in (ENDED, FORMING) else ""),
         ("failure", format_failure(overview.failure)),
         ("mesh", format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
@@ -135,9 +160,9 @@ def _format_job(overview: Overview, common: str) -> str:
 def _format_now(overview: Overview) -> tuple[str, str]:
     """Format the headline with its clock time and age."""
     last = overview.history[-1] if overview.history else None
+    if (verdict := overview.verdict) is not None:
+        return "ended", _format_verdict(verdict) + _format_age(overview, "at", verdict.ended_at, " ago")
     headline = format_headline(overview)
-    if overview.verdict is not None:
-        return "ended", headline.removeprefix("was ") + _format_age(overview, "at", overview.verdict.ended_at, " ago")
     began_at = last.began_at if last is not None and last.round == overview.round else 0.0
     return "now", headline + (_format_age(overview, "since", began_at) if overview.phase == RUNNING else "")
 
@@ -265,9 +290,9 @@ def _format_history(overview: Overview) -> str:
     history = overview.history
     hidden = len(history) - HISTORY_MAX
     text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden > 0 else ""
-    said = {_shorten_reason(overview.reason)} if overview.phase not in (ENDED, FORMING) else set()
+    said = {_describe_first(overview.reason)} if overview.reason and overview.phase not in (ENDED, FORMING) else set()
     for past in history[-HISTORY_MAX:]:
-        why = _shorten_reason(past.reason)
+        why = _describe_first(past.reason)
         reason = f": {why}" if why and why not in said else ""
         said.add(why)
         clock = f"{format_clock(past.began_at, overview.at)}  " if past.began_at and overview.at else ""
@@ -277,16 +302,16 @@ def _format_history(overview: Overview) -> str:
 
 
 def _format_end(past: RoundHistory) -> str:
-    if not past.ended:
+    if past.ended is None:
         return ""
     failure = (
         f" (rank {past.failed_rank}: {past.failure_class})" if past.failure_class and past.failed_rank >= 0 else ""
     )
-    return f"; ended after {format_duration(past.ran_s)}: {past.ended}{failure}"
+    return f"; ended after {format_duration(past.ran_s)}: {describe_reason(past.ended)}{failure}"
 
 
-def _shorten_reason(reason: str) -> str:
-    return reason.partition(";")[0]  # the planner's further reasons are in the JSON
+def _describe_first(reason: Reason) -> str:
+    return describe_reason(replace(reason, also=()))  # the planner's further reasons are in the JSON
 
 
 def _format_faults(faults: Sequence[str]) -> str:

@@ -7,15 +7,16 @@ two keys being consistent: a record that cannot be read is named among the `faul
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.job_store import JobSnapshot, JobStore
+from launcher.model.errors import describe
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
 from rendezvous.errors import RecordError
+from rendezvous.reasons import Reason
 from rendezvous.records import (
     Assignment,
     Command,
@@ -75,16 +76,16 @@ class Overview(Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """When this was read, in seconds since 1970."""
     mesh: str = ""
-    limits: str = ""
+    options: Mapping[str, str] = {}
     round: int = 0
     """0: none yet."""
     world_size: int = 0
     shape: tuple[int, ...] = ()
     """Sizes of the axes of `mesh`."""
     coordinator: str = ""
-    reason: str = ""
+    reason: Reason | None = None
     """Why the round was sealed."""
-    stop_reason: str = ""
+    stop_reason: Reason | None = None
     """Why it is being or was stopped."""
     leader: str = ""
     restart_count: int = 0
@@ -153,13 +154,13 @@ class _OverviewBuilder:
             run_id=self._snapshot.run_id,
             job_key=keys.name,
             at=self._snapshot.read_at,
-            max_restarts=parse_max_restarts(self._spec.limits) if self._spec else 0,
+            max_restarts=read_max_restarts(self._spec.options) if self._spec else 0,
             lost=find_lost_nodes(history, present) if self._verdict is None else (),
             phase=self._derive_phase(nodes),
             mesh=self._spec.mesh if self._spec else "",
-            limits=self._spec.limits if self._spec else "",
+            options=self._spec.options if self._spec else {},
             shape=next((assignment.shape for assignment, _ in assignments.values()), ()),
-            stop_reason=self._stop.reason if self._stop else "",
+            stop_reason=self._stop.reason if self._stop else None,
             leader=self._leader.node_name if self._leader else "",
             nodes=nodes,
             drained=self._drained,
@@ -209,7 +210,7 @@ class _OverviewBuilder:
                 state, why = self._derive_active_state(member is not None, status)
             else:
                 is_drained = name in self._drained or member_id in self._drained
-                state, why = self._derive_idle_state(status, is_drained, why_spare.get(member_id, ""))
+                state, why = self._derive_idle_state(status, is_drained, why_spare.get(member_id))
             key = self._keys.make_member_key(member_id)
             described = self._decode_text(decode_description, member.description, key) if member else None
             described = described or _NOT_DESCRIBED
@@ -234,8 +235,8 @@ class _OverviewBuilder:
         """Derive the state of a node with ranks, and the reason."""
         if status is not None and status.outcome == "succeeded":
             return "succeeded", ""
-        if status is not None and status.leaving:
-            return "leaving", status.leaving
+        if status is not None and status.leaving is not None:
+            return "leaving", describe(status.leaving)
         if not is_member:
             return "gone" if self._verdict is not None else "lost", ""
         if status is not None and status.outcome == "failed":
@@ -245,15 +246,17 @@ class _OverviewBuilder:
             return "stopped", ""
         return "running" if self._stop is None else "stopping", ""
 
-    def _derive_idle_state(self, status: Status | None, is_drained: bool, why_spare: str) -> tuple[str, str]:
+    def _derive_idle_state(self, status: Status | None, is_drained: bool, why_spare: Reason | None) -> tuple[str, str]:
         """Derive the state of a member without ranks, and the reason."""
-        if status is not None and status.leaving:
-            return "leaving", status.leaving
+        if status is not None and status.leaving is not None:
+            return "leaving", describe(status.leaving)
         if is_drained:
             return "drained", ""
         if self._seal is None:
             return "waiting", ""
-        return "quarantined" if "quarantined for" in why_spare else "spare", why_spare
+        if why_spare is None:
+            return "spare", ""
+        return "quarantined" if why_spare.kind == "quarantined" else "spare", describe(why_spare)
 
     def _compute_silent_s(self, key: str, member: Member | None) -> float | None:
         if member is None or not member.lease_ttl_s:
@@ -305,10 +308,9 @@ def find_lost_nodes(history: Iterable[RoundHistory], present: Container[str]) ->
     return tuple((name, lost[name]) for name in sorted(lost) if name not in present)
 
 
-def parse_max_restarts(limits: str) -> int:
+def read_max_restarts(options: Mapping[str, str]) -> int:
     """Return --max-restarts of the options that all agents agreed on; defaults are left out there."""
-    words = limits.split()
-    text = next((after for word, after in pairwise(words) if word == "--max-restarts"), "")
+    text = options.get("--max-restarts", "")
     return int(text) if text.isdecimal() else DEFAULTS.max_restarts
 
 

@@ -12,9 +12,10 @@ from launcher.model.mesh import Mesh
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment
 from rendezvous.events import MakePlan, PlanReady
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 
-LIMITS = "--nnodes 1:1"
-"""What `options.format_options` makes of no options on one machine."""
+LIMITS = {"--nnodes": "1:1"}
+"""What `options.list_options` makes of no options on one machine."""
 
 
 class OneMachinePlanner:
@@ -37,12 +38,12 @@ class OneMachinePlanner:
         self._assignment = encode_assignment(assignment)
         self._coordinator = f"{description.address}:{description.master_port}"
         self._world_size = count
-        self._reason = f"world of {count:,} rank{'s' * (count > 1)}: all slots of the only machine"
+        self._reason = Reason.of("placement/all-slots", ranks=count)
 
     def compute_size(self, members: Sequence[MemberView]) -> Size:
         """Return the world of this machine, or none before it has registered."""
         if not members:
-            return Size(0, False, "this machine has not joined yet")
+            return Size(0, False, Reason.of("placement/not-joined"))
         return Size(self._world_size, True, self._reason)
 
     def plan(self, order: MakePlan) -> PlanReady:

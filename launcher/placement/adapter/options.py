@@ -5,7 +5,7 @@ whose axes it names and against the levels of the network. "host" is a level of 
 others come with the nodes. Where none are known yet, no option can name a level. Only a cost may be set for any
 level, since a level whose domains no traffic leaves costs nothing.
 
-Limits and Costs can be formatted as options again, in one way only, so that the nodes of a job can compare theirs.
+Limits and Costs can be made options again, in one way only, so that the nodes of a job can compare theirs.
 """
 
 from __future__ import annotations
@@ -78,26 +78,26 @@ def parse_limits_and_costs(
     return limits, costs
 
 
-def format_options(limits: Limits, costs: Costs) -> str:
-    """Format limits and costs as options, in one order and one spelling: equal limits give the same text."""
-    words = [f"--nnodes {_format_bounds(limits.nodes_min, limits.nodes_max)}"]
+def list_options(limits: Limits, costs: Costs) -> dict[str, str]:
+    """Return limits and costs as options with their values, in one spelling: equal limits give equal texts."""
+    options = {"--nnodes": _format_bounds(limits.nodes_min, limits.nodes_max)}
     if (limits.elastic_min, limits.elastic_max) != (1, None):
-        words.append(f"--elastic {_format_bounds(limits.elastic_min, limits.elastic_max)}")
+        options["--elastic"] = _format_bounds(limits.elastic_min, limits.elastic_max)
     if limits.block_size is not None:
-        words.append(f"--unit {limits.block_size}")
+        options["--unit"] = str(limits.block_size)
     if limits.within:
-        words.append(f"--within {_format_pairs(limits.within)}")
+        options["--within"] = _format_pairs(limits.within)
     if limits.all_or_nothing is not None:
-        words.append(f"--whole {limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}")
+        options["--whole"] = f"{limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}"
     if costs.traffic is not None:
-        words.append("--traffic " + ",".join(map(str, costs.traffic)))
+        options["--traffic"] = ",".join(map(str, costs.traffic))
     if costs.level_costs:
-        words.append(f"--level-costs {_format_pairs(costs.level_costs)}")
+        options["--level-costs"] = _format_pairs(costs.level_costs)
     if costs.move_cost is not None:
-        words.append(f"--move-cost {costs.move_cost}")
+        options["--move-cost"] = str(costs.move_cost)
     if costs.rates is not None:
-        words.append(f"--rates {costs.rates}")
-    return " ".join(words)
+        options["--rates"] = str(costs.rates)
+    return options
 
 
 def _format_pairs(values: Mapping[str, object]) -> str:

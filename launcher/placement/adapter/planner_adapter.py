@@ -32,6 +32,7 @@ from launcher.placement.planner import plan
 from rendezvous.errors import RecordError
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 from rendezvous.stores.addresses import is_local_only
 
 NAMES_MAX = 12  # a sentence with more names is unreadable
@@ -46,8 +47,8 @@ class _NodeSet(Struct, frozen=True):
     members: dict[str, str]
     """Member id by the name of its node."""
     descriptions: dict[str, Description]
-    refused: dict[str, str]
-    """Member id to the reason."""
+    refused: dict[str, Reason]
+    """By member id."""
     missing: str
     """The numbers that no node has, in words, if nodes are numbered."""
     limits: Limits
@@ -87,10 +88,14 @@ class PlannerAdapter:
             for view in members
         )
         if sifted.missing or sifted.error:
-            return Size(0, False, _add_names(sifted.missing or sifted.error, sifted))
+            reason = Reason.of("placement/no-size", text=sifted.missing or sifted.error)
+            return Size(0, False, _add_names(reason, sifted))
         found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
-        is_told = found.world_size or not (len(members) > 1 or _is_cluster(sifted))
-        reason = found.reason if is_told else _add_names(found.reason, sifted)
+        if found.world_size:
+            reason = Reason.of("placement/size", text=found.reason)
+        else:
+            reason = Reason.of("placement/no-size", text=found.reason)
+            reason = _add_names(reason, sifted) if len(members) > 1 or _is_cluster(sifted) else reason
         return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
 
     def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
@@ -101,30 +106,38 @@ class PlannerAdapter:
         names = {**order.names, **{member_id: name for name, member_id in members.items()}}
         previous, remarks = _read_previous(order.previous, names)
         if sifted.error:
-            return PlanRefused(order.id, sifted.error)
+            return PlanRefused(order.id, Reason.of("placement/impossible", error=sifted.error))
         try:
             planned = plan(sifted.nodes, self._mesh, sifted.limits, sifted.costs, previous)
         except UsageError as error:
-            return PlanRefused(order.id, str(error))
+            return PlanRefused(order.id, Reason.of("placement/impossible", error=str(error)))
         stays = self._describe_locality(planned, sifted)
         is_told = len(order.roster) > 1 or _is_cluster(sifted)
         summary = "; ".join((self._format_summary(planned, len(order.roster)), *stays)) if is_told else ""
         shares = make_assignments(planned, sifted.descriptions, summary)
         first_name, first = next(iter(shares.items()))
-        why, broken = self._explain_spare(planned), planned.unusable
+        why, broken = Reason.of("placement/spare", text=self._explain_spare(planned)), planned.unusable
+        unusable = {name: Reason.of("placement/unusable-node", text=text) for name, text in broken.items()}
+        told = (
+            *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round),
+            *self._describe_split_groups(planned, sifted, order.round),
+        )
         return PlanReady(
             order.id,
             {members[name]: encode_assignment(share) for name, share in shares.items()},
             planned.world_size,
             f"{first.master_addr}:{first.master_port}",
             members[first_name],
-            reasons=(*planned.reasons, *stays),
-            spare_reasons={**{members[name]: broken.get(name, why) for name in planned.spares}, **sifted.refused},
+            reasons=tuple(Reason.of("placement/plan", text=text) for text in (*planned.reasons, *stays)),
+            spare_reasons={**{members[name]: unusable.get(name, why) for name in planned.spares}, **sifted.refused},
             successors=tuple(members[name] for name in _choose_successors(sifted.nodes, sifted.descriptions)),
-            remarks=(*remarks, *sifted.refused.values(), *_list_duplicate_names(sifted),
-                     *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round),
-                     *self._describe_split_groups(planned, sifted, order.round)),
-        )  # fmt: skip
+            remarks=(
+                *remarks,
+                *sifted.refused.values(),
+                *_list_duplicate_names(sifted),
+                *(Reason.of("placement/remark", text=text) for text in told),
+            ),
+        )
 
     def _format_summary(self, planned: Plan, node_count: int) -> str:
         """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
@@ -146,19 +159,20 @@ class PlannerAdapter:
     def _read_members(self, found: Iterable[tuple[str, str, int, str]]) -> _NodeSet:
         """`found`: member id, text, create revision, and the name if it is known from elsewhere."""
         read: dict[str, tuple[Description, int]] = {}
-        refused: dict[str, str] = {}
+        refused: dict[str, Reason] = {}
         for member_id, text, order, name in found:
             description = self._decode_description(text)
             if isinstance(description, Description):
                 read[member_id] = (description, order)
             else:
-                refused[member_id] = f"{name or member_id} cannot take part: {description}"
+                refused[member_id] = Reason.of("placement/unreadable-node", node=name or member_id, error=description)
         if len({description.machine for description, _ in read.values()}) > 1:
             for member_id, (description, _) in list(read.items()):
                 if is_local_only(description.address):
-                    refused[member_id] = (
-                        f"{description.name or member_id} says that it is reached at {description.address}, where "
-                        "other machines find themselves: give it --local-addr"
+                    refused[member_id] = Reason.of(
+                        "placement/loopback-address",
+                        node=description.name or member_id,
+                        address=description.address,
                     )
                     del read[member_id]
         missing = amiss = ""
@@ -166,7 +180,7 @@ class PlannerAdapter:
             from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
 
             numbered = resolve_numbering(read, self._node_count)
-            refused.update(numbered.others)
+            refused.update(_list_unusable(numbered.others))
             amiss = numbered.error
             read = {member_id: read[member_id] for member_id in numbered.nodes}
             if numbered.missing:
@@ -175,7 +189,7 @@ class PlannerAdapter:
             from launcher.placement.adapter.numbering import find_standby_hosts
 
             others = find_standby_hosts(read)
-            refused.update(others)
+            refused.update(_list_unusable(others))
             read = {member_id: each for member_id, each in read.items() if member_id not in others}
         counts = Counter(description.name for description, _ in read.values())
         members: dict[str, str] = {}
@@ -260,11 +274,17 @@ def _make_node(name: str, path: tuple[str | None, ...], description: Description
     )
 
 
-def _add_names(reason: str, node_set: _NodeSet) -> str:
+def _list_unusable(texts: Mapping[str, str]) -> dict[str, Reason]:
+    """Return member id -> why it is not used, from the sentences of `numbering`."""
+    return {member_id: Reason.of("placement/unusable-node", text=text) for member_id, text in texts.items()}
+
+
+def _add_names(reason: Reason, node_set: _NodeSet) -> Reason:
     """Return why there is no world, with the present nodes and those that cannot take part."""
     nodes = node_set.nodes if node_set.missing else sort_nodes(node_set.nodes)
-    here = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
-    return "; ".join((reason, f"here: {_join_names(here)}" if here else "nobody is here", *node_set.refused.values()))
+    names = tuple(node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes)
+    joined = Reason.of("placement/joined", nodes=names[:NAMES_MAX], count=len(names))
+    return reason.add(joined if names else Reason.of("placement/none-joined"), *node_set.refused.values())
 
 
 def _is_cluster(node_set: _NodeSet) -> bool:
@@ -272,10 +292,10 @@ def _is_cluster(node_set: _NodeSet) -> bool:
     return any(description.machine for description in node_set.descriptions.values())
 
 
-def _list_duplicate_names(node_set: _NodeSet) -> list[str]:
+def _list_duplicate_names(node_set: _NodeSet) -> list[Reason]:
     counts = Counter(description.name for description in node_set.descriptions.values() if description.name)
     return [
-        f"{count} nodes are called {name}: give each its own --node-name" for name, count in counts.items() if count > 1
+        Reason.of("placement/duplicate-name", name=name, count=count) for name, count in counts.items() if count > 1
     ]
 
 
@@ -294,7 +314,7 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_MAX]) + more
 
 
-def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[str]]:
+def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[Reason]]:
     """Return the previous plan, from each member's assignment, and remarks on it. `names`: of members, if known."""
     called = {member_id: names.get(member_id, member_id) for member_id in texts}
     counts = Counter(called.values())
@@ -304,7 +324,7 @@ def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[
             for member_id, name in called.items()
         }
     except RecordError as error:
-        return None, [f"the assignments of the round before cannot be read, so no rank has a place to keep: {error}"]
+        return None, [Reason.of("placement/previous-unreadable", error=str(error))]
     if not shares:
         return None, []
     shape = next(iter(shares.values())).shape

@@ -304,7 +304,7 @@ class ExploredCluster(Cluster):
         return lost + self._list_fault("late request", f"late by {LATE_S:g} s: {what}", delay)
 
     def _apply_late(self, store_request: StoreRequest) -> None:
-        self.timeline.trace(f"the store applies late: {store_request.why}")
+        self.timeline.trace(f"the store applies late: {store_request.kind}")
         self.storage.apply(store_request)
 
     def stop_faults(self, jumps: int) -> None:
@@ -378,14 +378,14 @@ class SteppedStore:
         if isinstance(store_request.request, Grant):  # it commutes with all other requests
             self.serve(host.name, incarnation, store_request, send)
         else:
-            label = f"the store applies a request of {host.name}: {store_request.why}"
+            label = f"the store applies a request of {host.name}: {store_request.kind}"
             self._offer(store_request, label, (STORE,), self.serve, host.name, incarnation, store_request, send)
 
     def serve(self, name: str, incarnation: int, store_request: StoreRequest, send: Send) -> None:
         event = self._storage.apply(store_request)
         if not isinstance(store_request.request, Revoke):
             how = "answered" if isinstance(event, StoreReply) else "refused"
-            self._offer(event, f"{name} is {how}: {store_request.why}", (name,), send, incarnation, event)
+            self._offer(event, f"{name} is {how}: {store_request.kind}", (name,), send, incarnation, event)
 
     def follow(self, host: Host, key: str, start_revision: int, incarnation: int, send: Send) -> Watch:
         offer, name = self._offer, host.name

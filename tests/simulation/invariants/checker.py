@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -168,7 +167,7 @@ class Checker(Checks):
         elif name == "ctl/spares":
             spares = records.decode(Spares, event.item.value, event.item.key)
             job.listed_spares = spares.member_ids
-            self._timeline.counts["bench"] += any("quarantined" in reason for reason in spares.reasons)
+            self._timeline.counts["bench"] += any(reason.kind == "quarantined" for reason in spares.reasons)
         elif name == "ctl/leader":
             self._timeline.count("takeover of the leader" if event.item.version > 1 else "election")
 
@@ -280,22 +279,22 @@ class Checker(Checks):
                 self._void_requests |= self._seals.requests.keys() - known
             else:
                 self._permissions.check(host, witness, self._find_job(host), store_request)
-        self._timeline.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", store_request.why.partition("/")[0]))
+        self._timeline.count(f"asked: {store_request.kind}")
         # A step may end the membership for which it has just written; that one is then the last registered.
         ids = (host.state.member_id, *host.member_ids[-1:])
         missing = min(
             (find_missing_guards(store_request.request, each, host.running is not None) for each in ids), key=len
         )
         if missing:
-            self.fail("S10", f"{host.name} wants to {store_request.why} without naming {sorted(missing)}")
+            self.fail("S10", f"{host.name} wants to {store_request.kind} without naming {sorted(missing)}")
         count = max(
             len(store_request.request.compares),
             sum(not isinstance(each, Get) for each in store_request.request.success),
         )
         if count > self._settings.operations_per_txn:
-            self.fail("S10", f"{host.name} wants to {store_request.why} with {count} operations or comparisons")
+            self.fail("S10", f"{host.name} wants to {store_request.kind} with {count} operations or comparisons")
         if not all(isinstance(operation, Get) for operation in store_request.request.failure):
-            self.fail("S10", f"{host.name} writes where its guards do not hold: {store_request.why}")
+            self.fail("S10", f"{host.name} writes where its guards do not hold: {store_request.kind}")
 
     def check_step(self, host: Host, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
         """No agent may ask to be woken in the past, nor after its end."""

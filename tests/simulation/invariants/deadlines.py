@@ -35,10 +35,12 @@ class DeadlineChecks(Checks):
         is_over = witness.was_member and self._timeline.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
-                case events.StoreRequest(_, why, events.Txn()) if (
+                case events.StoreRequest(_, kind, events.Txn()) if (
                     is_over and get_request_kind(action.request) == "write"
                 ):
-                    self.fail("S10", f"{host.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}")
+                    self.fail(
+                        "S10", f"{host.name} wants to {kind}, and is no member since {witness.watchdog_until:.3f}"
+                    )
                 case events.StartRound() if is_over:
                     self.fail("S1", f"{host.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
                 case events.SendToPeer(_, text):
@@ -215,8 +217,9 @@ class DeadlineChecks(Checks):
         if self._cluster.config.store_owner is not None and state.leaving.verdict is not None:
             return  # it ends, and its lease with it: there may be no store any more
         due = witness.renewed_at + self._settings.keep_alive_interval_s + self._settings.retry_delay_s
-        phrases = ("a new lease", "register again", "see whether the lease")
-        is_asking = witness.is_asking(events.KeepAlive) or any(witness.is_asking_for(phrase) for phrase in phrases)
+        is_asking = witness.is_asking(events.KeepAlive) or witness.is_asking_for(
+            "grant another lease", "register again", "probe lease"
+        )
         if not is_asking and host.to_timeline(state.requests.wake_at) > max(due, self._timeline.now) + 1.0:
             self.fail(
                 "L2", f"{host.name} renews its lease when it wakes at {state.requests.wake_at:.3f}, not at {due:.3f}"

@@ -31,20 +31,20 @@ class PermissionChecks(Checks):
         for compare in store_request.request.compares:
             told = witness.known.items.get(compare.key)
             is_own = compare.key.endswith("/ctl/leader") and compare.target == "mod" and compare.operand
-            is_campaign = "lead" in store_request.why or store_request.why.startswith("take over")
+            is_campaign = store_request.kind in ("lead", "take over")
             is_other = is_own and told is not None and told.mod_revision != compare.operand and not is_campaign
             # The next write of a round is made with the answer to the last, before other news of the batch is handled.
-            is_next = store_request.why.startswith(("assign round ", "seal round "))
+            is_next = store_request.kind in ("assign", "seal")
             if is_other and not (is_next and witness.known.seen_at[compare.key] == self._timeline.now):
-                self.fail("S10", f"{host.name} wants to {store_request.why}, and knows that another leads")
+                self.fail("S10", f"{host.name} wants to {store_request.kind}, and knows that another leads")
         for write in store_request.request.success:
             folder, _, name = getattr(write, "key", "").rpartition("/")
             match write:
                 case Delete(key) if folder.endswith("/members"):
                     self._check_removal(host, witness, job, key, name)
                 case Put(key) if folder.endswith("/members"):
-                    self._check_registration(host, witness, name, store_request.why)
-                    if store_request.why != "register again":  # a member that is leaving is one until it has left
+                    self._check_registration(host, witness, name, store_request.kind)
+                    if store_request.kind != "register again":  # a member that is leaving is one until it has left
                         self._check_drained(host, witness, key)
                 case Put(key, value) if key.endswith("/ctl/stop"):
                     stop = records.decode(Stop, value, key)
@@ -53,12 +53,12 @@ class PermissionChecks(Checks):
                     self._check_verdict(host, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
                     self._check_status(host, witness, job, name, records.decode(Status, value, key))
-                case Put(key) if key.endswith("/ctl/leader") and not store_request.why.startswith("open"):
+                case Put(key) if key.endswith("/ctl/leader") and store_request.kind != "open job":
                     seen = witness.known.items.get(key)
                     guards = {compare.operand for compare in store_request.request.compares if compare.key == key}
                     is_current = guards == {seen.mod_revision if seen is not None else 0}
                     if is_current and not self._is_outdated(store_request.request):  # else the store rejects it
-                        is_takeover = store_request.why.startswith("take over")
+                        is_takeover = store_request.kind == "take over"
                         deletes = [one.key for one in store_request.request.success if isinstance(one, Delete)]
                         is_ordered = any("/ctl/command/" in one and one in witness.known.items for one in deletes)
                         if not is_ordered:
@@ -104,11 +104,11 @@ class PermissionChecks(Checks):
 
     # --- what an agent reports of itself ---
 
-    def _check_registration(self, host: Host, witness: Witness, member_id: str, why: str) -> None:
+    def _check_registration(self, host: Host, witness: Witness, member_id: str, kind: str) -> None:
         """A new member has no processes of the one before; `register again` is for the same member only."""
-        is_again = why == "register again"
+        is_again = kind == "register again"
         if host.running is not None and host.processes.running_as != member_id:
-            self.fail("S2", f"{host.name} wants to {why} while round {host.running.round} of another member lives")
+            self.fail("S2", f"{host.name} wants to {kind} while round {host.running.round} of another member lives")
         if is_again and self._timeline.now >= witness.held_until:
             self.fail("S2", f"{host.name} registers again, and its place was held until {witness.held_until:.3f}")
 
@@ -136,13 +136,13 @@ class PermissionChecks(Checks):
             return
         commands = [item for name, item in items.items() if name.startswith(f"{root}/ctl/command/")]
         asked = [records.decode(Command, item.value, item.key) for item in commands]
-        if not any((each.kind, each.target, each.answer) == ("undrain", host.name, "") for each in asked):
+        if not any((each.kind, each.target) == ("undrain", host.name) and not each.is_answered for each in asked):
             self.fail("S10", f"{host.name} registers, and knows that it is drained")
 
     def check_departure(self, host: Host, witness: Witness, actions: Sequence[Action]) -> None:
         """An agent that leaves must announce it before it signals a worker, or try to for `announce_limit_s`."""
         stops = [each for each in actions if isinstance(each, StopRound) and each.mode == "grace"]
-        if not stops or stops[0].reason != "SIGTERM" or not host.is_told_to_leave or host.state is None:
+        if not stops or stops[0].reason.kind != "sigterm" or not host.is_told_to_leave or host.state is None:
             return
         key = host.state.job.make_status_key(witness.member_id)
         item = witness.known.items.get(key)
@@ -200,20 +200,20 @@ class PermissionChecks(Checks):
         until = witness.acknowledged_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
         missed = last.active - job.present  # the leader may not know it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
-        if "at the request" in verdict.reason and silent and now < until - EPS_S:
+        if verdict.reason.kind == "stop-requested" and silent and now < until - EPS_S:
             self.fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
-        if verdict.reason.startswith("too few") and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
+        if verdict.reason.kind == "too-few-returned" and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
             self.fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
-        if "did not get beyond step" in verdict.reason:
+        if verdict.reason.kind == "stuck":
             if last.seal.stuck_rounds + 1 < settings.stuck_rounds:
                 self.fail("S5", f"{host.name} gives up after {last.seal.stuck_rounds} rounds: {verdict.reason}")
-        elif verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
+        elif verdict.reason.kind == "short-rounds" and last.seal.short_rounds + 1 < settings.no_progress_rounds:
             self.fail("S5", f"{host.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
     def check_end(self, host: Host, witness: Witness, job: JobRecord) -> None:
         """An agent that ends as removed must have been removed: its key was deleted and did not just expire."""
         assert host.ended is not None
-        if host.state is None or "removed from the job" not in host.ended.reason:
+        if host.state is None or host.ended.reason.kind != "removed":
             return
         if host.state.member_id in job.ended:
             self.fail("S3", f"{host.name} ends as removed, and its lease has ended: {host.ended.reason}")

@@ -11,6 +11,7 @@ import math
 from rendezvous import records
 from rendezvous.errors import EXIT_USELESS
 from rendezvous.events import Txn
+from rendezvous.reasons import Reason
 from rendezvous.records import Member, Seal, Status, Stop, Verdict
 from rendezvous.stores.contract import Put
 from tests.simulation.cluster import Cluster
@@ -80,10 +81,11 @@ class SealChecks(Checks):
     def check_failure(self, verdict: Verdict, last: RoundRecord) -> None:
         """The verdict names the first failure, the budget is used up, and no loss could still explain the failure."""
         first = last.first_failure
-        is_stuck = "did not get beyond step" in verdict.reason
+        is_stuck = verdict.reason.kind == "stuck"
         if first is None or verdict.exit_code != (EXIT_USELESS if is_stuck else first[3]):
             self.fail("S9", f"the job ends with {verdict.exit_code}, its first failure was {first}")
-        if "restarts" not in verdict.reason:
+        use = verdict.reason.values.get("use")
+        if not isinstance(use, Reason) or use.kind != "restarts-used":
             return
         settings, now = self._settings, self._timeline.now
         used = sum(1 for age in last.seal.charge_ages_s if age <= settings.restart_window_s)

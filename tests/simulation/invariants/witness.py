@@ -15,8 +15,6 @@ from rendezvous.errors import LeaseNotFound
 from rendezvous.events import Action, Event
 from rendezvous.stores.contract import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
-RESYNC_PURPOSE = "see whether a watch has fallen silent"
-
 
 class KnownKeys:
     """The keys that one agent knows, from answers and watched events; older revisions never replace newer ones."""
@@ -106,8 +104,8 @@ class Witness:
     def is_asking(self, kind: type) -> bool:
         return any(isinstance(sent.asked.request, kind) for sent in self._requests.values())
 
-    def is_asking_for(self, phrase: str) -> bool:
-        return any(phrase in sent.asked.why for sent in self._requests.values())
+    def is_asking_for(self, *kinds: str) -> bool:
+        return any(sent.asked.kind in kinds for sent in self._requests.values())
 
     @property
     def followed(self) -> frozenset[str]:
@@ -128,7 +126,7 @@ class Witness:
                 case events.StoreRejected(id, error):
                     sent = self._requests.pop(id, None)
                     if sent and sent.member_id == self.member_id:  # else it concerns a former lease
-                        is_end = sent.asked.why.startswith("end the job")
+                        is_end = sent.asked.kind == "end job"
                         self.is_lease_gone |= isinstance(error, LeaseNotFound) and not is_end
                 case events.StoreOutcomeUnknown(id):
                     self._requests.pop(id, None)
@@ -196,8 +194,8 @@ class Witness:
                     self.known.load(operation, next(found), now)
                     names.append(operation.key)
         self.just_read += names
-        if asked.why == RESYNC_PURPOSE or (asked.why.startswith("read ") and asked.why.endswith(" again")):
-            self.has_resynced = asked.why == RESYNC_PURPOSE
+        if asked.kind in ("resync", "read again"):
+            self.has_resynced = asked.kind == "resync"
             self.resynced_at.update(dict.fromkeys(names, sent_at))
         if any(name.endswith("/ctl/") for name in names):
             for name in names:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from launcher.model import mesh as meshes
+from launcher.model.errors import describe
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
@@ -36,6 +39,20 @@ def roster(*nodes: Description | str) -> tuple[RosterMember, ...]:
     return tuple(RosterMember(f"{at:016x}", text, at) for at, text in enumerate(texts, 1))
 
 
+def told(found: Any) -> Any:
+    """An answer of the planner with sentences in place of its reasons."""
+    match found:
+        case Size() | PlanRefused():
+            return replace(found, reason=describe(found.reason))
+        case PlanReady():
+            return replace(
+                found,
+                reasons=tuple(map(describe, found.reasons)),
+                remarks=tuple(map(describe, found.remarks)),
+                spare_reasons={member_id: describe(reason) for member_id, reason in found.spare_reasons.items()},
+            )
+
+
 def plan(*nodes: Description | str, **options: Any) -> PlanReady:
     found = try_plan(*nodes, **options)
     assert isinstance(found, PlanReady), found
@@ -50,7 +67,7 @@ def try_plan(
     node_count: int = 0,
 ) -> PlanReady | PlanRefused:
     adapter = PlannerAdapter(meshes.parse(mesh), limits, costs, node_count)
-    return adapter.plan(MakePlan(7, 1, roster(*nodes), {}))
+    return told(adapter.plan(MakePlan(7, 1, roster(*nodes), {})))
 
 
 def size(*nodes: Description | str, mesh: str = "dp=*,tp=2", limits: Limits = USUAL, node_count: int = 0) -> Size:
@@ -58,7 +75,7 @@ def size(*nodes: Description | str, mesh: str = "dp=*,tp=2", limits: Limits = US
         MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), at, at, 0)
         for at, one in enumerate(roster(*nodes), 1)
     ]
-    return PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count).compute_size(views)
+    return told(PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count).compute_size(views))
 
 
 def read_assignments(planned: object, *nodes: Description) -> dict[str, NodeAssignment]:

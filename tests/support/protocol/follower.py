@@ -10,6 +10,7 @@ from typing import Any
 
 from rendezvous import records
 from rendezvous.events import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.member_harness import Bench
@@ -28,7 +29,7 @@ class Follower(Bench):
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
         self.put(records.make_current_key("p", "r"), b"job")
-        self.record(JOB.spec, Spec(mesh="dp=*", limits="1:1", digest="train.py"))
+        self.record(JOB.spec, Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py"))
         for member_id, address in (("L", L_IS), ("S", "10.0.0.8:7000")):
             member = Member(
                 member_id=member_id, node_name=f"node {member_id}", boot_id="", description="", presence_address=address
@@ -37,7 +38,8 @@ class Follower(Bench):
         self.leader = LeaderRecord(member_id="L", node_name="node L", presence_address=L_IS)
         self.record(JOB.leader, self.leader, self.lease)
         names = tuple(self.id if name == "me" else name for name in successors)
-        seal = Seal(round=1, plan_token="plan", world_size=2, coordinator="c:1", successors=names)
+        enough = Reason.of("enough")
+        seal = Seal(round=1, plan_token="plan", world_size=2, coordinator="c:1", reason=enough, successors=names)
         self.record(JOB.round, seal)
         for member_id in ("L", "S", *([self.id] if role == "active" else [])):
             made = Assignment(round=1, plan_token="plan", content="ranks", node=f"node {member_id} ")
@@ -70,7 +72,7 @@ class Follower(Bench):
         return stored is not None and records.decode(LeaderRecord, stored.value, stored.key).member_id == own_id
 
 
-def asked(actions: list[Any], why: str) -> list[Txn]:
-    """The requests of this purpose."""
-    found = [a.request for a in actions if isinstance(a, StoreRequest) and a.why == why]
+def asked(actions: list[Any], kind: str) -> list[Txn]:
+    """The requests of this kind."""
+    found = [a.request for a in actions if isinstance(a, StoreRequest) and a.kind == kind]
     return [request for request in found if isinstance(request, Txn)]

@@ -28,6 +28,7 @@ from rendezvous.events import (
 )
 from rendezvous.machine import MemberMachine
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Watch
@@ -38,7 +39,7 @@ LOOK_S = 0.001  # a leader looks at what comes close together at once
 
 
 def _everybody(members: Sequence[MemberView]) -> Size:
-    return Size(len(members), True, "enough")
+    return Size(len(members), True, Reason.of("enough"))
 
 
 class Bench:
@@ -71,7 +72,7 @@ class Bench:
             run_id="r",
             rng=lambda: next(chance) / 1000,
             **{
-                "spec": Spec(mesh="dp=*", limits="1:1", digest=digest),
+                "spec": Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest=digest),
                 "description": "{}",
                 "sizer": _everybody,
                 **(options or {}),

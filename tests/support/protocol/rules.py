@@ -247,7 +247,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
         _replace(lease, "hold_until", _hold_for_ever),
     ),
     # Joining and leaving.
-    "any command will do": (_replace(refusal, "describe_difference", lambda run_name, theirs, ours, labels: ""),),
+    "any command will do": (_replace(refusal, "find_difference", lambda theirs, ours, run_id, *, is_served: None),),
     "who joins compares another job": (_wrap(join, "register", _register_blindly),),
     "success when told to leave": (_wrap(leave, "finish", _finish_well),),
 }

@@ -17,17 +17,19 @@ from rendezvous.policy.decide import decide
 from rendezvous.policy.decisions import Decision, EndJob
 from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 
-SEAL = Seal(round=4, plan_token="t", world_size=2, coordinator="a:1")
+SEAL = Seal(round=4, plan_token="t", world_size=2, coordinator="a:1", reason=Reason.of("enough"))
+SIGTERM = Reason.of("sigterm")
 ONE_USED = RestartBudget(restart_count=1, charged_at=(50.0,))
 
 
 def sizer(members: Sequence[MemberView]) -> Size:
     """Two to three nodes make a world."""
     count = len(members)
-    return Size(min(count, 3) if count >= 2 else 0, count >= 3, f"{count} here")
+    return Size(min(count, 3) if count >= 2 else 0, count >= 3, Reason.of("here", nodes=count))
 
 
 def members(letters: str, **seen_at: float) -> dict[str, MemberView]:
@@ -45,7 +47,7 @@ def status(
     """A status of the sealed round; `at`: when the leader saw the failure; `revision` orders failures."""
     revision = more.pop("revision", 7)
     more.setdefault("plan_token", "t")
-    leaving: dict[str, Any] = {"leaving": "SIGTERM", "leaving_exit_code": 143} if leaving_at < math.inf else {}
+    leaving: dict[str, Any] = {"leaving": SIGTERM, "leaving_exit_code": 143} if leaving_at < math.inf else {}
     record = Status(round=4, outcome=outcome, is_stopped=stopped, **leaving, **more)
     return StatusView(record, revision, at, leaving_at)
 
@@ -103,7 +105,7 @@ def stopping(
         seal=SEAL,
         sealed_at=100.0,
         active=tuple(active),
-        stop=Stop(round=4, reason="why", mode=mode, ran_s=ran_s),
+        stop=Stop(round=4, reason=Reason.of("why"), mode=mode, ran_s=ran_s),
         stopped_at=120.0,
         lost_at={m: lost_at for m in active if m not in letters},
         names={m: f"n{m}" for m in "abcd"},
@@ -112,6 +114,7 @@ def stopping(
 
 
 def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> EndJob:
+    """The end of the job, as `show` has it."""
     return EndJob(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
 
 
@@ -123,7 +126,17 @@ def charged(at: float, failed_at: float, *, is_settled: bool = False, short_roun
 PROVISIONAL = ONE_USED.charge(3, failed_at=119.5, now=119.6)
 
 
+def show(decision: Any) -> Any:
+    """The decision with a text in place of each reason: its kind and values."""
+    found = {name: getattr(decision, name) for name in decision.__struct_fields__}
+    texts = {name: str(value) for name, value in found.items() if isinstance(value, Reason)}
+    verdicts = {name: show(value) for name, value in found.items() if isinstance(value, Verdict)}
+    return replace(decision, **texts, **verdicts)
+
+
 class Row(NamedTuple):
+    """`expected`: as `show` has it."""
+
     rule: str
     view: View
     now: float
@@ -133,10 +146,10 @@ class Row(NamedTuple):
 
     def check(self) -> None:
         settings = Settings(**{"max_restarts": 3, **self.settings})
-        assert decide(self.view, self.now, settings, self.sizer) == self.expected
+        assert show(decide(self.view, self.now, settings, self.sizer)) == self.expected
 
 
-RUNS = "round 4 runs 2 ranks"
+RUNS = "running round=4 ranks=2 is_spare=False"
 NODES = {m: f"n{m} boot" for m in "abcd"}
 
 

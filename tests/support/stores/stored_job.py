@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.status.state import Overview, read_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
 from rendezvous import records
+from rendezvous.reasons import Reason
 from rendezvous.records import (
     AnyRecord,
     Assignment,
@@ -23,6 +24,7 @@ from rendezvous.records import (
     encode,
 )
 from rendezvous.stores.contract import Store
+from tests.support.reasons import because
 
 PREFIX = "meshrun"
 TTL_S = 60.0
@@ -38,7 +40,7 @@ class StoredJob:
         self.keys = records.make_job_keys(prefix, run_id, job_key)
         self.leases: dict[int, int] = {}
         store.put(records.make_current_key(prefix, run_id), job_key.encode())
-        self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", limits="", digest=""))
+        self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", options={}, digest=""))
 
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:
         self.store.put(key, encode(record, key, self.secret), lease=lease)
@@ -86,12 +88,12 @@ class StoredJob:
             plan_token=f"t{round}",
             world_size=size,
             coordinator=coordinator,
-            reason=reason,
+            reason=because(reason),
             restart_count=restart_count,
         )
         self.put(self.keys.round, seal)
         past = RoundHistory(
-            round=round, world_size=size, node_count=len(active), coordinator=coordinator, reason=reason
+            round=round, world_size=size, node_count=len(active), coordinator=coordinator, reason=because(reason)
         )
         self.put(self.keys.make_history_key(round), past)
 
@@ -105,24 +107,25 @@ class StoredJob:
             outcome=outcome,
             rank=rank,
             exit_code=exit_code,
-            leaving=leaving,
+            leaving=because(leaving) if leaving else None,
             is_stopped=is_stopped,
         )
         self.put(self.keys.make_status_key(f"m{index}"), status)
 
-    def spares(self, reasons: dict[int, str]) -> None:
+    def spares(self, reasons: Mapping[int, Reason | str]) -> None:
         ids = tuple(f"m{index}" for index in reasons)
         places = tuple(range(len(ids)))
-        self.put(self.keys.spares, Spares(member_ids=ids, reasons=tuple(reasons.values()), reason_places=places))
+        given = tuple(because(one) if isinstance(one, str) else one for one in reasons.values())
+        self.put(self.keys.spares, Spares(member_ids=ids, reasons=given, reason_places=places))
 
     def stop(self, round: int, reason: str) -> None:
-        self.put(self.keys.stop, Stop(round=round, reason=reason, mode="kill"))
+        self.put(self.keys.stop, Stop(round=round, reason=because(reason), mode="kill"))
 
     def lose(self, index: int) -> None:
         self.store.lease_revoke(self.leases.pop(index))
 
     def end(self, kind: str, exit_code: int = 0, reason: str = "") -> None:
-        self.put(self.keys.verdict, Verdict(kind=kind, exit_code=exit_code, round=1, reason=reason))
+        self.put(self.keys.verdict, Verdict(kind=kind, exit_code=exit_code, round=1, reason=because(reason)))
 
     @property
     def jobs(self) -> JobStore:

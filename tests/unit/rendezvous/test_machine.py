@@ -32,17 +32,19 @@ from rendezvous.events import (
     WatchLost,
 )
 from rendezvous.member import local_round
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Status, Verdict
 from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import GetResult, Put, Renewal, TxnResult
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 # --- requests
 
 
 def test_a_request_is_not_repeated_while_it_is_under_way() -> None:
     bench = Bench()
-    assert only(bench.step(Start()), StoreRequest).why == "grant a lease"
+    assert only(bench.step(Start()), StoreRequest).kind == "grant lease"
     assert none(bench.step(Tick()), StoreRequest)
 
 
@@ -73,19 +75,19 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
 def test_nothing_comes_after_the_end_and_nobody_needs_to_wake_it() -> None:
     bench = running()
     stop = only(bench.tell(RoundSucceeded(1)), StopRound)
-    assert (stop.mode, stop.reason) == ("kill", "all workers succeeded")
+    assert (stop.mode, stop.reason) == ("kill", Reason.of("all-succeeded"))
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (0, "all workers succeeded")
+    assert (end.exit_code, end.reason) == (0, Reason.of("all-succeeded"))
     assert bench.watched == set()
     assert bench.protocol.wake_at == math.inf
-    assert bench.step(Tick()) == bench.step(LeaveRequest("SIGTERM", 143)) == []
+    assert bench.step(Tick()) == bench.step(LeaveRequest(because("SIGTERM"), 143)) == []
     assert [item.key for item in bench.store.get(bench.job.members, prefix=True).items] == []
 
 
 def finished(kind: str, exit_code: int) -> Bench:
     """A bench whose job has ended so."""
     bench = running()
-    verdict = Verdict(kind=kind, exit_code=exit_code, round=1, reason="it is over")
+    verdict = Verdict(kind=kind, exit_code=exit_code, round=1, reason=because("it is over"))
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.settle()
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == exit_code
@@ -95,10 +97,10 @@ def finished(kind: str, exit_code: int) -> Bench:
 @pytest.mark.parametrize(
     ("kind", "digest", "on_finished", "exit_code", "reason"),
     [
-        ("success", "train.py", "next", 0, "run r has already ended: it is over"),
-        ("failure", "train.py", "exit", 9, "run r has already ended: it is over"),
-        ("success", "other.py", "next", 2, "this agent runs another command than the first node of run r"),
-        ("failure", "other.py", "exit", 2, "this agent runs another command than the first node of run r"),
+        ("success", "train.py", "next", 0, "already-ended"),
+        ("failure", "train.py", "exit", 9, "already-ended"),
+        ("success", "other.py", "next", 2, "other-command"),
+        ("failure", "other.py", "exit", 2, "other-command"),
     ],
 )
 def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
@@ -108,7 +110,7 @@ def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
     late = Bench(before.store, digest=digest, on_finished=on_finished)
     actions = late.tell(Start())
     end = only(actions, Exit)
-    assert (end.exit_code, end.reason) == (exit_code, reason)
+    assert (end.exit_code, end.reason.kind) == (exit_code, reason)
     assert none(actions, StartRound)
     assert isinstance(actions[-1], Exit), "nothing may come after it"
     assert late.protocol.wake_at == math.inf
@@ -128,7 +130,7 @@ def test_a_run_that_has_succeeded_is_begun_anew_only_on_request() -> None:
 def test_who_is_told_to_leave_before_it_has_joined_leaves_at_once() -> None:
     bench = Bench()
     bench.step(Start())
-    end = only(bench.step(LeaveRequest("SIGTERM", 143)), Exit)
+    end = only(bench.step(LeaveRequest(because("SIGTERM"), 143)), Exit)
     assert (end.exit_code, end.verdict) == (143, None)
     assert bench.protocol.wake_at == math.inf
 
@@ -139,7 +141,8 @@ def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
     bench.step(events.StoreRejected(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
     bench.now += 10.0
     end = only(bench.step(Tick()), Exit)
-    assert (end.exit_code, end.reason) == (75, "could not join run r within 10 s: etcd at 10.0.0.1 does not let us in")
+    why = Reason.of("store-error", error="etcd at 10.0.0.1 does not let us in")
+    assert (end.exit_code, end.reason) == (75, Reason.of("join-timeout", run="r", within_s=10.0, why=why))
 
 
 # --- the lease and the watchdog
@@ -175,7 +178,7 @@ def test_a_lease_that_cannot_be_renewed_ends_the_membership_and_workers() -> Non
     assert only(actions, StopRound).mode == "fence"
     assert bench.watched == set()
     assert none(actions, StoreRequest), "a new membership begins when nothing is left of the round"
-    assert only(bench.step(RoundStopped(1, 4001)), StoreRequest).why == "grant a lease"
+    assert only(bench.step(RoundStopped(1, 4001)), StoreRequest).kind == "grant lease"
     assert bench.protocol.member_id != former
 
 
@@ -198,12 +201,12 @@ def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None
 def test_no_round_starts_too_late_for_the_watchdog_and_reads_do_not_loop() -> None:
     bench = Bench()
     bench.step(Start())
-    while not (reads := [ask for ask in bench.asks if ask.why.startswith("read the assignment")]):
+    while not (reads := [ask for ask in bench.asks if ask.kind.startswith("read assignment")]):
         bench.settle_one()
     bench.now += 4.5
     actions = bench.answer(reads[0])
     assert none(actions, StartRound)
-    assert [ask for ask in bench.asks if ask.why.startswith("read the assignment")] == []
+    assert [ask for ask in bench.asks if ask.kind.startswith("read assignment")] == []
     assert only(bench.wait(0.3), StartRound).round == 1
 
 
@@ -219,11 +222,13 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     ask = only(bench.step(Tick()), StoreRequest)
     bench.step(events.StoreRejected(ask.id, StoreError("no")) if is_refused else events.StoreOutcomeUnknown(ask.id))
     bench.asks.clear()
-    bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
+    bench.store.put(
+        bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
+    )
     bench.now += 0.2
     actions = bench.tell(Tick())
     assert only(actions, StartWatch).key == control
-    assert only(actions, StopRound).reason == "over"
+    assert only(actions, StopRound).reason == because("over")
 
 
 def test_a_leader_that_lost_a_watch_decides_nothing_until_it_reads_again() -> None:
@@ -273,7 +278,7 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
 )
 def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(failure: RoundFailed, outcome: str) -> None:
     bench = running()
-    assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
+    assert only(bench.tell(LeaveRequest(because("SIGTERM"), 143)), StopRound).mode == "grace"
     bench.tell(failure)
     stored = bench.store.get(bench.job.make_status_key(bench.protocol.member_id)).first
     assert stored is not None
@@ -307,7 +312,7 @@ def test_the_time_of_a_failure_survives_a_lost_answer_and_later_reports(is_seen:
     if is_seen:
         bench.deliver()
     bench.wait(0.2)
-    bench.tell(LeaveRequest("SIGTERM", 143))
+    bench.tell(LeaveRequest(because("SIGTERM"), 143))
     bench.tell(RoundStopped(1, 4001))
     status, revision = stored()
     assert (status.is_stopped, status.failed_revision) == (True, first_told)
@@ -320,18 +325,18 @@ def test_the_time_of_a_failure_survives_a_lost_answer_and_later_reports(is_seen:
 def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
+    while not (writes := [ask for ask in bench.asks if ask.kind == "end job"]):
         bench.settle_one()
     bench.asks.remove(writes[0])
     actions = bench.step(events.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
     assert none(actions, StopRound, Log)
-    assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
+    assert only(bench.wait(0.2), StopRound).reason == Reason.of("all-succeeded")
 
 
 def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
+    while not (writes := [ask for ask in bench.asks if ask.kind == "end job"]):
         bench.settle_one()
     assert isinstance(writes[0].request, events.Txn)
     (lease,) = {operation.lease for operation in writes[0].request.success if isinstance(operation, Put)} - {0}
@@ -346,7 +351,7 @@ def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
     bench = running(keep_finished_s=600.0)
     command = bench.job.make_command_key("t")
     bench.store.put(command, records.encode(Command(kind="stop", target="")))
-    while not [ask for ask in bench.asks if ask.why == "end the job: stopped"]:
+    while not [ask for ask in bench.asks if ask.kind == "end job"]:
         bench.settle_one()
     bench.store.delete(command)
     bench.settle()
@@ -360,8 +365,10 @@ def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
 
 def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
     bench = running()
-    bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
-    assert only(bench.settle(), StopRound).reason == "over"
+    bench.store.put(
+        bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
+    )
+    assert only(bench.settle(), StopRound).reason == because("over")
     bench.store.delete(bench.job.verdict)
     assert none(bench.settle(), StoreRequest)
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 3
@@ -373,10 +380,9 @@ def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> No
     key = getattr(bench.job, name)
     bench.store.put(key, b"rubbish")
     actions = bench.settle()
-    said = [action.sentence for action in actions if isinstance(action, Log) and "rubbish" not in action.sentence]
-    assert [sentence for sentence in said if key in sentence and "is ignored" in sentence] == [
-        f"the value of {key} is not JSON, so it was not written by meshrun; it is ignored"
-    ]
+    said = [action.reason for action in actions if isinstance(action, Log)]
+    ignored = f"the value of {key} is not JSON, so it was not written by meshrun"
+    assert said.count(Reason.of("record-ignored", error=ignored)) == 1
     assert none(actions, StopRound, StartRound, Exit)
     assert bench.protocol.alive_round == 1
 
@@ -403,7 +409,7 @@ def test_events_that_come_together_are_compared_once() -> None:
     bench = running()
     actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
     ask = only(actions, StoreRequest)
-    assert ask.why == "stop round 1"  # of the leader: with its report
+    assert ask.kind == "stop"  # of the leader: with its report
     assert isinstance(ask.request, events.Txn)
     put = ask.request.success[0]
     assert isinstance(put, Put)
@@ -422,12 +428,12 @@ def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final:
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench = Bench()
     bench.step(Start())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     late = bench.asks.popleft()
     bench.step(events.StoreOutcomeUnknown(late.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     again = bench.asks.popleft()
     bench.serve(late.request)
     answer = bench.serve(again.request)
@@ -442,12 +448,12 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
 def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None:
     bench = Bench()
     bench.step(Start())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     first = bench.asks.popleft()
     bench.step(events.StoreOutcomeUnknown(first.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     assert isinstance(first.request, events.Txn)
     assert isinstance(bench.asks[0].request, events.Txn)
     assignment = first.request.success[0]
@@ -461,7 +467,7 @@ def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None
 
 def _settle_until(bench: Bench, why: str) -> None:
     """Answer everything until the member asks for this."""
-    while not bench.asks or bench.asks[0].why != why:
+    while not bench.asks or bench.asks[0].kind != why:
         assert bench.settle_one()
 
 
@@ -469,7 +475,7 @@ def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypat
     """The watchdog ends with that as it does with the lease: such workers would be killed as they begin."""
     bench = Bench()
     bench.step(Start())
-    while not [ask for ask in bench.asks if ask.why == "read the assignment of round 1"]:
+    while not [ask for ask in bench.asks if ask.kind == "read assignment"]:
         bench.settle_one()
     margin_s = bench.protocol.settings.kill_margin_s
     with monkeypatch.context() as patch:
@@ -483,13 +489,13 @@ def test_an_unreadable_assignment_fails_the_round_and_another_is_sealed() -> Non
     """Others wait for this node's ranks: standing by as a spare would hold them up for ever."""
     bench = Bench(max_restarts=1)
     bench.step(Start())
-    while not any(ask.why == "read the assignment of round 1" for ask in bench.asks):
+    while not any(ask.kind == "read assignment" for ask in bench.asks):
         assert bench.settle_one()
     (item,) = bench.store.get(f"{bench.job.root}/assign/", prefix=True).items
     bench.store.put(item.key, b"rubbish")
     made = bench.settle()
     assert only(made, StartRound).assignment == ""  # which no agent can run
-    assert [say.sentence for say in made if isinstance(say, Log) and item.key in say.sentence]
+    assert [say for say in made if isinstance(say, Log) and say.reason.kind == "record-ignored"]
     made = bench.tell(RoundFailed(1, 1, False, "")) + bench.wait(2.0)
     assert only(made, StopRound).round == 1
     made = bench.tell(RoundStopped(1, 4001)) + bench.wait(2.0)
@@ -509,19 +515,23 @@ def answer_renewal_at(bench: Bench, revision: int) -> list[events.Action]:
     return bench.step(events.StoreReply(ask.id, Renewal(5.0, True, revision, own)))
 
 
-def require_end(actions: list[events.Action], evidence: str, exit_code: int = 75) -> None:
+def went_back(known: int) -> Reason:
+    return Reason.of("revision-went-back", revision=known - 1, was=known)
+
+
+def require_end(actions: list[events.Action], evidence: Reason, exit_code: int = 75) -> None:
     """The workers must be killed at once, the reason said, and nothing follow."""
     assert only(actions, StopRound).mode == "fence"
     end = actions[-1]
     assert isinstance(end, Exit)
     assert end.exit_code == exit_code
-    assert end.reason == f"the store was restored to an earlier state, or replaced by another: {evidence}"
+    assert end.reason == Reason.of("store-went-back", why=evidence)
 
 
 def test_an_answer_at_a_lower_revision_ends_the_agent() -> None:
     bench = running()
     known = bench.store.get("any").revision
-    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+    require_end(answer_renewal_at(bench, known - 1), went_back(known))
 
 
 def test_an_answer_to_a_request_from_before_is_no_sign_of_it() -> None:
@@ -541,7 +551,7 @@ def test_what_a_watch_has_shown_counts() -> None:
     bench = running()
     known = bench.store.put(f"{bench.job.control}drained/other", b"{}")
     bench.deliver()
-    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+    require_end(answer_renewal_at(bench, known - 1), went_back(known))
 
 
 def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
@@ -552,10 +562,10 @@ def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
     bench.lose(bench.job.control)
     bench.now += 1.0
     bench.step(Tick())
-    (ask,) = (ask for ask in bench.asks if ask.why.endswith(" again"))
+    (ask,) = (ask for ask in bench.asks if ask.kind.endswith(" again"))
     bench.asks.remove(ask)
     actions = bench.step(events.StoreReply(ask.id, TxnResult(True, 99, (GetResult(99, (older,)),))))
-    require_end(actions, f"it has {seal.key} as of revision 2, and had it as of revision {seal.mod_revision}")
+    require_end(actions, Reason.of("key-went-back", key=seal.key, revision=2, was=seal.mod_revision))
 
 
 @pytest.mark.parametrize("is_watch", [True, False], ids=["watch", "request"])
@@ -568,20 +578,20 @@ def test_another_store_ends_the_agent(is_watch: bool) -> None:
         bench.now += 1.0
         bench.step(Tick())
         actions = bench.step(events.StoreRejected(bench.asks[0].id, error))
-    require_end(actions, str(error))
+    require_end(actions, Reason.of("store-error", error=str(error)))
 
 
 def test_an_agent_that_was_told_to_leave_ends_with_that_code() -> None:
     bench = running()
     known = bench.store.get("any").revision
-    bench.step(LeaveRequest("SIGTERM", 143))
+    bench.step(LeaveRequest(because("SIGTERM"), 143))
     actions = answer_renewal_at(bench, known - 1)
-    require_end(actions, f"it is at revision {known - 1}, and was at revision {known}", 143)
+    require_end(actions, went_back(known), 143)
 
 
 def test_a_verdict_that_was_seen_stays_the_verdict() -> None:
     bench = running()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="a worker failed")
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("a worker failed"))
     known = bench.store.put(bench.job.verdict, records.encode(verdict, bench.job.verdict, b""))
     bench.deliver()
     end = answer_renewal_at(bench, known - 1)[-1]

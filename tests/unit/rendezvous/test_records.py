@@ -13,10 +13,24 @@ from msgspec import inspect
 
 from rendezvous import __version__, records
 from rendezvous.errors import RecordError, VersionError
+from rendezvous.reasons import TEXT_MAX, Reason
 from rendezvous.records import Assignment, Member, Record, Seal, Status, Stop, Verdict
 
 KEY = "/p/r/job/some/key"
 KINDS: tuple[Any, ...] = tuple(kind for kind in Record.__subclasses__() if kind.__module__ == Record.__module__)
+
+
+VALUES = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(-1e9, 1e9), st.text(), st.tuples(st.text()))
+REASONS = st.recursive(
+    st.builds(Reason, st.text(max_size=64), st.dictionaries(st.text(), VALUES, max_size=3)),
+    lambda inner: st.builds(
+        Reason,
+        st.text(max_size=64),
+        st.dictionaries(st.text(), inner, max_size=2),
+        st.lists(inner, max_size=2).map(tuple),
+    ),
+    max_leaves=5,
+)
 
 
 def drawn(kind: Any) -> st.SearchStrategy[Any]:
@@ -32,6 +46,14 @@ def drawn(kind: Any) -> st.SearchStrategy[Any]:
         return st.integers(least, kind.le if kind.lt is None else kind.lt - 1)
     if isinstance(kind, inspect.FloatType):
         return st.floats(-1e9, 1e9)
+    if isinstance(kind, inspect.DictType):
+        return st.dictionaries(st.text(), drawn(kind.value_type), max_size=3)
+    if isinstance(kind, inspect.StructType):  # the only one inside a record
+        return REASONS
+    if isinstance(kind, inspect.UnionType):
+        return st.one_of(*map(drawn, kind.types))
+    if isinstance(kind, inspect.NoneType):
+        return st.none()
     return st.booleans() if isinstance(kind, inspect.BoolType) else st.text()
 
 
@@ -54,6 +76,15 @@ def wrong(kind: Any) -> tuple[Any, ...]:
         return (None, "1", True, math.inf, math.nan, 10**400, 2.0**53)
     if isinstance(kind, inspect.LiteralType):
         return (None, 1, "perhaps")
+    if isinstance(kind, inspect.DictType):
+        return (None, 1, ["x"], {"name": 1})
+    if isinstance(kind, inspect.StructType):
+        return (None, 1, "text", {}, {"kind": 1}, {"kind": "x" * 65}, {"kind": "x", "values": {"a": None}},
+                {"kind": "x", "values": {"a": "x" * (TEXT_MAX + 1)}}, {"kind": "x", "also": ["text"]})  # fmt: skip
+    if isinstance(kind, inspect.UnionType):  # of None and another
+        return tuple(value for one in kind.types for value in wrong(one) if value is not None)
+    if isinstance(kind, inspect.NoneType):
+        return ()
     return (None, 0, "false") if isinstance(kind, inspect.BoolType) else (None, 1, ["x"])
 
 
@@ -65,7 +96,8 @@ def known(kind: Any) -> dict[str, inspect.Field]:
 
 def smallest(kind: Any) -> Any:
     """A record with nothing in it."""
-    empty: dict[type, Any] = {inspect.StrType: "", inspect.IntType: 0, inspect.VarTupleType: ()}
+    empty: dict[type, Any] = {inspect.StrType: "", inspect.IntType: 0, inspect.VarTupleType: (), inspect.DictType: {},
+                              inspect.StructType: Reason("x")}  # fmt: skip
     required = {name: item.type for name, item in known(kind).items() if item.required}
     return kind(**{name: empty[type(one)] if type(one) in empty else one.values[0] for name, one in required.items()})  # type: ignore[attr-defined]
 

@@ -35,6 +35,7 @@ from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
 from tests.support.protocol.member_harness import Bench
+from tests.support.reasons import because
 
 MESH = parse("dp=*")
 NODE = Description(slot_count=2, address="10.0.0.1", role="default", name="node", machine="m1")
@@ -71,7 +72,7 @@ class Job(Bench):
         self.record(
             self.keys.make_command_key("token"), Command(kind="undrain", target="elsewhere", answer="it is not here")
         )
-        self.record(self.keys.stop, Stop(round=0, reason="none", mode="kill"))
+        self.record(self.keys.stop, Stop(round=0, reason=because("none"), mode="kill"))
         self.wait(2.0)
         self.go_on()
 

@@ -5,34 +5,36 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from launcher.agent.cluster import format_agreed_options, hash_program
+from launcher.agent.cluster import hash_program, list_agreed_options
 from launcher.agent.membership import make_settings
 from tests.support.options import resolve
 
 
-# Agents compare the text with that of agents of other versions.
 @pytest.mark.parametrize(
     ("words", "agreed"),
     [
-        ([], ""),
-        (["--lease-ttl=5"], ""),
-        (["--lease-ttl=7.5"], " --lease-ttl 7.5"),
-        (["--max-restarts=3"], " --max-restarts 3"),
-        (["--max-restarts=3", "--restart-window=60"], " --max-restarts 3 --restart-window 60"),
-        (["--grow=never"], " --grow never"),
-        (["--store-outage=stop"], " --store-outage stop"),
-        (["--rdzv-backend=static", "--node-rank=1"], " --rdzv-backend static --master-port 29500"),
+        ([], {}),
+        (["--lease-ttl=5"], {}),
+        (["--lease-ttl=7.5"], {"--lease-ttl": "7.5"}),
+        (["--max-restarts=3"], {"--max-restarts": "3"}),
+        (["--max-restarts=3", "--restart-window=60"], {"--max-restarts": "3", "--restart-window": "60"}),
+        (["--max-restarts=12345678"], {"--max-restarts": "12345678"}),
+        (["--grow=never"], {"--grow": "never"}),
+        (["--store-outage=stop"], {"--store-outage": "stop"}),
+        (["--rdzv-backend=static", "--node-rank=1"], {"--rdzv-backend": "static", "--master-port": "29500"}),
     ],
 )
-def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: list[str], agreed: str) -> None:
+def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(
+    words: list[str], agreed: dict[str, str]
+) -> None:
     config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
-    assert format_agreed_options(config, make_settings(config)) == agreed
+    assert list_agreed_options(config, make_settings(config)) == agreed
 
 
 def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
     where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
     config = resolve(*where, LAUNCHER_PRESENCE_PROOF="off")
-    assert format_agreed_options(config, make_settings(config)) == " LAUNCHER_PRESENCE_PROOF=off"
+    assert list_agreed_options(config, make_settings(config)) == {"LAUNCHER_PRESENCE_PROOF": "off"}
 
 
 def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:

@@ -15,6 +15,7 @@ from launcher.hardware import cloud_firmware
 from launcher.hardware.notices import node_notices
 from launcher.hardware.notices.notice import LEAD_S, Notice, NoticeChange
 from rendezvous.events import LeaveRequest
+from rendezvous.reasons import Reason
 
 
 def resolve(*words: str) -> Config:
@@ -24,11 +25,13 @@ def resolve(*words: str) -> Config:
 def test_a_preemption_signal_sends_sigterm_and_others_are_passed_on() -> None:
     departure = Termination(resolve("--preemption-signal=SIGUSR1"))
     assert signal.SIGUSR1 in departure.signals
-    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
+    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest(
+        Reason.of("agent/preemption-signal", signal="SIGUSR1"), 128 + signal.SIGUSR1
+    )
     assert departure.signum == signal.SIGTERM
     assert departure.take_signal(signal.SIGTERM) is None
     departure = Termination(resolve())
-    assert departure.take_signal(signal.SIGHUP) == LeaveRequest("stopped by SIGHUP", 129)
+    assert departure.take_signal(signal.SIGHUP) == LeaveRequest(Reason.of("agent/signal", signal="SIGHUP"), 129)
     assert departure.signum == signal.SIGHUP
 
 
@@ -44,8 +47,8 @@ def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.M
         assert number in departure.signals
         told = departure.take_signal(number)
         usual = is_slurm and name.startswith("SIGUSR")
-        reason = f"{name} announces the end of the Slurm job" if usual else f"stopped by {name}"
-        assert told == LeaveRequest(reason, 128 + number)
+        kind = "agent/slurm-end" if usual else "agent/signal"
+        assert told == LeaveRequest(Reason.of(kind, signal=name), 128 + number)
         # Workers get SIGTERM, or the signal itself where they handle it.
         assert (departure.signum, departure.notice_signum) == (signal.SIGTERM, number)
         assert departure.take_signal(number) is None
@@ -54,12 +57,14 @@ def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.M
 def test_a_real_time_signal_has_a_name_too() -> None:
     departure = Termination(resolve())
     told = departure.take_signal(signal.SIGRTMIN + 3)
-    assert told == LeaveRequest("stopped by SIGRTMIN+3", 128 + signal.SIGRTMIN + 3)
+    assert told == LeaveRequest(Reason.of("agent/signal", signal="SIGRTMIN+3"), 128 + signal.SIGRTMIN + 3)
 
 
 def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
     departure = Termination(resolve("--signals-to-handle=SIGUSR1"))
-    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("stopped by SIGUSR1", 128 + signal.SIGUSR1)
+    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest(
+        Reason.of("agent/signal", signal="SIGUSR1"), 128 + signal.SIGUSR1
+    )
     assert (departure.signum, departure.notice_signum) == (signal.SIGUSR1, 0)
     # torchrun's own that is left out has the kernel's default.
     assert not {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT} & {*departure.signals}
@@ -83,7 +88,7 @@ def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
     assert departure.wake_at == 10.0 + FILE_INTERVAL_S
     file.touch()
     assert departure.check(10.5) is None
-    assert departure.check(11.0) == LeaveRequest(f"{file} announces a preemption", 143)
+    assert departure.check(11.0) == LeaveRequest(Reason.of("agent/preemption-file", path=str(file)), 143)
     assert departure.check(20.0) is None
     assert departure.wake_at == float("inf")
 
@@ -136,7 +141,9 @@ def test_a_notice_makes_the_node_leave_as_sigterm_does(monkeypatch: pytest.Monke
     announced.announce(120.0, 12.0)
     (update,) = departure.take_notices(12.0)
     assert update.sentence == "AWS announces an interruption in 2 min: this node leaves"
-    assert departure.check(12.0) == LeaveRequest("AWS announces an interruption", 143)
+    assert departure.check(12.0) == LeaveRequest(
+        Reason.of("agent/notice", source="AWS", notice="announces an interruption"), 143
+    )
     assert departure.signum == signal.SIGTERM
     assert departure.check(13.0) is None
     assert departure.wake_at == float("inf")
@@ -160,7 +167,7 @@ def test_a_signal_comes_before_a_notice_of_later(monkeypatch: pytest.MonkeyPatch
     departure, announced = watch(monkeypatch)
     announced.announce(900.0, 12.0)
     departure.take_notices(12.0)
-    assert departure.take_signal(signal.SIGINT) == LeaveRequest("stopped by SIGINT", 130)
+    assert departure.take_signal(signal.SIGINT) == LeaveRequest(Reason.of("agent/signal", signal="SIGINT"), 130)
     assert departure.wake_at == float("inf")
     assert departure.check(5000.0) is None
     announced.announce(20.0, 13.0)

@@ -25,11 +25,14 @@ from rendezvous import codec
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.documents.pages import ROOT
+from tests.support.reasons import because
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
 )
-VERDICT = Verdict(kind="failure", exit_code=7, round=4, reason="a worker failed", failure=codec.encode(CAUSE).decode())
+VERDICT = Verdict(
+    kind="failure", exit_code=7, round=4, reason=because("a worker failed"), failure=codec.encode(CAUSE).decode()
+)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +113,10 @@ def test_a_function_is_called_what_people_call_it() -> None:
 
 
 def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Exit(7, "", VERDICT)
+    end = Exit(7, because(""), VERDICT)
     path = tmp_path / "end.json"
     monkeypatch.setenv(END_FILE, str(path))
-    Failures("h1", None).report_end(end, "train.py", "")
+    Failures("h1", None).report_end(end, "train.py", None)
     found = outcome.read(str(path))
     assert found == outcome.RunOutcome(
         exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,), has_verdict=True
@@ -135,14 +138,16 @@ def test_only_ranks_of_the_last_round_are_left(
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")
-    failures.report_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
+    failures.report_end(
+        Exit(0, because(""), Verdict(kind="success", exit_code=0, round=4, reason=because("done"))), "train.py", None
+    )
     found = outcome.read(str(tmp_path / "end.json"))
     assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks, has_verdict=True)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(END_FILE, "/proc/no/such/place")
-    Failures("h1", None).report_end(Exit(7, "", VERDICT), "train.py", "")
+    Failures("h1", None).report_end(Exit(7, because(""), VERDICT), "train.py", None)
     assert "train.py FAILED" in capfd.readouterr().err
 
 

@@ -15,6 +15,7 @@ from launcher.diagnose.failure_class import (
     classify,
     find_consequence,
 )
+from rendezvous.reasons import Reason
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -149,6 +150,8 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("user code", {"exit_code": -11}, "a crash that its GPU explains", {"exit_code": -11, "xid": 79}, "device"),
 ]
 
+NO_PROGRAM = Consequence(Reason.of("agent/no-program", error="there is no such program"))
+
 
 def test_each_row_has_its_cases() -> None:
     assert [case[0] for case in CASES] == [rule.failure_class for rule in RULES]
@@ -190,7 +193,11 @@ def test_a_class_says_why() -> None:
 @pytest.mark.parametrize(
     ("evidence", "is_alone", "expected"),
     [
-        ({"exit_code": 127, "spawn_error": errno.ENOENT}, True, Consequence("there is no such program")),
+        (
+            {"exit_code": 127, "spawn_error": errno.ENOENT},
+            True,
+            NO_PROGRAM,
+        ),
         ({"exit_code": 127, "spawn_error": errno.ENOENT}, False, Consequence(is_node_fault=True)),
         ({"exit_code": 127, "spawn_error": errno.ENOENT, "is_leaving": True}, True, Consequence()),
         ({"exit_code": 127}, True, Consequence()),

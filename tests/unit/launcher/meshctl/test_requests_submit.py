@@ -11,6 +11,7 @@ from launcher.meshctl.requests import WaitPolicy, submit_request
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
 
 LIMIT_S = 5.0
@@ -45,7 +46,7 @@ class World:
         return decode(Command, item.value, item.key)
 
     def refuse(self, why: str) -> None:
-        self.stored.put(self.key, replace(self.request(), answer=why))
+        self.stored.put(self.key, replace(self.request(), refused=because(why)))
 
     def consume(self) -> None:
         assert self.request() == self.request()
@@ -174,7 +175,7 @@ def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
         item = store.get(stored.keys.make_command_key("t")).first
         assert item is not None
         values.append(decode(Command, item.value, item.key, b"sesame"))
-        stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason="asked"))
+        stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason=because("asked")))
         store.delete(item.key)
 
     submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", WaitPolicy(LIMIT_S, lambda: 0.0, leader))

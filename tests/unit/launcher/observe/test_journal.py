@@ -21,7 +21,9 @@ from launcher.placement.adapter.description import NodeAssignment, encode_assign
 from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import events
+from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
+from tests.support.reasons import because
 from tests.support.run_reports import decode_event
 
 HEADER = JournalHeader(
@@ -70,7 +72,7 @@ class Run:
 def test_a_round_from_its_start_to_its_end() -> None:
     run = Run()
     run.take(start(), Spawned(1, 0, 50), Spawned(1, 1, 51))
-    run.take(events.StopRound(1, "kill", "gone", "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
+    run.take(events.StopRound(1, "kill", because("gone"), "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
     run.take(Exited(1, 1, 51, -9, 121.0), events.RoundStopped(1, 29500, 8), at=121.0)
     summary, workers = run.rounds[0]
     assert (summary.round, summary.cause, summary.reason, summary.nodes, summary.step) == (
@@ -88,15 +90,15 @@ def test_a_round_from_its_start_to_its_end() -> None:
 
 def test_a_stop_that_is_repeated_is_one_event_and_a_harder_one_another() -> None:
     run = Run()
-    run.take(start(), *[events.StopRound(1, "grace", "growth", "growth", ())] * 2)
+    run.take(start(), *[events.StopRound(1, "grace", because("growth"), "growth", ())] * 2)
     assert run.list_kinds().count(run_events.RoundStopping) == 1
-    run.take(events.StopRound(1, "kill", "growth", "growth", ()))
+    run.take(events.StopRound(1, "kill", because("growth"), "growth", ()))
     assert run.list_kinds().count(run_events.RoundStopping) == 2
 
 
 def test_messages_of_another_round_are_not_of_this_one() -> None:
     run = Run()
-    run.take(start(2), Spawned(1, 0, 50), Exited(1, 0, 50, 0, 111.0), events.StopRound(1, "kill", "", "", ()))
+    run.take(start(2), Spawned(1, 0, 50), Exited(1, 0, 50, 0, 111.0), events.StopRound(1, "kill", because(""), "", ()))
     assert run.list_kinds() == [run_events.AgentStarted, run_events.RoundStarted]
     assert not run.journal.is_stopping
 
@@ -107,7 +109,7 @@ def test_a_worker_that_cannot_be_started_has_ended() -> None:
     ended = run.events[-1]
     assert isinstance(ended, run_events.WorkerEnded)
     assert (ended.rank, ended.outcome, ended.exit_code, ended.sentence) == (3, "failed", NOT_STARTED, "no such file")
-    run.take(events.StopRound(1, "kill", "a worker failed", "failure"), events.RoundStopped(1, 0))
+    run.take(events.StopRound(1, "kill", because("a worker failed"), "failure"), events.RoundStopped(1, 0))
     ((_, workers),) = run.rounds
     assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
 
@@ -121,17 +123,17 @@ def test_an_assignment_that_cannot_be_read_is_no_round_here() -> None:
 
 def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:
     run = Run()
-    run.take(events.Log("waiting for 2 more nodes"))
+    run.take(events.Log(because("waiting for 2 more nodes")))
     assert run.journal.timeline.waiting == "waiting for 2 more nodes"
-    run.take(start(), events.Log("round 1 runs"))
+    run.take(start(), events.Log(because("round 1 runs")))
     assert run.list_kinds().count(run_events.WaitChanged) == 1
     assert run.journal.timeline.waiting == ""
 
 
 def test_the_end_has_the_verdict_of_the_job() -> None:
     run = Run()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="no restarts left")
-    run.take(events.LeaveRequest("SIGTERM", 143), events.Exit(3, "no restarts left", verdict))
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("no restarts left"))
+    run.take(events.LeaveRequest(because("SIGTERM"), 143), events.Exit(3, because("no restarts left"), verdict))
     ended = run.events[-1]
     assert isinstance(ended, run_events.AgentEnded)
     assert (ended.exit_code, ended.verdict, ended.reason) == (3, "failure", "no restarts left")
@@ -141,13 +143,16 @@ def test_the_end_has_the_verdict_of_the_job() -> None:
 # --- any messages in any order ---
 
 TEXTS = st.text(max_size=4) | st.sampled_from(["{", "kill", "grace", "\ud800\n", start().assignment])
+REASONS = st.builds(Reason, TEXTS, st.dictionaries(TEXTS, TEXTS | st.integers(), max_size=2))
 VALUES: dict[object, st.SearchStrategy[object]] = {
     int: st.integers(-2, 4),
     float: st.floats(-10.0, 1e10),
     str: TEXTS,
     bool: st.booleans(),
+    Reason: REASONS,
+    Reason | None: st.none() | REASONS,
     tuple[str, ...]: st.lists(TEXTS, max_size=2).map(tuple),
-    Verdict | None: st.sampled_from([None, Verdict(kind="failure", exit_code=1, reason="x", round=1)]),
+    Verdict | None: st.sampled_from([None, Verdict(kind="failure", exit_code=1, reason=because("x"), round=1)]),
 }
 
 

@@ -45,9 +45,11 @@ from rendezvous.events import (
 )
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -149,7 +151,7 @@ def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
     with driven(
-        StoreRequest(1, "look", SLOW), StoreRequest(2, "keep the lease", KeepAlive(lease.id, "k")), store=store
+        StoreRequest(1, "look", SLOW), StoreRequest(2, "renew", KeepAlive(lease.id, "k")), store=store
     ) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(StoreReply(2, Renewal(60.0, True, 1, 0))), what="the keep-alive")
@@ -253,7 +255,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
     store = MemoryStore(threaded=False)
     monkeypatch.setattr(store, "lease_keep_alive", fail)
     expected = StoreOutcomeUnknown(1) if kind is StoreOutcomeUnknown else StoreRejected(1, error)
-    with driven(StoreRequest(1, "keep the lease", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
+    with driven(StoreRequest(1, "renew", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(expected), what=str(expected))
 
@@ -262,7 +264,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
     store = MemoryStore(threaded=not is_local)
     store.lease_grant(60.0, id=7)
-    with driven(StoreRequest(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
+    with driven(StoreRequest(1, "grant lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(StoreReply(1, Lease(7, 5.0))), what="the lease")
         assert store.list_leases() == [7]
@@ -342,7 +344,7 @@ def wrap(error: ImportError) -> ImportError:
         (OSError(24, "Too many open files"), "Too many open files"),
         (ImportError(LIBRARY, path="/lib/_x.so"), LIBRARY),
         (wrap(ImportError(LIBRARY, path="/lib/_x.so")), LIBRARY),
-        (MemoryError(), "no memory is left"),
+        (MemoryError(), "out of memory"),
     ],
     ids=["no descriptor", "none for a library", "none for a library of numpy", "no memory"],
 )
@@ -362,7 +364,7 @@ def test_a_plan_that_lacks_descriptors_or_memory_is_tried_again(is_local: bool, 
             bench.now = bench.driver.wake_at
             said += [action for action in bench.driver.run() if isinstance(action, Log)]
         wait_until(lambda: bench.heard(PlanReady(5, {}, 0, "host:1")))
-        assert said == [Log(f"the next round cannot be planned yet: {why}")]
+        assert said == [Log(Reason.of("plan-put-off", error=why))]
 
 
 @pytest.mark.parametrize(
@@ -415,9 +417,7 @@ def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due:
 def test_closing_waits_until_the_lease_has_been_given_back() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
-    with driven(
-        StoreRequest(1, "look", SLOW), StoreRequest(2, "give the lease back", Revoke(lease.id)), store=store
-    ) as bench:
+    with driven(StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store) as bench:
         bench.begin()
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
@@ -430,11 +430,11 @@ def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
         def freeze() -> None:
             """The process is frozen as soon as it has read the clock, and an event arrives before it goes on."""
             bench.on_clock = lambda: setattr(bench, "now", 10.0)
-            bench.driver.submit(LeaveRequest("SIGTERM", 143))
+            bench.driver.submit(LeaveRequest(because("SIGTERM"), 143))
 
         bench.on_clock = freeze
         bench.driver.run()
-        assert bench.heard(LeaveRequest("SIGTERM", 143))
+        assert bench.heard(LeaveRequest(because("SIGTERM"), 143))
         assert bench.script.now == 10.0
 
 

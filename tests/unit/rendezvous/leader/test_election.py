@@ -28,10 +28,12 @@ from rendezvous.events import (
     Txn,
 )
 from rendezvous.peers.messages import KnownRevision, encode_message
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Put
 from tests.support.protocol.follower import JOB, L_IS, Follower, asked
 from tests.support.protocol.member_harness import none, only
+from tests.support.reasons import because
 
 # --- attending
 
@@ -60,7 +62,7 @@ def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
 def test_the_first_successor_takes_over_at_once_from_a_leader_proven_gone() -> None:
     member = Follower(successors=("me", "S"))
     actions = member.lose_leader()
-    (takeover,) = asked(actions, "take over from node L")
+    (takeover,) = asked(actions, "take over")
     assert {(c.key, c.target) for c in takeover.compares} == {
         (JOB.leader, "mod"),
         (JOB.make_member_key("L"), "mod"),
@@ -112,7 +114,7 @@ def test_nobody_else_takes_over_before_the_lease_has_ended(member: tuple[str, ..
 
 def test_who_is_about_to_leave_takes_nothing_over() -> None:
     member = Follower(successors=("me",))
-    member.tell(LeaveRequest("SIGTERM", 143))
+    member.tell(LeaveRequest(because("SIGTERM"), 143))
     member.lose_leader()
     assert not member.leads
 
@@ -122,7 +124,7 @@ def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
     member.tell(PeerUp("L", L_IS, True))
     member.tell(PeerDown("L", False))
     member.step(PeerGone("L"))
-    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+    while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
     record = member.store.get(JOB.make_member_key("L")).first
     assert record is not None
@@ -137,9 +139,9 @@ def test_a_job_that_has_ended_is_not_taken_over() -> None:
     member.tell(PeerUp("L", L_IS, True))
     member.tell(PeerDown("L", False))
     member.step(PeerGone("L"))
-    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+    while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
-    member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason="over"))
+    member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
     member.answer(writes[0])
     assert not member.leads
 
@@ -185,7 +187,7 @@ def test_the_second_successor_waits_for_the_first_when_a_leader_has_left() -> No
 def test_all_others_try_behind_the_successors(successors: tuple[str, ...]) -> None:
     member = Follower(successors=successors, successor_delay_s=3.0)
     if "me" in successors:
-        member.tell(LeaveRequest("SIGTERM", 143))
+        member.tell(LeaveRequest(because("SIGTERM"), 143))
     member.store.delete(JOB.leader)
     member.settle()
     member.wait(2.9)
@@ -204,11 +206,8 @@ def outsider(**settings: Any) -> Follower:
 
 def test_a_non_member_takes_over_only_once_an_outage_would_be_over() -> None:
     member = outsider()
-    said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Log)]
-    assert said == [
-        "round 1 has no leader, and this node does not belong to it: if none of its nodes is seen for 25 s, "
-        "others go on; if they are surely dead, meshctl takeover makes them go on now"
-    ]
+    said = [action.reason for action in member.pass_time(20.0) if isinstance(action, Log)]
+    assert said == [Reason.of("takeover-put-off", round=1, limit_s=25.0)]
     assert not member.leads
     member.pass_time(8.0)
     assert member.leads
@@ -228,7 +227,7 @@ def test_a_member_that_comes_back_makes_a_waiting_non_member_start_over() -> Non
 def test_later_non_members_read_the_store_seldom_and_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rendezvous.leader.takeover.OBSERVERS_MAX", 0)
     member = outsider()
-    looks = asked(member.pass_time(40.0), "look for the round's nodes")
+    looks = asked(member.pass_time(40.0), "look for roster")
     assert 4 <= len(looks) <= 9
     assert not any(Get(JOB.make_assignments_prefix(1, "plan"), True) in look.success for look in looks)
     monkeypatch.undo()  # those before it have gone
@@ -263,7 +262,7 @@ def test_a_takeover_command_lets_a_non_member_lead_and_is_consumed() -> None:
     member = outsider()
     member.record(JOB.make_command_key("token"), Command(kind="takeover"))
     actions = [*member.settle(), *member.wait(1.0)]
-    (campaign,) = asked(actions, "ask to lead")
+    (campaign,) = asked(actions, "lead")
     assert Delete(JOB.make_command_key("token")) in campaign.success
     assert (JOB.make_command_key("token"), "mod") in {(c.key, c.target) for c in campaign.compares}
     assert member.leads
@@ -283,16 +282,14 @@ def test_an_unreadable_leader_is_none() -> None:
 def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
     member = Follower()
     member.silence(JOB.control)
-    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    member.record(JOB.stop, Stop(round=1, reason=because("over there"), mode="kill"))
     assert none(member.wait(0.5), StopRound)
     revision = member.store.get(JOB.stop).revision
     assert none(
         member.tell(PeerMessage("S", encode_message(KnownRevision(revision, True)))), StopRound, StoreRequest
     ), "S does not lead"
-    assert (
-        only(member.tell(PeerMessage("L", encode_message(KnownRevision(revision, True)))), StopRound).reason
-        == "over there"
-    )
+    told = member.tell(PeerMessage("L", encode_message(KnownRevision(revision, True))))
+    assert only(told, StopRound).reason == because("over there")
 
 
 def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
@@ -307,9 +304,9 @@ def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
 def test_without_a_word_a_silent_watch_is_found_out_within_some_leases() -> None:
     member = Follower()
     member.silence(JOB.control)
-    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    member.record(JOB.stop, Stop(round=1, reason=because("over there"), mode="kill"))
     assert none(member.pass_time(5.0), StopRound)
-    assert only(member.pass_time(6.0), StopRound).reason == "over there"
+    assert only(member.pass_time(6.0), StopRound).reason == because("over there")
 
 
 class Unserved(Follower):
@@ -330,7 +327,8 @@ def test_after_a_watch_has_ended_a_view_is_stale_until_it_is_read_again() -> Non
     member.lose(JOB.control)
     actions = member.pass_time(36.0)
     assert only(actions, StopRound).mode == "fence"
-    assert any("could not be read" in action.sentence for action in actions if isinstance(action, Log))
+    lost = Reason.of("membership-lost", why=Reason.of("view-expired"))
+    assert lost in [action.reason for action in actions if isinstance(action, Log)]
 
 
 def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
@@ -361,8 +359,8 @@ def test_a_successor_of_a_connected_leader_waits_for_all_missing_members() -> No
     member.lease = member.store.lease_grant(60.0).id
     back = Member(member_id="L2", node_name="node L", boot_id="", description="")
     member.record(JOB.make_member_key("L2"), back, member.lease)
-    assert not asked(member.settle(), "seal round 2")
-    assert asked(member.pass_time(5.0), "seal round 2")
+    assert not asked(member.settle(), "seal")
+    assert asked(member.pass_time(5.0), "seal")
 
 
 @pytest.mark.parametrize("is_parted_first", [False, True])
@@ -380,8 +378,8 @@ def test_a_leader_that_lost_its_lease_early_waits_for_connected_members(is_parte
     member.tell(RoundStopped(1, 4001))
     actions = member.pass_time(2.0)
     assert member.leads
-    assert not asked(actions, "seal round 2")
-    assert asked(member.pass_time(6.0), "seal round 2")
+    assert not asked(actions, "seal")
+    assert asked(member.pass_time(6.0), "seal")
 
 
 def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None:
@@ -398,8 +396,8 @@ def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None
     member.tell(RoundStopped(1, 4001))
     member.pass_time(3.0)
     member.store.lease_revoke(member.lease)
-    assert not asked(member.pass_time(4.5), "seal round 2")
-    assert asked(member.pass_time(2.0), "seal round 2")
+    assert not asked(member.pass_time(4.5), "seal")
+    assert asked(member.pass_time(2.0), "seal")
 
 
 def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
@@ -408,4 +406,4 @@ def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
     member.store.lease_revoke(member.lease)
     member.now += 10.0
     member.tell(PeerDown("L", True))
-    assert asked(member.tell(RoundStopped(1, 4001)), "seal round 2")
+    assert asked(member.tell(RoundStopped(1, 4001)), "seal")

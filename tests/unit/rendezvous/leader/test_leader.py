@@ -64,11 +64,11 @@ def test_without_a_clock_no_time_is_written() -> None:
 
 
 def list_asked(bench: Bench) -> list[str]:
-    return [ask.why for ask in bench.asks]
+    return [ask.kind for ask in bench.asks]
 
 
 def find_ask(bench: Bench, why: str) -> events.StoreRequest:
-    (found,) = [ask for ask in bench.asks if ask.why == why]
+    (found,) = [ask for ask in bench.asks if ask.kind == why]
     bench.asks.remove(found)
     return found
 
@@ -78,13 +78,13 @@ def test_a_failure_whose_stop_was_refused_is_reported_alone() -> None:
     bench.step(events.RoundFailed(1, 1, False, "", 3))
     found = bench.store.get(bench.job.control, prefix=True)
     refused = TxnResult(False, found.revision, (found,))
-    bench.step(events.StoreReply(find_ask(bench, "stop round 1").id, refused))
+    bench.step(events.StoreReply(find_ask(bench, "stop").id, refused))
     bench.now = max(bench.now, bench.protocol.wake_at)
     bench.step(events.Tick())
-    bench.step(events.StoreRejected(find_ask(bench, "report on round 1").id, StoreError("it is busy")))
+    bench.step(events.StoreRejected(find_ask(bench, "report").id, StoreError("it is busy")))
     bench.now += bench.protocol.settings.retry_delay_s
     bench.step(events.Tick())
-    assert list_asked(bench) == ["read everybody", "report on round 1"]
+    assert list_asked(bench) == ["read all", "report"]
 
 
 def test_an_own_failure_ends_no_round_on_what_may_be_old() -> None:
@@ -94,7 +94,7 @@ def test_an_own_failure_ends_no_round_on_what_may_be_old() -> None:
     bench.deliver()
     bench.now = max(bench.now, bench.protocol.wake_at)
     bench.step(events.Tick())
-    bench.step(events.StoreOutcomeUnknown(find_ask(bench, "list the spares").id))
+    bench.step(events.StoreOutcomeUnknown(find_ask(bench, "list spares").id))
     bench.now += bench.protocol.settings.compute_retry_s(1)
     bench.step(events.RoundFailed(1, 1, False, "", 3))
-    assert sorted(list_asked(bench)) == ["read everybody", "report on round 1"]
+    assert sorted(list_asked(bench)) == ["read all", "report"]

@@ -23,10 +23,12 @@ from rendezvous.events import (
     StoreRequest,
 )
 from rendezvous.member import join
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.follower import JOB, Follower
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 
 def current(store: MemoryStore) -> str:
@@ -66,7 +68,7 @@ def test_an_agent_of_an_earlier_attempt_is_refused() -> None:
     others = attempt("4")
     others.tell(Start())
     end = only(attempt("3", others.store).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (2, "this is attempt 3, run r is at attempt 4")
+    assert (end.exit_code, end.reason) == (2, Reason.of("earlier-attempt", attempt=3, run="r", theirs=4))
 
 
 def test_a_later_attempt_opens_its_job_once_the_earlier_agents_have_left() -> None:
@@ -91,10 +93,7 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> No
     bench = Bench()
     bench.store.put(records.make_current_key("p", "r"), value)
     end = only(bench.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (
-        2,
-        "the value of /p/r/current is no job key, so it was not written by meshrun",
-    )
+    assert (end.exit_code, end.reason) == (2, Reason.of("not-a-job-key", key="/p/r/current"))
 
 
 def decode_versions(decode: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,8 +117,8 @@ def test_a_job_of_another_version_is_refused_with_both_and_nothing_of_it_is_deco
         bench.store.put(f"/p/r/job/{name}", f'{{"version":"{version}","mesh":[7]}}'.encode())
     monkeypatch.setattr(records.codec, "decode", decode_versions(records.codec.decode))
     end = only(bench.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (2, f"run r is one of meshrun {version}, node node has meshrun {__version__}")
-    assert end.hint == f"install meshrun {version} on every node, or use another --rdzv-id"
+    other = Reason.of("other-version", run="r", theirs=version, node="node", ours=__version__)
+    assert (end.exit_code, end.reason) == (2, other)
     assert bench.store.get("/p/r/job/members/", prefix=True).items == ()
 
 
@@ -135,45 +134,42 @@ def test_a_spec_of_no_version_is_not_meshrun_s() -> None:
     bench.store.put(records.make_current_key("p", "r"), b"job")
     bench.store.put("/p/r/job/spec", b'{"version":null}')
     end = only(bench.tell(Start()), Exit)
-    sentence = "the value of /p/r/job/spec cannot be read: expected str, got null in version"
-    assert (end.exit_code, end.reason) == (2, sentence)
+    error = "the value of /p/r/job/spec cannot be read: expected str, got null in version"
+    assert (end.exit_code, end.reason) == (2, Reason.of("unreadable", error=error))
 
 
-def test_who_does_not_know_the_job_s_secret_is_refused_with_a_sentence() -> None:
+def test_who_does_not_know_the_job_s_secret_is_refused() -> None:
     bench = Bench(options={"secret": b"quiet"})
     assert only(bench.tell(Start()), StartRound).round == 1
     stranger = Bench(bench.store, chance_from=500)
     end = only(stranger.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (2, "run r was started with a job secret, this agent is not")
+    assert (end.exit_code, end.reason) == (2, Reason.of("other-secret", run="r", has_secret=True))
     stranger = Bench(bench.store, chance_from=500, options={"secret": b"wrong"})
     end = only(stranger.tell(Start()), Exit)
-    assert end.exit_code == 2
-    assert end.reason.endswith("was not written by an agent that knows the job's secret")
+    assert (end.exit_code, end.reason.kind) == (2, "unreadable")
 
 
 def test_a_record_without_the_job_s_code_is_ignored() -> None:
     bench = Bench(options={"secret": b"quiet"})
     bench.tell(Start())
-    forged = Verdict(kind="failure", exit_code=3, round=1, reason="over")
+    forged = Verdict(kind="failure", exit_code=3, round=1, reason=because("over"))
     bench.store.put(bench.job.verdict, records.encode(forged, bench.job.verdict, b"guessed"))
     actions = bench.settle()
     assert none(actions, StopRound, Exit)
-    assert any(
-        "does not know" in a.sentence or "knows the job's secret" in a.sentence for a in actions if isinstance(a, Log)
-    )
+    assert "record-ignored" in [action.reason.kind for action in actions if isinstance(action, Log)]
 
 
 # --- as few requests as it takes
 
 
-SPEC = Spec(mesh="dp=*", limits="1:1", digest="train.py")
+SPEC = Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")
 
 
 def asked_to_join(bench: Bench) -> list[str]:
     """The requests that it took to be a member, in order."""
     actions = bench.tell(Start()) if not bench.made else [*bench.made, *bench.settle()]
     names = [
-        "" if isinstance(action, SetIdentity) else action.why
+        "" if isinstance(action, SetIdentity) else action.kind
         for action in actions
         if isinstance(action, StoreRequest | SetIdentity)
     ]
@@ -183,9 +179,9 @@ def asked_to_join(bench: Bench) -> list[str]:
 def until_asked(bench: Bench, why: str) -> StoreRequest:
     """Begin, and stop before this request is answered."""
     bench.step(Start())
-    while not any(ask.why == why for ask in bench.asks):
+    while not any(ask.kind == why for ask in bench.asks):
         assert bench.settle_one()
-    return next(ask for ask in bench.asks if ask.why == why)
+    return next(ask for ask in bench.asks if ask.kind == why)
 
 
 def with_job(**records_below: records.Record) -> MemoryStore:
@@ -199,28 +195,28 @@ def with_job(**records_below: records.Record) -> MemoryStore:
 
 def test_one_write_opens_a_job_joins_it_and_takes_its_leadership() -> None:
     bench = Bench()
-    assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
+    assert asked_to_join(bench) == ["grant lease", "find job", "open job"]
     job = bench.job
     written = (records.make_current_key("p", "r"), job.spec, job.make_member_key(bench.protocol.member_id), job.leader)
     assert len({bench.store.get(key).items[0].create_revision for key in written}) == 1
     assert bench.protocol.is_leader
-    assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, StoreRequest)]
+    assert "lead" not in [action.kind for action in bench.made if isinstance(action, StoreRequest)]
 
 
 def test_an_agent_registers_in_an_equal_job_without_reading_it_first() -> None:
     first = running()
     second = Bench(first.store, chance_from=500)
-    assert asked_to_join(second) == ["grant a lease", "find the job", "register"]
+    assert asked_to_join(second) == ["grant lease", "find job", "register"]
     assert second.job.root == first.job.root
 
 
 def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> None:
     first = Bench()
     second = Bench(first.store, chance_from=500)
-    both = [(bench, until_asked(bench, "open the job")) for bench in (first, second)]
+    both = [(bench, until_asked(bench, "open job")) for bench in (first, second)]
     for bench, ask in both:
         bench.answer(ask)
-    assert asked_to_join(second) == ["grant a lease", "find the job", "open the job", "register"]
+    assert asked_to_join(second) == ["grant lease", "find job", "open job", "register"]
     assert len(second.store.get(first.job.members, prefix=True).items) == 2
     assert {item.key.split("/")[3] for item in second.store.get("/p/r/", prefix=True).items} == {
         "current",
@@ -245,36 +241,40 @@ def test_a_drained_node_that_is_to_come_back_joins_once_that_has_been_read() -> 
 def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    verdict = Verdict(kind="success", exit_code=0, round=1, reason="all done")
+    verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("all done"))
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.answer(ask)
     end = only(bench.made, Exit)
-    assert (end.exit_code, end.reason, end.verdict) == (0, "run r has already ended: all done", verdict)
+    assert (end.exit_code, end.reason, end.verdict) == (
+        0,
+        Reason.of("already-ended", run="r", why=because("all done")),
+        verdict,
+    )
     assert bench.store.get(bench.job.members, prefix=True).items == ()
 
 
 def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None:
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
-    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
+    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="other.py")))
     end = only(bench.settle(), Exit)
-    assert (end.exit_code, end.reason) == (2, "this agent runs another command than the first node of run r")
+    assert (end.exit_code, end.reason.kind) == (2, "other-command")
 
 
 def with_arguments(digest: str) -> Spec:
     """The spec of a script with other arguments."""
-    return Spec(mesh="dp=*", limits="1:1", digest="train.py", arguments_digest=digest)
+    return Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py", arguments_digest=digest)
 
 
-OTHER = {"spec": with_arguments("own")}
+OTHER = {"spec": with_arguments("--lr 2")}
 
 
 def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None:
-    bench = Bench(with_job(spec=with_arguments("run's")), options=OTHER)
+    bench = Bench(with_job(spec=with_arguments("--lr 1")), options=OTHER)
     bench.tell(Start())
     assert bench.store.get(bench.job.make_member_key(bench.protocol.member_id)).first is not None
-    said = [action.sentence for action in bench.made if isinstance(action, Log) and "arguments" in action.sentence]
-    assert said == ["run r was started with other arguments for the script; this node keeps its own"]
+    said = [action.reason for action in bench.made if isinstance(action, Log) and action.is_remark]
+    assert said == [Reason.of("other-arguments", run="r")]
     bench.made.clear()
     bench.protocol.state.requests.actions = []
     join.restart(bench.protocol.state)  # as when another agent has written meanwhile
@@ -283,31 +283,29 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     assert not bench.protocol.state.requests.actions
     found = bench.store.get(bench.job.spec).first
     assert found is not None
-    assert records.decode(Spec, found.value, found.key).arguments_digest == "run's", "it stays the first agent's"
+    assert records.decode(Spec, found.value, found.key).arguments_digest == "--lr 1", "it stays the first agent's"
 
 
 @pytest.mark.parametrize(
     ("kind", "on_finished", "exit_code", "reason"),
     [
-        ("success", "next", 2, "run r has already ended: done; it was started with other arguments for the script"),
-        ("failure", "exit", 9, "run r has already ended: done"),
+        ("success", "next", 2, "already-ended-otherwise"),
+        ("failure", "exit", 9, "already-ended"),
     ],
 )
 def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
     kind: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
-    verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason="done")
-    store = with_job(spec=with_arguments("run's"), ctl_verdict=verdict)
+    verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason=because("done"))
+    store = with_job(spec=with_arguments("--lr 1"), ctl_verdict=verdict)
     end = only(Bench(store, options=OTHER, on_finished=on_finished).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (exit_code, reason)
-    if exit_code == 2:
-        assert "--on-finished rerun" in end.hint
+    assert (end.exit_code, end.reason.kind) == (exit_code, reason)
 
 
 def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
-    verdict = Verdict(kind="success", exit_code=0, round=1, reason="done")
-    bench = Bench(with_job(spec=with_arguments("run's"), ctl_verdict=verdict), options=OTHER)
+    verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("done"))
+    bench = Bench(with_job(spec=with_arguments("--lr 1"), ctl_verdict=verdict), options=OTHER)
     bench.protocol.state.membership.joined_root = "/p/r/job"
     end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.verdict) == (0, verdict)
@@ -340,7 +338,7 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one_later_either() -> N
     assert none(bench.made, SetIdentity)
 
 
-@pytest.mark.parametrize("why", ["open the job", "register"])
+@pytest.mark.parametrize("why", ["open job", "register"])
 def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
     bench = Bench(with_job(spec=SPEC) if why == "register" else None)
     ask = until_asked(bench, why)
@@ -353,7 +351,7 @@ def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
     assert len(bench.store.get(bench.job.members, prefix=True).items) == 1
 
 
-@pytest.mark.parametrize("why", ["open the job", "register"])
+@pytest.mark.parametrize("why", ["open job", "register"])
 def test_a_registration_that_is_lost_is_made_again(why: str) -> None:
     bench = Bench(with_job(spec=SPEC) if why == "register" else None)
     ask = until_asked(bench, why)
@@ -371,13 +369,13 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     bench.store.put(bench.job.make_drain_key("node"), records.encode(Drain(node_name="node")))
     assert only(bench.settle(), StopRound).mode == "grace"
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (143, "node node was drained")
+    assert (end.exit_code, end.reason) == (143, Reason.of("drained", node="node"))
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
     store.put(records.make_current_key("p", "r"), b"job")
-    store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", limits="1:1", digest="train.py")))
+    store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))
     end = only(Bench(store).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (75, "node node is drained from run r")
+    assert (end.exit_code, end.reason) == (75, Reason.of("drained-from-run", node="node", run="r"))
 
 
 def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
@@ -389,7 +387,7 @@ def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
 def test_a_leader_whose_job_is_removed_while_it_ends_it_exits_with_75() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (granting := [ask for ask in bench.asks if ask.why == "grant the verdict's lease"]):
+    while not (granting := [ask for ask in bench.asks if ask.kind == "grant verdict lease"]):
         assert bench.settle_one()
     bench.store.delete(bench.job.root + "/", prefix=True)
     bench.deliver()
@@ -409,5 +407,4 @@ def test_a_member_whose_seal_is_deleted_under_a_living_round_ends(is_sealed_agai
         bench.store.delete(bench.job.round)
     made = bench.settle()
     assert only(made, StopRound).mode == "fence"
-    reason = "round 1 is not in the store any more: its keys were deleted, or the store restored"
-    assert (only(made, Exit).exit_code, only(made, Exit).reason) == (75, reason)
+    assert (only(made, Exit).exit_code, only(made, Exit).reason) == (75, Reason.of("round-lost", round=1))

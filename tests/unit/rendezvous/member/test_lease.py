@@ -19,6 +19,7 @@ from rendezvous.events import (
     Tick,
 )
 from rendezvous.member import lease
+from rendezvous.reasons import Reason
 from rendezvous.stores.contract import KeyValue, Renewal
 from tests.support.protocol.member_harness import Bench, none, only, running
 
@@ -70,7 +71,7 @@ def test_a_renewal_without_the_own_key_extends_nothing_and_stops_the_round(creat
     actions = answer(bench, renewal(bench), Renewal(5.0, True, REVISION, created))
     assert none(actions, ExtendWatchdog)
     assert only(actions, StopRound).mode == "fence"
-    assert only(actions, StoreRequest).why == "see whether the lease and the job live"
+    assert only(actions, StoreRequest).kind == "probe lease"
 
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
@@ -86,7 +87,7 @@ def lose_key(bench: Bench) -> StoreRequest:
     bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     bench.deliver()
     assert bench.protocol.state.round.phase == "fencing", "killed first, asked later"
-    (ask,) = (ask for ask in bench.asks if ask.why == "see whether the lease and the job live")
+    (ask,) = (ask for ask in bench.asks if ask.kind == "probe lease")
     return ask
 
 
@@ -98,7 +99,7 @@ def test_a_key_lost_with_its_lease_ends_the_membership_and_is_made_anew() -> Non
     bench.deliver()
     actions = bench.settle()
     assert none(actions, Exit)
-    assert Log("lost the membership: the store has ended its lease early; joining again", True) in actions
+    assert Log(Reason.of("membership-lost", why=Reason.of("lease-ended-early")), True) in actions
     bench.tell(RoundStopped(1, 4001))
     assert bench.protocol.member_id != former
     assert bench.protocol.alive_round == 2
@@ -146,7 +147,7 @@ def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     grant = only(bench.step(Start()), StoreRequest)
     bench.now += 6.0
     asks = [action for action in bench.answer(grant) if isinstance(action, StoreRequest)]
-    assert [ask.why for ask in asks] == ["keep the lease"]
+    assert [ask.kind for ask in asks] == ["renew"]
     assert isinstance(grant.request, Grant)
     bench.settle()
     assert bench.protocol.alive_round == 1
@@ -164,7 +165,7 @@ def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
     bench.step(events.StoreRejected(keep.id, LeaseNotFound("gone")))
     bench.now += 1.0
     bench.step(Tick())
-    (again,) = (ask for ask in bench.asks if ask.why == "grant a lease")
+    (again,) = (ask for ask in bench.asks if ask.kind == "grant lease")
     assert again.request != grant.request
 
 
@@ -181,17 +182,17 @@ def test_unanswered_writes_are_repeated_less_often_until_the_store_is_back() -> 
 
 
 @pytest.mark.parametrize(
-    ("round_mod", "has_verdict", "reason"),
+    ("round_mod", "has_verdict", "kind"),
     [
-        (0, False, "the store has lost the job's round"),
-        (7, False, "the others went on without this node"),
-        (7, True, "the job has ended"),
-        (5, False, "another has taken this node's place, or the job's,"),
+        (0, False, "round-lost-meanwhile"),
+        (7, False, "others-continued-meanwhile"),
+        (7, True, "job-ended-meanwhile"),
+        (5, False, "place-taken-meanwhile"),
     ],
 )
-def test_who_cannot_register_again_says_what_the_store_shows(round_mod: int, has_verdict: bool, reason: str) -> None:
+def test_who_cannot_register_again_says_what_the_store_shows(round_mod: int, has_verdict: bool, kind: str) -> None:
     bench = running()
     bench.protocol.state.lease.held_seal = 5
     kept = {bench.job.round: round_mod, bench.job.verdict: 9 if has_verdict else 0}
     control = {key: KeyValue(key, b"", 1, mod, 1, 0) for key, mod in kept.items() if mod}
-    assert lease._explain_refusal(control, bench.protocol.state) == f"{reason} during the store's outage"
+    assert lease._explain_refusal(control, bench.protocol.state).kind == kind

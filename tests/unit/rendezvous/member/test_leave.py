@@ -21,9 +21,11 @@ from rendezvous.events import (
     StopRound,
     WatchLost,
 )
+from rendezvous.reasons import Reason
 from rendezvous.records import Member, StoreOwner, Verdict
 from tests.support.protocol.follower import JOB, Follower
 from tests.support.protocol.member_harness import Bench, none, only
+from tests.support.reasons import because
 
 
 def host(farewell_s: float = 10.0) -> Bench:
@@ -45,7 +47,7 @@ def test_the_host_of_the_store_ends_when_every_member_has_gone() -> None:
     assert none(bench.wait(1.0), Exit)
     bench.store.delete(bench.job.make_member_key("other"))
     end = only(bench.wait(1.0), Exit)
-    assert (end.exit_code, end.reason) == (0, "all workers succeeded")
+    assert (end.exit_code, end.reason) == (0, Reason.of("all-succeeded"))
     assert end.verdict is not None
     assert bench.protocol.wake_at == math.inf
 
@@ -74,9 +76,8 @@ def test_the_host_says_once_that_it_stays_and_only_for_another_member(has_others
         bench.store.delete(bench.job.make_member_key("other"))
     bench.tell(RoundSucceeded(1))
     said = [*bench.tell(RoundStopped(1, 4001)), *bench.wait(1.0), *bench.wait(1.0)]
-    sentences = [action.sentence for action in said if isinstance(action, Log) and "staying" in action.sentence]
-    stays = "all workers succeeded; staying up to 10 s, others use this node's store"
-    assert sentences == ([stays] if has_others else [])
+    stays = Reason.of("all-succeeded").add(Reason.of("store-host-stays", up_to_s=10.0))
+    assert [action.reason for action in said if isinstance(action, Log)].count(stays) == has_others
     assert none(said, Exit) is has_others
 
 
@@ -84,7 +85,7 @@ def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
     bench = host()
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))
-    assert none(bench.tell(LeaveRequest("SIGTERM", 143)), Exit)
+    assert none(bench.tell(LeaveRequest(because("SIGTERM"), 143)), Exit)
     bench.store.delete(bench.job.make_member_key("other"))
     assert only(bench.wait(1.0), Exit).exit_code == 0
 
@@ -92,7 +93,7 @@ def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
 def test_a_host_that_never_became_a_member_ends_at_once() -> None:
     bench = Bench(options={"hosts_store": True})
     bench.step(Start())
-    assert only(bench.step(LeaveRequest("SIGTERM", 143)), Exit).exit_code == 143
+    assert only(bench.step(LeaveRequest(because("SIGTERM"), 143)), Exit).exit_code == 143
 
 
 # --- the store has ended, or does not return
@@ -115,7 +116,7 @@ def test_the_goodbye_of_the_store_is_a_stop() -> None:
     stop = only(hear_goodbye(member), StopRound)
     assert (stop.mode, stop.cause) == ("grace", "end")
     end = only(member.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (143, "the store, which head served, has ended, and the job with it")
+    assert (end.exit_code, end.reason) == (143, Reason.of("store-ended", node="head"))
 
 
 def test_the_goodbye_may_come_as_the_answer_to_a_request() -> None:
@@ -137,12 +138,12 @@ def test_a_node_whose_workers_succeeded_ends_with_success_at_the_goodbye() -> No
     member.tell(RoundSucceeded(1))
     hear_goodbye(member)
     end = only(member.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (0, "all workers of this node succeeded, and the store is gone")
+    assert (end.exit_code, end.reason) == (0, Reason.of("succeeded-without-store"))
 
 
 def test_a_verdict_that_is_known_is_obeyed_though_the_store_has_ended() -> None:
     member = follower()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="a worker failed")
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("a worker failed"))
     member.record(JOB.verdict, verdict)
     member.settle()
     hear_goodbye(member)
@@ -151,8 +152,8 @@ def test_a_verdict_that_is_known_is_obeyed_though_the_store_has_ended() -> None:
 
 def test_who_is_asked_to_leave_ends_as_asked_though_the_job_is_stopped() -> None:
     member = follower()
-    member.tell(LeaveRequest("stopped by SIGINT", 130))
-    member.record(JOB.verdict, Verdict(kind="stopped", exit_code=143, round=1, reason="node head leaves"))
+    member.tell(LeaveRequest(because("stopped by SIGINT"), 130))
+    member.record(JOB.verdict, Verdict(kind="stopped", exit_code=143, round=1, reason=because("node head leaves")))
     member.settle()
     assert only(member.tell(RoundStopped(1, 4001)), Exit).exit_code == 130
 
@@ -161,10 +162,7 @@ def test_an_agent_that_never_joined_may_try_again_after_the_goodbye() -> None:
     bench = Bench(options={"store_owner": OWNER})
     bench.is_away, bench.away_error = True, GOODBYE
     end = only(bench.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (
-        75,
-        "could not join run r: the store, which head served, has ended, and the job with it",
-    )
+    assert (end.exit_code, end.reason.kind) == (75, "not-joined")
 
 
 @pytest.mark.parametrize("is_served", [True, False])
@@ -174,10 +172,8 @@ def test_who_succeeded_waits_a_moment_for_a_served_store(is_served: bool) -> Non
     member.tell(RoundStopped(1, 4001))
     member.is_away = True
     waited = member.pass_time(6.0)
-    logged = [action.sentence for action in waited if isinstance(action, Log)]
-    assert ("all workers of this node succeeded: ending with success in 10 s unless the store returns" in logged) is (
-        is_served
-    )
+    logged = [action.reason for action in waited if isinstance(action, Log)]
+    assert (Reason.of("ending-unless-store-returns", in_s=10.0) in logged) is is_served
     assert none(waited, Exit)
     ended = [action.exit_code for action in member.pass_time(12.0) if isinstance(action, Exit)]
     assert ended == ([0] if is_served else [])
@@ -204,7 +200,7 @@ def test_a_node_with_workers_looks_for_a_served_store_as_before() -> None:
 @pytest.mark.parametrize(("kind", "limit_s"), [("stopped", 13.0), ("success", 3.0)])
 def test_after_a_stop_the_host_stays_as_long_as_others_may_save(kind: str, limit_s: float) -> None:
     member = Follower(options={"store_owner": OWNER, "hosts_store": True}, farewell_s=3.0, shutdown_timeout_s=10.0)
-    member.record(JOB.verdict, Verdict(kind=kind, exit_code=0, round=1, reason="why"))  # type: ignore[arg-type]
+    member.record(JOB.verdict, Verdict(kind=kind, exit_code=0, round=1, reason=because("why")))  # type: ignore[arg-type]
     member.settle()
     assert none(member.tell(RoundStopped(1, 4001)), Exit)
     assert none(member.pass_time(limit_s - 0.5), Exit)

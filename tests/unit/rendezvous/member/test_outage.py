@@ -31,6 +31,7 @@ from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe, d
 from rendezvous.records import Member, Seal, StoreOwner
 from tests.support.protocol.follower import JOB, Follower, asked
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 
 class Cut(Follower):
@@ -235,7 +236,9 @@ def test_workers_are_killed_and_a_new_member_joins_if_the_others_went_on(what: s
     member.pass_time(1.5)
     member.beats(10)
     if what == "round":
-        member.record(JOB.round, Seal(round=2, plan_token="next", world_size=1, coordinator="c:2"))
+        member.record(
+            JOB.round, Seal(round=2, plan_token="next", world_size=1, coordinator="c:2", reason=because("enough"))
+        )
     else:
         member.put(JOB.verdict if what == "verdict" else "/p/r/current", b"another")
     assert only(back(member), StopRound).mode == "fence"
@@ -259,7 +262,7 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
     member.wait(0.5)
     member.now += 0.5
     member.step(Tick())
-    while not (asks := [ask for ask in member.asks if ask.why == "register again"]):
+    while not (asks := [ask for ask in member.asks if ask.kind == "register again"]):
         assert member.settle_one()
     member.serve(asks[0].request)
     member.asks.remove(asks[0])
@@ -290,7 +293,7 @@ def test_a_registration_answered_after_its_lease_has_expired_is_taken_in() -> No
 def wait_for_registration(member: Cut) -> StoreRequest:
     """The next request to register again, which stays without a reply."""
     for _ in range(100):
-        found = [ask for ask in member.asks if ask.why == "register again"]
+        found = [ask for ask in member.asks if ask.kind == "register again"]
         if found:
             member.asks.remove(found[0])
             return found[0]

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from rendezvous.policy import budget
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.quarantine import Strike
+from rendezvous.reasons import Reason
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
-SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
+SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1", reason=Reason.of("enough"))
 CHARGED = RestartBudget(restart_count=1, charged_at=(10.0,)).charge(3, failed_at=99.0, now=100.0)
 
 
@@ -87,14 +88,15 @@ def test_a_seal_carries_the_ledger_to_another_clock(
         blamed=tuple(Strike("n boot", at) for at in blamed_at),
         best_step=short_rounds - 1,
         stuck_rounds=short_rounds,
-        same_failure="rank 5 (user code: E)",
+        same_failure="user code: E",
+        same_rank=5,
         same_failures=short_rounds,
     )
     sealed_at = 1e6 + passed_s
     carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
     assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)
     assert carried.provisional_round == ledger.provisional_round
-    for name in ("best_step", "stuck_rounds", "same_failure", "same_failures"):
+    for name in ("best_step", "stuck_rounds", "same_failure", "same_rank", "same_failures"):
         assert getattr(carried, name) == getattr(ledger, name)
     assert [strike.at for strike in carried.blamed] == pytest.approx(
         [at + clock_offset_s for at in blamed_at], abs=0.01

@@ -28,147 +28,147 @@ from tests.support.protocol.views import (
     verdict,
 )
 
-SAME_TWICE = replace(ONE_USED, same_failure="rank 5 (user code: E)", same_failures=2)
+SAME_TWICE = replace(ONE_USED, same_failure="user code: E", same_rank=5, same_failures=2)
 STUCK_TWICE = replace(ONE_USED, best_step=10, stuck_rounds=2)
 
 ROWS = [
     # --- the charge
-    Row("nothing is charged for a stop", stopping(), 121.0, SealRound(("a", "b"), ONE_USED, "2 here")),
+    Row("nothing is charged for a stop", stopping(), 121.0, SealRound(("a", "b"), ONE_USED, "here nodes=2")),
     Row(
         "a failure costs one restart, and the next round starts at once",
         stopping(a=failed(119.9), b=failed(119.8)),
         120.1,
-        SealRound(("a", "b"), charged(120.1, 119.8), "2 here"),
+        SealRound(("a", "b"), charged(120.1, 119.8), "here nodes=2"),
     ),
     Row(
         "which is final once the time to settle has passed",
         stopping(a=failed(119.0)),
         120.1,
-        SealRound(("a", "b"), charged(120.1, 119.0, is_settled=True), "2 here"),
+        SealRound(("a", "b"), charged(120.1, 119.0, is_settled=True), "here nodes=2"),
     ),
     Row(
         "with the budget spent a failure waits whether a loss explains it",
         stopping(a=failed(119.9)),
         120.1,
-        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(120.9, "checking-cause round=4", rule="charge put off"),
         {"max_restarts": 1},
     ),
     Row(
         "then it ends the job with its own exit code",
         stopping(a=failed(119.9)),
         120.9,
-        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        verdict("failure", 3, "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)", failure="text"),
         {"max_restarts": 1},
     ),
     Row(
         "a node that runs alone has nobody to wait for",
         stopping("abc", active="a", a=failed(119.9)),
         120.0,
-        verdict("failure", 3, "a worker failed on na in round 4, no restarts allowed", failure="text"),
+        verdict("failure", 3, "worker-failed node=na round=4 use=(restarts-used used=1 allowed=0)", failure="text"),
         {"max_restarts": 0},
     ),
     Row(
         "charges that are too old do not count",
         stopping(a=failed(119.9)),
         121.0,
-        SealRound(("a", "b"), charged(121.0, 119.9, is_settled=True), "2 here"),
+        SealRound(("a", "b"), charged(121.0, 119.9, is_settled=True), "here nodes=2"),
         {"max_restarts": 1, "restart_window_s": 60.0},
     ),
     Row(
         "broken connections alone wait for a lease, whatever is left of the budget, while somebody does not answer",
         replace(stopping(a=failed(119.9, is_peer_loss=True)), others_count=2, reached_count=1),
         122.0,
-        Wait(124.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(124.9, "checking-cause round=4", rule="charge put off"),
     ),
     Row(
         "on a private store there is no lease to wait for",
         stopping(a=failed(119.9, is_peer_loss=True)),
         120.0,
-        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(120.9, "checking-cause round=4", rule="charge put off"),
         {"lease_ttl_s": math.inf},
     ),
     Row(
         "a failure beside broken connections is believed",
         stopping(a=failed(119.9, is_peer_loss=True), b=failed(119.95)),
         120.1,
-        SealRound(("a", "b"), charged(120.1, 119.9), "2 here"),
+        SealRound(("a", "b"), charged(120.1, 119.9), "here nodes=2"),
     ),
     Row(
         "a loss makes the failure free",
         stopping("ac", a=failed(119.9)),
         120.1,
-        SealRound(("a", "c"), ONE_USED, "2 here"),
+        SealRound(("a", "c"), ONE_USED, "here nodes=2"),
         {"max_restarts": 1},
     ),
     Row(
         "so does a departure",
         stopping("abc", a=failed(119.9), b=status(stopped=True, leaving_at=119.0)),
         120.1,
-        SealRound(("a", "c"), ONE_USED, "2 here"),
+        SealRound(("a", "c"), ONE_USED, "here nodes=2"),
         {"max_restarts": 1},
     ),
     Row(
         "not so the loss of a member that had finished",
         stopping("ac", a=failed(119.0), b=status("succeeded")),
         121.0,
-        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        verdict("failure", 3, "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)", failure="text"),
         {"max_restarts": 1},
     ),
     Row(
         "a loss soon after a charge takes it back",
         stopping("ac", lost_at=120.5, budget=PROVISIONAL),
         130.0,
-        SealRound(("a", "c"), ONE_USED, "2 here"),
+        SealRound(("a", "c"), ONE_USED, "here nodes=2"),
     ),
     Row(
         "a departure too",
         stopping("abc", b=status(stopped=True, leaving_at=120.4), budget=PROVISIONAL),
         130.0,
-        SealRound(("a", "c"), ONE_USED, "2 here"),
+        SealRound(("a", "c"), ONE_USED, "here nodes=2"),
     ),
     Row(
         "a later loss does not",
         stopping("ac", lost_at=120.6, budget=PROVISIONAL),
         130.0,
-        SealRound(("a", "c"), PROVISIONAL.settle(130.0, 1.0), "2 here"),
+        SealRound(("a", "c"), PROVISIONAL.settle(130.0, 1.0), "here nodes=2"),
     ),
     Row(
         "broken connections wait only until silence would have been noticed when everybody answers",
         reach(stopping(a=failed(119.9, is_peer_loss=True)), 2, 2),
         121.0,
-        Wait(122.4, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(122.4, "checking-cause round=4", rule="charge put off"),
     ),
     Row(
         "and not for a lease",
         reach(stopping(a=failed(119.9, is_peer_loss=True)), 2, 2),
         122.4,
-        SealRound(("a", "b"), charged(122.4, 119.9, is_settled=True), "2 here"),
+        SealRound(("a", "b"), charged(122.4, 119.9, is_settled=True), "here nodes=2"),
     ),
     Row(
         "a failure waits while somebody who could be reached cannot",
         reach(stopping(a=failed(119.9)), 0, 1, b=119.8),
         120.9,
-        Wait(129.8, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(129.8, "checking-cause round=4", rule="charge put off"),
     ),
     Row(
         "a port that somebody else listens on costs no restart",
         stopping(a=failed(119.0, is_port_taken=True)),
         121.0,
-        SealRound(("a", "b"), replace(ONE_USED, port_taken_rounds=1), "2 here"),
+        SealRound(("a", "b"), replace(ONE_USED, port_taken_rounds=1), "here nodes=2"),
         {"max_restarts": 1},
     ),
     Row(
         "but a few times in a row only",
         stopping(a=failed(119.0, is_port_taken=True), budget=replace(ONE_USED, port_taken_rounds=3)),
         121.0,
-        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        verdict("failure", 3, "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)", failure="text"),
         {"max_restarts": 1},
     ),
     Row(
         "a round that ends otherwise ends the row",
         stopping(budget=replace(ONE_USED, port_taken_rounds=2)),
         121.0,
-        SealRound(("a", "b"), ONE_USED, "2 here"),
+        SealRound(("a", "b"), ONE_USED, "here nodes=2"),
     ),
     # --- nodes that count on their own
     Row(
@@ -178,7 +178,7 @@ ROWS = [
         verdict(
             "failure",
             3,
-            "a worker failed on na in round 4, node nb will not restart its workers",
+            "worker-failed node=na round=4 use=(restart-declined nodes=(nodes names=nb count=1))",
             failure="text",
             others=("text",),
         ),
@@ -187,13 +187,13 @@ ROWS = [
         "but for as long as it may turn out that a lost node explains it",
         stopping(b=failed(119.9, is_final=True)),
         120.1,
-        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(120.9, "checking-cause round=4", rule="charge put off"),
     ),
     Row(
         "and not when one does",
         stopping("ac", active="ab", lost_at=120.5, a=failed(119.9, is_final=True)),
         121.0,
-        SealRound(("a", "c"), ONE_USED, "2 here"),
+        SealRound(("a", "c"), ONE_USED, "here nodes=2"),
     ),
     Row(
         "a worker that gives up ends the job for its reason, though a peer failed before it",
@@ -202,7 +202,7 @@ ROWS = [
         verdict(
             "failure",
             76,
-            "a worker failed on nb in round 4, a restart would not help: no data",
+            "worker-failed node=nb round=4 use=(restart-useless why=no data)",
             failure="text",
             others=("text",),
         ),
@@ -216,7 +216,10 @@ ROWS = [
         SealRound(
             ("a", "c"),
             replace(charged(121.0, 119.0, is_settled=True), blamed=(Strike("nb boot", 119.5),)),
-            "2 here; nb: its workers said that it is at fault, once within 1800 s, quarantined for 60 s",
+            (
+                "here nodes=2; node-quarantined node=nb why=(quarantined cause=blame times=1 window_s=1800 "
+                "duration_s=60)"
+            ),
         ),
     ),
     # --- the same failure again
@@ -226,9 +229,9 @@ ROWS = [
         121.0,
         SealRound(
             ("a", "b"),
-            replace(charged(121.0, 119.0, is_settled=True), same_failure=SAME_TWICE.same_failure, same_failures=3),
-            "2 here",
-            "rank 5 (user code: E) has failed in the same way 3 times in a row",
+            replace(charged(121.0, 119.0, is_settled=True), same_failure="user code: E", same_rank=5, same_failures=3),
+            "here nodes=2",
+            "same-failure rank=5 failure_class=user code: E times=3",
         ),
     ),
     Row(
@@ -238,8 +241,10 @@ ROWS = [
         verdict(
             "failure",
             3,
-            "a worker failed on na in round 4, 1 of 1 restarts used; "
-            "rank 5 (user code: E) has failed in the same way 3 times in a row",
+            (
+                "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1); same-failure rank=5 "
+                "failure_class=user code: E times=3"
+            ),
             failure="text",
         ),
         {"max_restarts": 1},
@@ -251,14 +256,19 @@ ROWS = [
             121.0,
             SealRound(
                 ("a", "b"),
-                replace(charged(121.0, 119.0, is_settled=True), same_failure=same, same_failures=int(bool(same))),
-                "2 here",
+                replace(
+                    charged(121.0, 119.0, is_settled=True),
+                    same_failure=same,
+                    same_rank=rank,
+                    same_failures=int(bool(same)),
+                ),
+                "here nodes=2",
             ),
         )
-        for what, how, same in (
-            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, "rank 4 (user code: E)"),
-            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, "rank 5 (memory: E)"),
-            ("one that an older agent reports", {"rank": 5}, ""),
+        for what, how, rank, same in (
+            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, 4, "user code: E"),
+            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, 5, "memory: E"),
+            ("one of unknown class", {"rank": 5}, -1, ""),
         )
     ),
     # --- the cause
@@ -267,7 +277,11 @@ ROWS = [
         stopping(a=failed(119.0, revision=9), b=failed(119.5, revision=8, exit_code=5)),
         121.0,
         verdict(
-            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+            "failure",
+            5,
+            "worker-failed node=nb round=4 use=(restarts-used used=1 allowed=1)",
+            failure="text",
+            others=("text",),
         ),
         {"max_restarts": 1},
     ),
@@ -276,7 +290,11 @@ ROWS = [
         stopping(a=failed(119.0, revision=8, is_peer_loss=True), b=failed(119.5, revision=9, exit_code=5)),
         121.0,
         verdict(
-            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+            "failure",
+            5,
+            "worker-failed node=nb round=4 use=(restarts-used used=1 allowed=1)",
+            failure="text",
+            others=("text",),
         ),
         {"max_restarts": 1},
     ),
@@ -284,7 +302,7 @@ ROWS = [
         "a failure without an exit code still ends the job with one",
         stopping(a=failed(119.0, exit_code=0)),
         121.0,
-        verdict("failure", 1, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        verdict("failure", 1, "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)", failure="text"),
         {"max_restarts": 1},
     ),
     Row(
@@ -294,7 +312,7 @@ ROWS = [
         verdict(
             "failure",
             3,
-            "a worker failed on na in round 4, 1 of 1 restarts used",
+            "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)",
             failure="text",
             is_first_sure=False,
             others=("text",),
@@ -308,7 +326,7 @@ ROWS = [
         verdict(
             "failure",
             3,
-            "a worker failed on na in round 4, 1 of 1 restarts used",
+            "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1)",
             failure="text",
             others=("text",),
         ),
@@ -319,75 +337,79 @@ ROWS = [
         "a round that gets no further than any before is counted",
         stopping(a=failed(119.0, step=9), b=status(stopped=True, step=10), budget=replace(ONE_USED, best_step=10)),
         121.0,
-        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=1), "2 here"),
+        SealRound(
+            ("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=1), "here nodes=2"
+        ),
     ),
     Row(
         "a step further is progress, on whichever node",
         stopping(a=failed(119.0), b=status(stopped=True, step=11), budget=STUCK_TWICE),
         121.0,
-        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=11), "2 here"),
+        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=11), "here nodes=2"),
     ),
     Row(
         "the third in a row ends the job with a code of its own, whatever is left of the budget",
         stopping(a=failed(119.0), budget=STUCK_TWICE),
         121.0,
-        verdict("failure", 76, "no progress: 3 rounds in a row did not get beyond step 10", failure="text"),
+        verdict("failure", 76, "stuck rounds=3 step=10", failure="text"),
     ),
     Row(
         "but not before a loss would have explained the failure",
         stopping(a=failed(119.9), budget=STUCK_TWICE),
         120.1,
-        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
+        Wait(120.9, "checking-cause round=4", rule="charge put off"),
     ),
     Row(
         "and not where one does",
         stopping("ac", a=failed(119.9), budget=STUCK_TWICE),
         121.0,
-        SealRound(("a", "c"), STUCK_TWICE, "2 here"),
+        SealRound(("a", "c"), STUCK_TWICE, "here nodes=2"),
     ),
     Row(
         "nor where a round was stopped without a failure",
         stopping(budget=STUCK_TWICE),
         121.0,
-        SealRound(("a", "b"), STUCK_TWICE, "2 here"),
+        SealRound(("a", "b"), STUCK_TWICE, "here nodes=2"),
     ),
     Row(
         "nor where a worker blamed its node",
         stopping(a=failed(119.0, is_node_fault=True), budget=STUCK_TWICE),
         121.0,
-        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=2), "2 here"),
+        SealRound(
+            ("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=2), "here nodes=2"
+        ),
     ),
     Row(
         "where no step was ever reported no round is counted",
         stopping(a=failed(119.0)),
         121.0,
-        SealRound(("a", "b"), charged(121.0, 119.0, is_settled=True), "2 here"),
+        SealRound(("a", "b"), charged(121.0, 119.0, is_settled=True), "here nodes=2"),
         {"stuck_rounds": 1},
     ),
     Row(
         "the second short round in a row makes a pause",
         stopping(ran_s=1.0, budget=RestartBudget(short_rounds=1)),
         120.5,
-        Wait(121.0, "round 4 was short, as 1 before it: pausing", rule="backoff", setting="backoff_first_s"),
+        Wait(121.0, "backoff round=4 before=1", rule="backoff", setting="backoff_first_s"),
     ),
     Row(
         "and then it goes on",
         stopping(ran_s=1.0, budget=RestartBudget(short_rounds=1)),
         121.0,
-        SealRound(("a", "b"), RestartBudget(short_rounds=2), "2 here"),
+        SealRound(("a", "b"), RestartBudget(short_rounds=2), "here nodes=2"),
     ),
     Row(
         "rounds without progress end the job, whatever their reason",
         stopping(ran_s=1.0, budget=RestartBudget(short_rounds=2)),
         121.0,
-        verdict("failure", 1, "no progress: 3 rounds in a row lasted less than 5 s"),
+        verdict("failure", 1, "short-rounds rounds=3 least_s=5 is_futile=False"),
         {"no_progress_rounds": 3},
     ),
     Row(
         "with the failure of the last one, if there is one",
         stopping(a=failed(119.0), ran_s=1.0, budget=RestartBudget(short_rounds=2)),
         121.0,
-        verdict("failure", 3, "no progress: 3 rounds in a row lasted less than 5 s", failure="text"),
+        verdict("failure", 3, "short-rounds rounds=3 least_s=5 is_futile=False", failure="text"),
         {"no_progress_rounds": 3},
     ),
 ]

@@ -29,7 +29,7 @@ HELD = "after an outage of the store node nb may run workers without a membershi
 UNAWARE = "node nb lost the membership while connected, and may still run workers"
 
 HOST_LEAVES = EndJob(
-    Verdict(kind="stopped", exit_code=143, round=4, reason="node nb serves the job's store and leaves: SIGTERM")
+    Verdict(kind="stopped", exit_code=143, round=4, reason="store-host-leaves-because node=nb why=(sigterm)")
 )
 
 
@@ -47,71 +47,74 @@ ROWS = [
         "all must have stopped",
         stopping(b=status()),
         121.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
+        Wait(155.0, "stopping round=4 why=(why) nodes=(nodes names=nb count=1)", setting="stop_limit_s"),
     ),
     Row(
         "with grace it may take longer",
         stopping(mode="grace", b=status()),
         121.0,
-        Wait(180.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
+        Wait(180.0, "stopping round=4 why=(why) nodes=(nodes names=nb count=1)", setting="stop_limit_s"),
     ),
     Row(
         "who has not stopped is fenced",
         stopping(b=status()),
         155.0,
-        Fence(("b",), "node nb has not stopped round 4 in time", rule="fenced"),
+        Fence(("b",), "not-stopped nodes=(nodes names=nb count=1) round=4", rule="fenced"),
     ),
     Row(
         "but not before it must have stopped by itself, if it heard nothing",
         stopping(b=status()),
         154.9,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
+        Wait(155.0, "stopping round=4 why=(why) nodes=(nodes names=nb count=1)", setting="stop_limit_s"),
         {"stop_limit_s": 0.0, "restart_grace_s": 0.0},
     ),
     Row(
         "a leader that cannot stop its own fences the others first",
         stopping(a=status(), b=status()),
         155.0,
-        Fence(("b",), "node nb has not stopped round 4 in time", rule="fenced"),
+        Fence(("b",), "not-stopped nodes=(nodes names=nb count=1) round=4", rule="fenced"),
     ),
     Row(
         "and then lets go itself",
         stopping(a=status()),
         155.0,
-        QuitJob("this node has not stopped round 4 in time"),
+        QuitJob("not-stopped-here round=4"),
     ),
     Row(
         "that a member stopped an older round does not count",
         stopping(b=status(stopped=True, plan_token="older")),
         121.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
+        Wait(155.0, "stopping round=4 why=(why) nodes=(nodes names=nb count=1)", setting="stop_limit_s"),
     ),
     Row(
         "a round that had succeeded everywhere when the stop came is a success",
         stopping(mode="grace", a=status("succeeded"), b=status("succeeded")),
         121.0,
-        verdict("success", 0, "all workers succeeded"),
+        verdict("success", 0, "all-succeeded"),
     ),
     # --- who is dead
     Row(
         "who is proven gone is removed at once",
         see(running("abc"), gone=frozenset("bc")),
         130.0,
-        Fence(
-            ("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_confirmed_gone=True, rule="loss proven"
-        ),
+        Fence(("b", "c"), "gone nodes=(nodes names=nb,nc count=2)", is_confirmed_gone=True, rule="loss proven"),
     ),
     Row(
         "that everybody has succeeded comes before that",
         see(running(a=status("succeeded"), b=status("succeeded")), gone=frozenset("b")),
         130.0,
-        verdict("success", 0, "all workers succeeded"),
+        verdict("success", 0, "all-succeeded"),
     ),
     Row(
         "who cannot be reached for a while is only looked at again",
         reach(running("abc"), 1, 2, b=121.0),
         130.0,
-        Wait(131.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s", limit_at=400.0),
+        Wait(
+            131.0,
+            "running round=4 ranks=2 is_spare=False; could-grow size=(here nodes=3)",
+            setting="grow_delay_s",
+            limit_at=400.0,
+        ),
     ),
     Row(
         "who could be reached, renews and cannot for two leases stops the round",
@@ -119,7 +122,7 @@ ROWS = [
         130.0,
         EndRound(
             "kill",
-            "node nb cut off: the store is reached, but no peer for 10 s in round 4",
+            "isolated nodes=(nodes names=nb count=1) for_s=10 round=4",
             "isolation",
             "isolated member",
             ("nb",),
@@ -129,19 +132,19 @@ ROWS = [
         "such a spare is removed without that",
         reach(running("abc"), 1, 2, c=120.0),
         130.0,
-        Fence(("c",), "node nc cut off: the store is reached, but no peer for 10 s", rule="isolated member"),
+        Fence(("c",), "isolated nodes=(nodes names=nc count=1) for_s=10 round=0", rule="isolated member"),
     ),
     Row(
         "so is an active member, once it has stopped",
         reach(stopping("abc"), 1, 2, b=110.0),
         121.0,
-        Fence(("b",), "node nb cut off: the store is reached, but no peer for 10 s", rule="isolated member"),
+        Fence(("b",), "isolated nodes=(nodes names=nb count=1) for_s=10 round=0", rule="isolated member"),
     ),
     Row(
         "and not while its workers may still run",
         reach(stopping("abc", b=status()), 1, 2, b=110.0),
         125.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
+        Wait(155.0, "stopping round=4 why=(why) nodes=(nodes names=nb count=1)", setting="stop_limit_s"),
     ),
     Row(
         "a finished member may be cut off",
@@ -155,7 +158,7 @@ ROWS = [
         130.0,
         EndRound(
             "kill",
-            "na leads, but reaches only 0 of 2 other nodes in round 4",
+            "leader-isolated node=na reached=0 others=2 round=4",
             "isolation",
             "isolated leader",
             nodes=("na",),
@@ -165,7 +168,7 @@ ROWS = [
         "it goes when its own round is gone",
         reach(stopping("abc", b=status()), 0, 2, b=120.0, c=121.0),
         130.0,
-        QuitJob("na leads, but reaches only 0 of 2 other nodes"),
+        QuitJob("leader-isolated node=na reached=0 others=2 round=0"),
     ),
     Row(
         "a leader that never reached anybody stays: perhaps nobody can",
@@ -180,7 +183,7 @@ ROWS = [
         130.0,
         Wait(
             140.0,
-            "waiting for node nb to register again after an outage of the store in round 4",
+            "round-awaits-return nodes=(nodes names=nb count=1) round=4",
             rule="omission put off",
             setting="lease_ttl_s",
         ),
@@ -189,13 +192,13 @@ ROWS = [
         "it is one when nobody can run there any more",
         see(running("a"), no_omission_before=140.0),
         140.0,
-        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
+        EndRound("kill", "lost nodes=(nodes names=nb count=1) round=4", "loss", nodes=("nb",)),
     ),
     Row(
         "or when presence has proven it",
         see(running("a"), no_omission_before=140.0, confirmed_gone=frozenset("b")),
         130.0,
-        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
+        EndRound("kill", "lost nodes=(nodes names=nb count=1) round=4", "loss", nodes=("nb",)),
     ),
     Row(
         "no seal leaves out who may still run",
@@ -203,7 +206,7 @@ ROWS = [
         130.0,
         Wait(
             140.0,
-            "waiting for node nb to register again after an outage of the store before the next round",
+            "next-round-awaits-return nodes=(nodes names=nb count=1)",
             rule="omission put off",
             setting="lease_ttl_s",
         ),
@@ -212,56 +215,56 @@ ROWS = [
         "nor is the job stopped while anybody may be held, though a late watch shows it as a member",
         see(running("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Wait(140.0, f"waiting before the job is stopped: {HELD}", rule="omission put off", setting="lease_ttl_s"),
+        Wait(140.0, "stop-awaits-held nodes=(nodes names=nb count=1)", rule="omission put off", setting="lease_ttl_s"),
     ),
     Row(
         "but when all others have stopped",
         see(stopping("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        EndJob(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
+        EndJob(Verdict(kind="stopped", exit_code=143, round=4, reason="stop-requested by="), "t"),
     ),
     Row(
         "who has said that it stopped may be left out",
         see(stopping("ac"), no_omission_before=140.0, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "here nodes=2"),
     ),
     # --- whose lease the store has ended early
     Row(
         "a round is stopped at once when a connected member loses its key",
         see(running("a"), unaware_until={"b": 140.0}),
         130.0,
-        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
+        EndRound("kill", "lost nodes=(nodes names=nb count=1) round=4", "loss", nodes=("nb",)),
     ),
     Row(
         "but no seal leaves out who may not know of it",
         see(stopping("ac", b=status()), unaware_until={"b": 140.0}),
         130.0,
-        Wait(140.0, f"waiting before the next round: {UNAWARE}", setting="lease_ttl_s"),
+        Wait(140.0, "next-round-awaits-unaware nodes=(nodes names=nb count=1)", setting="lease_ttl_s"),
     ),
     Row(
         "nor is the job stopped before",
         see(stopping("ac", b=status()), unaware_until={"b": 140.0}, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Wait(140.0, f"waiting before the job is stopped: {UNAWARE}", setting="lease_ttl_s"),
+        Wait(140.0, "stop-awaits-unaware nodes=(nodes names=nb count=1)", setting="lease_ttl_s"),
     ),
     Row(
         "until its watchdog has ended",
         see(stopping("ac"), unaware_until={"b": 130.0}, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "here nodes=2"),
     ),
     Row(
         "or a new member stands on its node",
         see(stopping("ac"), unaware_until={"b": 140.0}, lost_at={"b": 115.0}, nodes={"b": "nc boot"}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nc boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nc boot", 115.0),)), "here nodes=2"),
     ),
     Row(
         "or it has said that it stopped",
         see(stopping("ac", b=status(stopped=True)), unaware_until={"b": 140.0}, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "here nodes=2"),
     ),
     # --- the store ends with the agent that serves it
     Row(
@@ -292,25 +295,25 @@ ROWS = [
         "but a success stays one",
         served_by_b(running(a=status("succeeded"), b=status("succeeded", leaving_at=119.0))),
         121.0,
-        EndJob(Verdict(kind="success", exit_code=0, round=4, reason="all workers succeeded")),
+        EndJob(Verdict(kind="success", exit_code=0, round=4, reason="all-succeeded")),
     ),
     Row(
         "and another member's departure is waited out, as with an etcd",
         served_by_b(running("abc", a=status(leaving_at=121.0), b=status())),
         121.0,
-        Wait(121.2, "gathering departures of round 4"),
+        Wait(121.2, "gathering-departures round=4"),
     ),
     Row(
         "a drain of that node is refused, by name",
         replace(served_by_b(running("abc")), commands={"t": Command(kind="drain", target="nb")}),
         121.0,
-        ApplyCommand("t", answer="nb serves the job's store, which ends with it: meshctl stop ends the job"),
+        ApplyCommand("t", refused="store-host-not-drained node=nb"),
     ),
     Row(
         "and by member id",
         replace(served_by_b(running("abc")), commands={"t": Command(kind="drain", target="b")}),
         121.0,
-        ApplyCommand("t", answer="b serves the job's store, which ends with it: meshctl stop ends the job"),
+        ApplyCommand("t", refused="store-host-not-drained node=b"),
     ),
     Row(
         "not that of another",

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from rendezvous.policy import budget
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.quarantine import STRIKES_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
+from rendezvous.reasons import Reason
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
 LIMITS = Settings(
     flap_limit=3, quarantine_failures=2, quarantine_window_s=100.0, quarantine_first_s=10.0, quarantine_max_s=35.0
 )
-SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
+SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1", reason=Reason.of("enough"))
 
 
 def lost(*at: float, node: str = "n") -> list[Strike]:
@@ -76,7 +77,7 @@ def test_quarantines_follow_from_strikes(
 def test_a_node_that_its_workers_blame_is_quarantined_the_first_time() -> None:
     found = [find_quarantines([], failed(1), LIMITS, blamed=failed(*at))["n"] for at in ((5.0,), (5.0, 20.0))]
     assert [quarantine.until for quarantine in found] == [15.0, 40.0]
-    assert found[0].reason == "its workers said that it is at fault, once within 100 s, quarantined for 10 s"
+    assert str(found[0].reason) == "quarantined cause=blame times=1 window_s=100 duration_s=10"
 
 
 def test_no_limit_means_no_quarantine() -> None:
@@ -85,7 +86,7 @@ def test_no_limit_means_no_quarantine() -> None:
 
 
 def test_a_quarantine_says_why() -> None:
-    expected = Quarantine(13.0, "lost 3 times within 100 s, quarantined for 10 s")
+    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
     assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
 
 

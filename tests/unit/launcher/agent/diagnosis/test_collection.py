@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.agent.diagnosis.collection import NO_MESH, STACKS_MAX, Collection, split_pages
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, decode_message, encode_message
+from launcher.agent.diagnosis.messages import Conclusion, Evidence, encode_message
+from launcher.agent.inspection.notes import decode_note
 from launcher.diagnose.evidence import Frame, RankEvidence, State
 from launcher.worker.grid import WorkerMesh
 from rendezvous.peers.messages import NOTE_MAX
@@ -123,7 +124,7 @@ def test_an_answer_on_very_many_ranks_fits_into_a_note(letter: str) -> None:
     conclusion = conclude(show(*ranks, size=1000))
     text = encode_message(conclusion)
     assert len(text) <= NOTE_MAX
-    assert decode_message(text) == conclusion
+    assert decode_note(text) == conclusion
     assert conclusion.answer.sentences
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, decode_message, encode_message
+from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, encode_message
+from launcher.agent.inspection.notes import decode_note
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
@@ -96,7 +97,7 @@ class Agents:
     def _make(self, name: str) -> Examination:
         def submit(event: Any) -> None:
             assert isinstance(event, SendNote)
-            self.conclusion_count += '"say":"conclusion"' in event.text
+            self.conclusion_count += '"note":"conclusion"' in event.text
             to = {TO_LEADER: [self.leader], TO_ROUND: self.round, TO_ALL: list(self.agents)}.get(event.to, [event.to])
             self.notes += [(name, one, event.text) for one in to]
 
@@ -118,7 +119,9 @@ class Agents:
             notes, self.notes = self.notes, []
             for sender, to, text in notes:
                 if to not in self.lost and sender not in self.lost:
-                    self.agents[to].take_note(sender, text, self.now)
+                    note = decode_note(text)
+                    assert note is not None
+                    self.agents[to].take_note(sender, note, self.now)
             for name, agent in self.agents.items():
                 if name not in self.lost:
                     self.told[name] += agent.advance(self.now)
@@ -143,7 +146,7 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
 
 def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
     sent = Evidence(id="x", node="h\udcff1", round=1, mesh=MESH, ranks=(), folder="/log\udcff")
-    found = decode_message(encode_message(sent))
+    found = decode_note(encode_message(sent))
     assert isinstance(found, Evidence)
     assert (found.node, found.folder) == ("h?1", "/log?")
 
@@ -231,7 +234,7 @@ def test_evidence_of_an_earlier_look_is_not_taken() -> None:
     late = Evidence(id="earlier", node="b", round=1, mesh=MESH, ranks=tuple(
         RankEvidence(rank=rank, state="ended") for rank in (2, 3)
     ))  # fmt: skip
-    agents.agents["a"].take_note("b", encode_message(late), AT)
+    agents.agents["a"].take_note("b", late, AT)
     agents.run()
     assert not agents.told["a"]
 
@@ -352,7 +355,7 @@ def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
     agents = Agents("a", "b")
     agents.agents["a"].report_silence("no output for 600 s", AT)
     old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4, sentence="no output for 600 s")
-    agents.agents["a"].take_note("b", encode_message(old), AT)
+    agents.agents["a"].take_note("b", old, AT)
     agents.run()
     assert not agents.told["a"]
 
@@ -399,13 +402,3 @@ def test_how_far_each_group_has_come_is_counted() -> None:
     agents.agents["b"].count_calls(AT)
     agents.run()
     assert agents.agents["b"].take_counters() == {2: (), 3: ()}, "they have called nothing"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"say":"ask"}', '{"say":"evidence","id":"x","ranks":[{}]}', "[" * 9999]
-)
-def test_what_is_no_message_is_dropped(text: str) -> None:
-    agents = Agents("a", "b")
-    agents.agents["a"].take_note("b", text, AT)
-    agents.run()
-    assert not agents.told["a"]

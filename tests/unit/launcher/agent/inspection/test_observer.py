@@ -10,10 +10,12 @@ import pytest
 from launcher.agent.inspection import observer as observer_module
 from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
 from launcher.agent.inspection.inspection import Inspection
+from launcher.agent.inspection.messages import Inspect
 from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, START_PAUSE_S, History, Observer
 from launcher.model.concurrency import LateThread
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import Question, QuestionSource
+from launcher.observe.node_report import ReadState
 from tests.support.threads import no_threads
 
 
@@ -101,7 +103,7 @@ def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.M
     observer.advance(5.0 + DELAY_S)
     history.take("three")
     history.add_hang("hang", (0,), "rank 0 hangs", ())
-    observer.take_note("m1", '{"see":"inspect"}')
+    observer.take_note("m1", Inspect(id="1", node="", request=ReadState()))
     observer.answer(client, Question(kind="inspect"), 7.0)
     observer.finish()
     assert journal.taken == ["one", "two", "three"]
@@ -130,7 +132,7 @@ def test_a_note_that_fails_before_the_first_message_costs_no_journal(
     monkeypatch.setattr(observer_module, "log", [].append)
     history, made = make_history(is_wanted=True)
     observer = Observer(history, {}, refuse_import, lambda: None, "r")
-    observer.take_note("m1", '{"see":"inspect"}')
+    observer.take_note("m1", Inspect(id="1", node="", request=ReadState()))
     history.take("one")
     observer.advance(5.0 + DELAY_S)
     assert [journal.taken for journal in made] == [["one"]]

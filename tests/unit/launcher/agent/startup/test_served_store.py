@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 
 from launcher.agent.startup import served_store
-from launcher.agent.startup.served_store import Occupant, find_occupant, make_reporter, refuse_other_run
+from launcher.agent.startup.served_store import (
+    Occupant,
+    describe_other_run,
+    find_occupant,
+    make_reporter,
+    refuse_other_run,
+)
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
 from rendezvous.errors import VersionError
 from rendezvous.records import Seal, StoreOwner, StoreVisit, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 
 THEIRS = StoreOwner(prefix="meshrun", run_id="a", node_name="h1", presence_address="10.0.0.1:7000")
 OURS = StoreOwner(prefix="meshrun", run_id="b", node_name="h2", presence_address="10.0.0.2:7000")
 JOB = records.make_job_keys("meshrun", "a", "job")
-SEAL = Seal(round=1, plan_token="t", world_size=2, coordinator="c:1")
-SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason="all workers succeeded")
+SEAL = Seal(round=1, plan_token="t", world_size=2, coordinator="c:1", reason=because("enough"))
+SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason=because("all workers succeeded"))
 
 
 @pytest.fixture
@@ -114,3 +121,78 @@ def test_a_visit_is_reported_once_for_each_node_and_run(monkeypatch: pytest.Monk
         report(StoreVisit(run_id="b" * 10_000, node_name=str(number)))
     assert len(said) == served_store.VISITS_MAX
     assert max(map(len, said)) < 500
+
+
+def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
+    return StoreOwner(prefix=prefix, run_id=run_id, node_name=node, presence_address="")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "has_begun", "sentence"),
+    [
+        (
+            owner("none"),
+            owner("777"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for the run without an id; this agent belongs to run "
+            "777, and all "
+            "nodes of a run need the same --rdzv-id",
+        ),
+        (
+            owner("777"),
+            owner("none"),
+            True,
+            "the store at h1:29400 belongs to run 777, which is running; this agent belongs to the run without an id",
+        ),
+        (
+            owner("none", prefix="mine"),
+            owner("none"),
+            True,
+            "the store at h1:29400 belongs to the run without an id with prefix mine, which is running; this agent "
+            "belongs to the run without an id with prefix meshrun",
+        ),
+    ],
+)
+def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
+    theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
+) -> None:
+    found, hint = describe_other_run("h1:29400", theirs, ours, has_begun=has_begun, port_option="--store-port")
+    assert found == sentence
+    assert "none" not in hint
+
+
+@pytest.mark.parametrize(
+    ("theirs", "has_begun", "sentence", "hint"),
+    [
+        (
+            owner("9021"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for run 9021; this agent belongs to run 777, and all "
+            "nodes of a "
+            "run need the same --rdzv-id",
+            "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint",
+        ),
+        (
+            owner("9021"),
+            True,
+            "the store at h1:29400 belongs to run 9021, which is running; this agent belongs to run 777",
+            "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended",
+        ),
+        (
+            owner("777", prefix="mine"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
+            "run 777 with "
+            "prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
+            "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
+            "--rdzv-endpoint",
+        ),
+    ],
+)
+def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
+    theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
+) -> None:
+    found = describe_other_run(
+        "h1:29400", theirs, owner("777", node="h2"), has_begun=has_begun, port_option="--rdzv-endpoint"
+    )
+    assert found == (sentence, hint)

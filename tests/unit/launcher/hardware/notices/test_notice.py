@@ -13,6 +13,7 @@ from launcher.hardware.notices.notice import (
     NoticeChange,
     compare_notices,
 )
+from rendezvous.reasons import Reason
 
 
 def make(key: str = "spot", left_s: float | None = 118.0, **words: object) -> Notice:
@@ -34,7 +35,7 @@ def test_what_is_near_makes_the_node_leave_at_once() -> None:
     outlook, said = look(make())
     assert outlook.leave_at <= 1000.0
     assert said == ["AWS announces a spot interruption in 1 min 58 s: this node leaves"]
-    assert outlook.reason == "AWS announces a spot interruption"
+    assert outlook.reason == Reason.of("agent/notice", source="AWS", notice="announces a spot interruption")
 
 
 def test_what_is_far_is_waited_for_until_there_is_just_time_enough() -> None:
@@ -111,7 +112,7 @@ def test_what_comes_while_the_node_leaves_changes_no_more_than_the_time() -> Non
 def test_of_several_notices_the_first_makes_the_node_leave() -> None:
     outlook, _ = look(make("late", 7200.0, what="announces a reboot"), make("soon", 600.0, what="announces its end"))
     assert outlook.leave_at == 1000.0 + 600.0 - LEAD_S
-    assert outlook.reason == "AWS announces its end"
+    assert outlook.reason == Reason.of("agent/notice", source="AWS", notice="announces its end")
 
 
 def test_a_node_that_leaves_because_of_another_notice_is_not_said_to_stay() -> None:

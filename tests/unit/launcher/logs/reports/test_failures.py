@@ -11,6 +11,7 @@ from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.records import Verdict
+from tests.support.reasons import because
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
@@ -22,7 +23,7 @@ SHARE = NodeAssignment(
 
 
 def verdict(failure: str, *others: str, is_first_sure: bool = True) -> Verdict:
-    reason = "a worker failed on h2 in round 1"
+    reason = because("a worker failed on h2 in round 1")
     return Verdict(
         kind="failure", exit_code=7, round=1, reason=reason, failure=failure, is_first_sure=is_first_sure, others=others
     )

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from launcher.logs.reports.round_log import STABLE_S, RoundLog
+from launcher.model.errors import describe
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.events import SAME_FAILURE, Log, StartRound
+from rendezvous.events import Log, StartRound
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
+from tests.support.reasons import because
 
 SHARE = NodeAssignment(
     ranks=(8, 9, 10, 11), world_size=224, shape=(4, 7, 8), group_rank=1, group_world_size=28, role_ranks=(8, 9, 10, 11),
@@ -29,7 +32,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
 def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
-    narrator.log_end(1, "node h17 lost in round 1")
+    narrator.log_end(1, because("node h17 lost in round 1"))
     narrator.log_start(StartRound(2, 1, 224, "h:1", ""), SHARE)
     assert told(capfd) == [
         "meshrun: round 1: 28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11; ranks 8-11 here",
@@ -41,14 +44,14 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
 def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=True, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 4, "h:1", ""), SHARE)
-    narrator.log_end(1, "a worker failed")
+    narrator.log_end(1, because("a worker failed"))
     narrator.log_start(StartRound(2, 1, 4, "h:1", ""), SHARE)
     assert told(capfd) == ["meshrun: round 2 starts with 4 workers, 1 of 3 restarts used"]
 
 
 def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
-    narrator.note(Log("waiting for nodes: 2 are present"), 10.0)
+    narrator.note(Log(because("waiting for nodes: 2 are present")), 10.0)
     narrator.log_waiting(10.0)
     assert told(capfd) == []
     assert narrator.wake_at == 10.0 + STABLE_S
@@ -63,7 +66,7 @@ def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
 ) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
-        narrator.note(Log(f"{count} nodes are present"), 10.0)
+        narrator.note(Log(because(f"{count} nodes are present")), 10.0)
         narrator.log_waiting(10.0 + count / 8)
     assert told(capfd) == ["meshrun: 16 nodes are present"]
     narrator.log_waiting(narrator.wake_at)
@@ -73,8 +76,8 @@ def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
 def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.CaptureFixture[str]) -> None:
     for is_alone in (True, False):
         narrator = make_log(is_alone=is_alone, max_restarts=0)
-        narrator.note(Log("round 1 runs 4 ranks"), 10.0)
-        narrator.note(Log("the store is back", True), 10.0)
+        narrator.note(Log(because("round 1 runs 4 ranks")), 10.0)
+        narrator.note(Log(because("the store is back"), True), 10.0)
         assert told(capfd) == ([] if is_alone else ["meshrun: the store is back"])
         narrator.log_waiting(10.0)
         narrator.log_waiting(11.0)
@@ -95,7 +98,7 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
 
 def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
-    narrator.log_end(1, "lost\nmeshrun: all is well\x1b[2J")
+    narrator.log_end(1, because("lost\nmeshrun: all is well\x1b[2J"))
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
 
 
@@ -108,18 +111,22 @@ def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]
     assert told(capfd) == []
 
 
+GIVING_UP = because("waiting for nodes to come back: 1 here").add(Reason.of("giving-up", in_s=1800))
+
+
 def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
     for sentence, until, setting in (
         ("waiting for more nodes: 1 is here", 41.0, "join_grace_s"),
         ("round 2 was short, as 1 before it: pausing", 14.6, "backoff_first_s"),
-        ("waiting for nodes to come back: 1 here; giving up in 1800 s", 1814.0, "rejoin_timeout_s"),
+        (GIVING_UP, 1814.0, "rejoin_timeout_s"),
         ("waiting for nodes to come back: 1 here", 1814.0, "rejoin_timeout_s"),
         ("stopping round 2: waiting for node n2", 44.0, "stop_limit_s"),
         ("waiting for word", math.inf, "join_grace_s"),
         ("waiting for an answer", 44.0, ""),
     ):
-        narrator.note(Log(sentence, until=until, setting=setting), 13.0)
+        reason = sentence if isinstance(sentence, Reason) else because(sentence)
+        narrator.note(Log(reason, until=until, setting=setting), 13.0)
         narrator.log_waiting(13.0)
         narrator.log_waiting(14.0)
         narrator.log_waiting(20.0)
@@ -135,20 +142,20 @@ def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.Capt
 
 
 def test_an_outage_says_how_long_workers_continue(capfd: pytest.CaptureFixture[str]) -> None:
-    entry = Log("the store does not answer; workers continue", True, until=608.0, setting="outage_limit_s")
+    entry = Log(because("the store does not answer; workers continue"), True, until=608.0, setting="outage_limit_s")
     make_log().note(entry, 10.0)
     assert told(capfd) == ["meshrun: the store does not answer; workers continue, for up to 598 s"]
 
 
 def test_a_run_that_has_ended_before_says_that_nothing_is_run(capfd: pytest.CaptureFixture[str]) -> None:
-    make_log().note(Log("run y has already ended: all workers succeeded", True, setting="on_finished"), 10.0)
+    make_log().note(Log(because("run y has already ended: all workers succeeded"), True, setting="on_finished"), 10.0)
     assert told(capfd) == [
         "meshrun: run y has already ended: all workers succeeded; for 3600 s after its end nothing is run "
         "(--on-finished next); --on-finished rerun begins anew"
     ]
 
 
-GROWTH = Log("round 1 runs 1 rank; could grow", until=308.0, setting="grow_delay_s")
+GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="grow_delay_s")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ GROWTH = Log("round 1 runs 1 rank; could grow", until=308.0, setting="grow_delay
     [
         (GROWTH, {}, "; the job restarts with it in 298 s (--grow)"),
         (
-            Log("round 1 could", setting="grow"),
+            Log(because("round 1 could"), setting="grow"),
             {"grow": "checkpoint"},
             "; the job restarts with it then (--grow checkpoint)",
         ),
@@ -171,14 +178,14 @@ def test_growth_is_announced_while_the_round_runs(
     narrator.note(entry, 9.5)
     narrator.log_running(narrator.running_wake_at)
     narrator.log_running(1000.0)
-    assert told(capfd) == [f"meshrun: {entry.sentence}{end}"]
+    assert told(capfd) == [f"meshrun: {describe(entry.reason)}{end}"]
     assert narrator.running_wake_at == math.inf
 
 
 def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
     for count in range(100):  # a hundredth of a second from one to the next
-        narrator.note(Log(f"{count} more", until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
+        narrator.note(Log(because(f"{count} more"), until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
         narrator.log_running(10.0 + count / 100)
     narrator.log_running(narrator.running_wake_at)
     assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow)"]
@@ -189,9 +196,9 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
     narrator = make_log(is_alone=True)
     narrator.note(GROWTH, 10.0)
     if what == "the round ends":
-        narrator.log_end(1, "a worker failed")
+        narrator.log_end(1, because("a worker failed"))
     else:
-        narrator.note(Log("round 1 runs 1 rank"), 10.2)
+        narrator.note(Log(because("round 1 runs 1 rank")), 10.2)
     narrator.log_running(20.0)
     assert told(capfd) == []
 
@@ -205,7 +212,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
 )
 def test_a_spare_knows_when_it_may_be_used(grow: str, end: str, capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(grow=grow)
-    narrator.note(Log("this node stands by", setting="spare"), 10.0)
+    narrator.note(Log(because("this node stands by"), setting="spare"), 10.0)
     narrator.log_waiting(10.0)
     narrator.log_waiting(11.0)
     assert told(capfd) == [f"meshrun: this node stands by{end}"]
@@ -228,10 +235,11 @@ def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
     narrator.note_success((4, 5, 6), 2, 0, 110.0)
     assert narrator.running_wake_at == math.inf, "all have ended"
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
-    narrator.log_end(1, "a worker failed")
+    narrator.log_end(1, because("a worker failed"))
     assert narrator.running_wake_at == math.inf
 
 
 def test_a_repeated_failure_is_told_on_one_machine_too(capfd: pytest.CaptureFixture[str]) -> None:
-    make_log(is_alone=True).note(Log("rank 1 failed 3 times", True, SAME_FAILURE), 10.0)
-    assert told(capfd) == ["meshrun: rank 1 failed 3 times"]
+    reason = Reason.of("same-failure", rank=1, failure_class="E", times=3)
+    make_log(is_alone=True).note(Log(reason, True), 10.0)
+    assert told(capfd) == ["meshrun: rank 1 (E) failed in the same way 3 times in a row"]

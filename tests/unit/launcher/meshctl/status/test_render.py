@@ -14,6 +14,7 @@ from launcher.meshctl.status.state import NodeState, Overview, find_lost_nodes
 from launcher.model.text import WIDTH, format_duration
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
 
 
@@ -30,8 +31,8 @@ def running(job: StoredJob) -> None:
     job.join(2, 3, locality=(("pod", "pod-a"), ("leaf", "l2")))
     job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
     past = RoundHistory(
-        round=1, world_size=12, node_count=3, coordinator="", reason="3 nodes of at least 2 are there",
-        ended="node h9 lost in round 1", ran_s=3725.0,
+        round=1, world_size=12, node_count=3, coordinator="", reason=because("3 nodes of at least 2 are there"),
+        ended=because("node h9 lost in round 1"), ran_s=3725.0,
     )  # fmt: skip
     job.put(job.keys.make_history_key(1), past)
     job.seal(2, 1, 0, 2, reason="h2, a spare, takes the place of h9")
@@ -70,16 +71,17 @@ def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: p
     time.tzset()
     running(job)
     now = 1_800_000_000.0
-    why = "world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of replicas"
+    why = because("world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of replicas")
     past = RoundHistory(
-        round=1, world_size=12, node_count=3, coordinator="", reason=why, ended="a worker failed on h2", ran_s=3600.0,
+        round=1, world_size=12, node_count=3, coordinator="", reason=why,
+        ended=because("a worker failed on h2"), ran_s=3600.0,
         began_at=now - 100_000, ended_at=now - 96_400, cause="failure", failed_rank=5,
         failure_class="user code: KeyError",
     )  # fmt: skip
     lost = replace(
-        past, round=2, cause="loss", ended="node h9 is lost", failed_rank=-1, failure_class="", nodes=("h9",)
+        past, round=2, cause="loss", ended=because("node h9 is lost"), failed_rank=-1, failure_class="", nodes=("h9",)
     )
-    here = replace(past, round=3, began_at=now - 185, ended="", ran_s=0.0, cause="", failed_rank=-1, failure_class="")
+    here = replace(past, round=3, began_at=now - 185, ended=None, ran_s=0.0, cause="", failed_rank=-1, failure_class="")
     seen = replace(
         job.overview(), at=now, round=3, history=(past, lost, here), restart_count=1, max_restarts=3, reason=why,
         lost=find_lost_nodes((past, lost, here), {"h0", "h1", "h2"}), nodes=(),
@@ -103,9 +105,13 @@ round 2   2027-01-14 04:13:20  12 ranks on 3 nodes; ended after 1 h: node h9 is
 round 3   07:56:55  12 ranks on 3 nodes"""
     )
     ended = replace(
-        seen, phase="ended", verdict=Verdict(kind="stopped", exit_code=143, round=3, reason="by ada", ended_at=now - 12)
+        seen,
+        phase="ended",
+        verdict=Verdict(kind="stopped", exit_code=143, round=3, reason=because("by ada"), ended_at=now - 12),
     )
-    ended = replace(ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended="by ada", ran_s=173.0)))
+    ended = replace(
+        ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended=because("by ada"), ran_s=173.0))
+    )
     text = render.describe(ended)
     assert "ended     stopped in round 3, exit code 143: by ada, at 07:59:48 (12 s ago)" in text
     assert text.count("largest whole number") == 1  # as the reason of its first round
@@ -179,9 +185,12 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
     long, rude = "word " * 60, "\x1b[2J\r\nx\u202e" + "y" * 300
     node = NodeState(name=rude, member_id="", state="running", ranks=tuple(range(0, 60, 2)), why=rude)
     nodes = tuple(replace(node, member_id=str(at), locality=((rude, rude + str(at)),)) for at in range(3))
-    past = RoundHistory(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
+    past = RoundHistory(
+        round=1, world_size=2, node_count=1, coordinator="", reason=because(rude), ended=because(long), ran_s=1.0
+    )
     seen = Overview(
-        run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude, reason=long,
+        run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude,
+        reason=because(long),
         nodes=nodes, drained=(rude, "b"), requests=(rude,), history=(past,) * 30, faults=(rude,) * 30,
     )  # fmt: skip
     for all_nodes in (False, True):
@@ -202,7 +211,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
     ],
 )
 def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
-    verdict = Verdict(kind=kind, exit_code=code, round=3, reason="a worker failed on h1")
+    verdict = Verdict(kind=kind, exit_code=code, round=3, reason=because("a worker failed on h1"))
     assert render.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
 
 
@@ -232,7 +241,8 @@ def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
 def test_times_that_no_calendar_has_are_shown_as_unknown(job: StoredJob) -> None:
     running(job)
     past = RoundHistory(
-        round=1, world_size=1, node_count=1, coordinator="", reason="", ended="x", began_at=1e300, ended_at=1e300
+        round=1, world_size=1, node_count=1, coordinator="", reason=because(""), ended=because("x"), began_at=1e300,
+        ended_at=1e300,
     )  # fmt: skip
     seen = replace(job.overview(), history=(past,))
     assert "round 1   ?  1 rank on 1 node" in render.describe(seen)

@@ -13,8 +13,10 @@ from launcher.meshctl.status.render import encode_overview, format_failure
 from launcher.meshctl.status.state import NodeState, Overview
 from launcher.model.errors import UsageError
 from rendezvous import codec
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Drain, Status, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
 
 
@@ -61,7 +63,7 @@ def test_a_round_that_runs_has_ranks_a_leader_and_spares_with_reasons(job: Store
     job.spares({2: "no whole replica left"})
     seen = job.overview()
     assert (seen.phase, seen.round, seen.world_size, seen.shape) == ("running", 1, 8, (4, 2))
-    assert (seen.leader, seen.coordinator, seen.reason) == ("h1", "10.0.0.1:29500", "all nodes are there")
+    assert (seen.leader, seen.coordinator, seen.reason) == ("h1", "10.0.0.1:29500", because("all nodes are there"))
     assert [(node.name, node.ranks) for node in seen.nodes] == [("h1", (0, 1, 2, 3)), ("h0", (4, 5, 6, 7)), ("h2", ())]
     assert states(seen) == {"h0": "running", "h1": "running", "h2": "spare"}
     assert node(seen, "h2").why == "no whole replica left"
@@ -102,12 +104,12 @@ def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: Stored
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.stop(1, "a worker failed")
-    assert (job.overview().phase, job.overview().stop_reason) == ("stopping", "a worker failed")
+    assert (job.overview().phase, job.overview().stop_reason) == ("stopping", because("a worker failed"))
     for index in (0, 1):
         job.status(index, 1, is_stopped=True)
     assert job.overview().phase == "waiting"
     job.seal(2, 0, 1)
-    assert (job.overview().phase, job.overview().stop_reason) == ("running", "")
+    assert (job.overview().phase, job.overview().stop_reason) == ("running", None)
 
 
 def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: StoredJob) -> None:
@@ -122,7 +124,7 @@ def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: S
 def test_a_spare_that_is_quarantined_is_told_apart(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0)
-    job.spares({1: "first failures here 3 times within 1800 s, quarantined for 60 s"})
+    job.spares({1: Reason.of("quarantined", cause="failures", times=3, window_s=1800.0, duration_s=60.0)})
     assert states(job.overview())["h1"] == "quarantined"
 
 
@@ -158,7 +160,10 @@ def test_the_first_failure_of_the_last_round_is_shown_then_the_verdicts(job: Sto
     told = format_failure(seen.failure)
     assert told == "rank 5 on h1 failed with exit code 1: ValueError: bad; log h1:/log"
     assert encode_overview(seen)["failure"]["host"] == "h1"
-    job.put(job.keys.verdict, Verdict(kind="failure", exit_code=1, round=2, reason="", failure=text(3, "KeyError: 1")))
+    job.put(
+        job.keys.verdict,
+        Verdict(kind="failure", exit_code=1, round=2, reason=because(""), failure=text(3, "KeyError: 1")),
+    )
     assert "KeyError: 1" in format_failure(job.overview().failure)
 
 

@@ -59,8 +59,8 @@ def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
 def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> None:
     found = size(numbered("h1", 3), numbered("h2", 0), numbered("h3", 5), **asked(8))
     assert (found.world_size, found.is_full) == (0, False)
-    assert found.reason == "node ranks 1-2, 4, 6-7 of 8 are missing; here: h2 (0), h1 (3), h3 (5)"
-    assert size(**asked(2)).reason == "node ranks 0-1 of 2 are missing; nobody is here"
+    assert found.reason == "node ranks 1-2, 4, 6-7 of 8 are missing; joined: h2 (0), h1 (3), h3 (5)"
+    assert size(**asked(2)).reason == "node ranks 0-1 of 2 are missing; no node has joined"
     full = size(numbered("h1", 1), numbered("h2", 0), **asked(2))
     assert (full.world_size, full.is_full) == (4, True)
 
@@ -75,7 +75,7 @@ def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> 
 def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:
     found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
     assert found.reason == (
-        "node rank 2 of 3 is missing; here: h1 (0), h2 (1); "
+        "node rank 2 of 3 is missing; joined: h1 (0), h2 (1); "
         "h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"
     )
     assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}

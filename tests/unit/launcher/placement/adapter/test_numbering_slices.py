@@ -12,7 +12,7 @@ from launcher.placement.adapter.description import Description, NodeAssignment, 
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from tests.support.placement.members import node
+from tests.support.placement.members import node, told
 
 
 def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str = "") -> Description:
@@ -28,7 +28,8 @@ def try_plan(
     roster = tuple(RosterMember(one.name, encode_description(one), order) for order, one in enumerate(members, 1))
     limits = Limits(nodes_min=numbers or 1, nodes_max=numbers or None)
     planner = PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count=numbers)
-    return planner.plan(MakePlan(7, 1, roster, previous or {}))
+    found: PlanReady | PlanRefused = told(planner.plan(MakePlan(7, 1, roster, previous or {})))
+    return found
 
 
 def plan(

@@ -12,10 +12,11 @@ from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
-from launcher.placement.adapter.options import format_options, parse_limits_and_costs
+from launcher.placement.adapter.options import list_options, parse_limits_and_costs
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous.events import MakePlan, PlanReady, RosterMember
 from rendezvous.policy.view import MemberView
+from rendezvous.reasons import Reason
 from rendezvous.records import Member
 
 SIZES = st.one_of(st.none(), st.integers(1, 4))
@@ -57,13 +58,13 @@ def test_the_planner_gives_the_same(sizes: list[int | None], slots: int, port: i
         again = MakePlan(2, 2, (RosterMember(name, text, 5),), {"m": planned.assignments["m"]}, {"m": "n"})
         expected = cast("PlanReady", planner.plan(again))
         assert replace(alone.plan(again), reasons=expected.reasons) == expected
-    assert format_options(*asked) == LIMITS
+    assert list_options(*asked) == LIMITS
 
 
 def test_what_it_says_is_for_people() -> None:
     alone = OneMachinePlanner(meshes.DEFAULT_MESH, Description(slot_count=1, address="127.0.0.1", role="default"))
     planned = alone.plan(MakePlan(1, 1, (RosterMember("m", "", 3),), {}))
     member = MemberView(Member(member_id="m", node_name="n", boot_id="", description=""), 3, 3, 0.0)
-    sentence = "world of 1 rank: all slots of the only machine"
-    assert (planned.reasons, alone.compute_size([member]).reason) == ((sentence,), sentence)  # both are in --events
-    assert alone.compute_size([]).reason == "this machine has not joined yet"
+    reason = Reason.of("placement/all-slots", ranks=1)
+    assert (planned.reasons, alone.compute_size([member]).reason) == ((reason,), reason)  # both are in --events
+    assert alone.compute_size([]).reason == Reason.of("placement/not-joined")

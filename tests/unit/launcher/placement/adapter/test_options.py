@@ -17,7 +17,7 @@ from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
-from launcher.placement.adapter.options import format_options, parse_limits_and_costs
+from launcher.placement.adapter.options import list_options, parse_limits_and_costs
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 
 MESH = "pp=4,dp=*,tp=8"
@@ -190,8 +190,7 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
 def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[str, str]) -> None:
     mesh = meshes.parse(MESH)
     asked = parse_limits_and_costs(texts, mesh, levels=LEVELS)
-    written = format_options(*asked).split()
-    words = {flag[2:]: text for flag, text in zip(written[::2], written[1::2], strict=True)}
+    words = {name.removeprefix("--"): value for name, value in list_options(*asked).items()}
     assert words.pop("nnodes") == "1:"
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
 
@@ -212,12 +211,15 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
             "elastic": "1:4",
         }
     )
-    assert format_options(*one) == format_options(*other)
-    assert format_options(*one) == (
-        "--nnodes 1: --elastic 1:4 --within dp=leaf,tp=host "
-        "--traffic pp=3:line,dp=5:ring,tp=100:ring --level-costs host=1,leaf=2"
-    )
-    assert format_options(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
+    assert list_options(*one) == list_options(*other)
+    assert list_options(*one) == {
+        "--nnodes": "1:",
+        "--elastic": "1:4",
+        "--within": "dp=leaf,tp=host",
+        "--traffic": "pp=3:line,dp=5:ring,tp=100:ring",
+        "--level-costs": "host=1,leaf=2",
+    }
+    assert list_options(Limits(nodes_min=2, nodes_max=4), Costs()) == {"--nnodes": "2:4"}
 
 
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:

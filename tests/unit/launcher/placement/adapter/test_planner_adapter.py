@@ -19,7 +19,7 @@ from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.view import MemberView, Size
 from rendezvous.records import Member
 from tests.support.placement import members
-from tests.support.placement.members import read_assignments
+from tests.support.placement.members import read_assignments, told
 
 
 def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> RosterMember:
@@ -66,7 +66,9 @@ def test_where_a_node_stands_reaches_the_planner() -> None:
 def test_groups_that_fit_a_node_and_are_split_are_remarked_upon_once() -> None:
     roster = [candidate(name, order, slots=8) for order, name in enumerate("abcd", 1)]
     adapter = planner("dp=*,tp=3")
-    rounds = [adapter.plan(MakePlan(1, round, tuple(roster[:count]), {})) for round, count in ((1, 4), (1, 4), (2, 2))]
+    rounds = [
+        told(adapter.plan(MakePlan(1, round, tuple(roster[:count]), {}))) for round, count in ((1, 4), (1, 4), (2, 2))
+    ]
     remarks = [planned.remarks for planned in rounds if isinstance(planned, PlanReady)]
     sentence = (
         "tp=3 does not divide the 8 devices of a node, so 2 of 10 groups of 3 ranks are split over nodes; --unit 3 "
@@ -116,7 +118,7 @@ def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
 
 
 def test_no_plan_is_refused_in_a_sentence() -> None:
-    refused = planner("dp=2,tp=4").plan(MakePlan(7, 1, (candidate("a", 1),), {}))
+    refused = told(planner("dp=2,tp=4").plan(MakePlan(7, 1, (candidate("a", 1),), {})))
     assert refused == PlanRefused(7, "mesh dp=2,tp=4 needs 8 devices, 2 are present on 1 node")
 
 

@@ -10,7 +10,7 @@ from launcher.placement.adapter.description import Description, decode_assignmen
 from launcher.placement.adapter.planner_adapter import NAMES_MAX, SUCCESSORS, PlannerAdapter
 from launcher.placement.limits import Costs, Limits, Plan
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
-from tests.support.placement.members import node, plan, roster, size, try_plan
+from tests.support.placement.members import node, plan, roster, size, told, try_plan
 
 
 def planner() -> PlannerAdapter:
@@ -44,7 +44,7 @@ def test_one_machine_needs_no_summary() -> None:
 
 def test_who_waits_is_told_who_is_there() -> None:
     found = size(node("h1"), node("h2"), limits=Limits(nodes_min=3))
-    assert (found.world_size, found.reason) == (0, "at least 3 nodes must be active, 2 are present; here: h1, h2")
+    assert (found.world_size, found.reason) == (0, "at least 3 nodes must be active, 2 are present; joined: h1, h2")
 
 
 def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None:
@@ -56,14 +56,14 @@ def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None
     found = size("rubbish", node("h2"), limits=Limits(nodes_min=2))
     assert found.world_size == 0
     assert found.reason.endswith(
-        "; here: h2; n cannot take part: its description is not JSON, so it was not written by meshrun"
+        "; joined: h2; n cannot take part: its description is not JSON, so it was not written by meshrun"
     )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.1.1", "fe80::1%eth0", "localhost"])
 def test_a_loopback_address_is_refused_once_another_machine_has_joined(address: str) -> None:
     planned = plan(node("h1"), node("h2", address=address))
-    reason = f"h2 says that it is reached at {address}, where other machines find themselves: give it --local-addr"
+    reason = f"h2 publishes the address {address}, which is the loopback of every machine: give it --local-addr"
     assert planned.spare_reasons["0000000000000002"] == reason
     assert planned.world_size == 2
     one_machine = {"address": address, "machine": "m"}
@@ -81,12 +81,12 @@ def test_successors_are_of_different_domains_first_then_in_joining_order() -> No
 def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
     planned = plan(node("h1"), node("h1"))
     assert planned.world_size == 4
-    assert "2 nodes are called h1: give each its own --node-name" in planned.remarks
+    assert "2 nodes have the name h1: give each its own --node-name" in planned.remarks
 
 
 def test_unreadable_assignments_of_the_last_round_are_no_precedent() -> None:
     members = roster(node("h1"), node("h2"))
-    planned = planner().plan(MakePlan(7, 2, members, {members[0].member_id: "rubbish"}))
+    planned = told(planner().plan(MakePlan(7, 2, members, {members[0].member_id: "rubbish"})))
     assert isinstance(planned, PlanReady)
     assert any("cannot be read" in reason for reason in planned.remarks)
 
@@ -97,12 +97,12 @@ def test_nobody_who_can_be_used_is_no_plan() -> None:
 
 def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     texts = [node(f"h{number}") for number in (1, 2, 3)]
-    first = planner().plan(MakePlan(1, 1, roster(*texts), {}))
+    first = told(planner().plan(MakePlan(1, 1, roster(*texts), {})))
     assert isinstance(first, PlanReady)
     back = [*roster(*texts)]
     back[0] = replace(back[0], member_id="f" * 16, order=9)
     lost = roster(*texts)[0].member_id
-    second = planner().plan(MakePlan(2, 2, tuple(back), first.assignments, {lost: "h1"}))
+    second = told(planner().plan(MakePlan(2, 2, tuple(back), first.assignments, {lost: "h1"})))
     assert isinstance(second, PlanReady)
     assert decode_assignment(second.assignments["f" * 16]).ranks == decode_assignment(first.assignments[lost]).ranks
     assert "0 of 6 ranks change their node" in second.reasons
@@ -110,9 +110,9 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
 
 def test_a_lost_node_is_still_called_by_its_name_when_another_plans() -> None:
     members = roster(node("h1"), node("h2"), node("h3"))
-    first = planner().plan(MakePlan(1, 1, members[:2], {}))
+    first = told(planner().plan(MakePlan(1, 1, members[:2], {})))
     assert isinstance(first, PlanReady)
-    second = planner().plan(MakePlan(2, 2, members[::2], first.assignments, {members[1].member_id: "h2"}))
+    second = told(planner().plan(MakePlan(2, 2, members[::2], first.assignments, {members[1].member_id: "h2"})))
     assert isinstance(second, PlanReady)
     assert any("without h2; with h3" in reason for reason in second.reasons)
 

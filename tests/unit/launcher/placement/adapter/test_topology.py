@@ -17,7 +17,7 @@ from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, merge_rates, resolve_limits
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from tests.support.placement.members import node, plan, read_ranks, roster, size, try_plan
+from tests.support.placement.members import node, plan, read_ranks, roster, size, told, try_plan
 
 
 def places(**texts: str) -> dict[str, Description]:
@@ -178,7 +178,7 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     limits = Limits(within={"tp": "leaf"})
     sentence = "no node says which leaf it is on, and tp shall stay within one (--within tp=leaf)"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
-    assert (found.world_size, found.reason) == (0, f"{sentence}; here: h1, h2")
+    assert (found.world_size, found.reason) == (0, f"{sentence}; joined: h1, h2")
     assert try_plan(node("h1"), limits=limits) == PlanRefused(7, sentence)
     assert size(node("h1"), limits=Limits(all_or_nothing=AllOrNothing(level="nvl", hosts=2))).reason.startswith(
         "no node says which nvl it is on, and each shall be used as a whole (--whole nvl)"
@@ -198,7 +198,7 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
     planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
-        found = planner.plan(MakePlan(number, number, roster(node("h1", "zone=a"), node("h2", "zone=b")), {}))
+        found = told(planner.plan(MakePlan(number, number, roster(node("h1", "zone=a"), node("h2", "zone=b")), {})))
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("--level-costs: nobody pays for leaf: no node says where it is there",), ()]
@@ -281,5 +281,5 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
 def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
     found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
     assert found.reason == (
-        "mesh pp=3,tp=8 needs at least 3 nodes with 8 devices; 2 are present, and node h3 has 4; here: h1, h2, h3"
+        "mesh pp=3,tp=8 needs at least 3 nodes with 8 devices; 2 are present, and node h3 has 4; joined: h1, h2, h3"
     )

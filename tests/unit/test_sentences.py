@@ -1,0 +1,441 @@
+"""The sentence of each kind of reason: what people read, once, and that every reason that is made has one."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.model import sentences as launcher_sentences
+from launcher.model.errors import describe as describe_any
+from rendezvous import sentences
+from rendezvous.reasons import Reason
+from rendezvous.sentences import HINTS, SENTENCES, describe, give_hint
+
+ROOT = Path(__file__).parents[2]
+TABLES = {**SENTENCES, **launcher_sentences.SENTENCES}
+A, AB = (Reason.of("nodes", names=names, count=len(names)) for names in (("a",), ("a", "b")))
+ENOUGH, LOST = Reason.of("text", text="2 nodes are enough"), Reason.of("lost", nodes=A, round=4)
+USED = Reason.of("restarts-used", used=3, allowed=3)
+
+
+def because(kind: str, /, **values: Any) -> Reason:
+    return Reason.of(kind, **values)
+
+
+EXAMPLES = [
+    (A, "node a"),
+    (because("nodes", names=("a", "b", "c", "d"), count=7), "nodes a, b, c, d and 3 more"),
+    (because("running", round=4, ranks=1, is_spare=False), "round 4 runs 1 rank"),
+    (because("running", round=4, ranks=2, is_spare=True), "round 4 runs 2 ranks; this node is a spare"),
+    (because("spare", round=4), "round 4 runs without this node, which is a spare"),
+    (because("sealed", round=4, why=ENOUGH), "round 4: 2 nodes are enough"),
+    (because("all-succeeded"), "all workers succeeded"),
+    (because("gone", nodes=A), "node a gone: no process listens there any more"),
+    (LOST, "node a lost in round 4"),
+    (because("isolated", nodes=AB, for_s=10.0, round=0), "nodes a, b cut off: store reachable, but no peer for 10 s"),
+    (
+        because("leader-isolated", node="a", reached=1, others=4, round=4),
+        "a leads, but reaches only 1 of 4 other nodes in round 4",
+    ),
+    (because("leader-leaves"), "this node leaves, and another one takes over"),
+    (because("failed", nodes=AB, round=4), "a worker failed on nodes a, b in round 4"),
+    (because("failed-while-leaving", leaving=A, why=LOST), "node a leaving, and node a lost in round 4"),
+    (because("leaving", nodes=A, round=4), "node a leaving in round 4"),
+    (because("gathering-departures", round=4), "waiting for more nodes to leave round 4"),
+    (because("stopping", round=4, why=LOST, nodes=A), "stopping round 4 (node a lost in round 4): waiting for node a"),
+    (because("not-stopped", nodes=A, round=4), "node a did not stop round 4 in time"),
+    (because("not-stopped-here", round=4), "this node did not stop round 4 in time"),
+    (
+        because("round-awaits-return", nodes=A, round=4),
+        "waiting for node a to register again after a store outage in round 4",
+    ),
+    (
+        because("next-round-awaits-return", nodes=A),
+        "waiting for node a to register again after a store outage before the next round",
+    ),
+    (
+        because("next-round-awaits-unaware", nodes=A),
+        "waiting before the next round: node a lost the membership while connected, and workers may still run there",
+    ),
+    (
+        because("stop-awaits-unaware", nodes=A),
+        "waiting before the job is stopped: node a lost the membership while connected, and workers may "
+        "still run there",
+    ),
+    (
+        because("stop-awaits-held", nodes=A),
+        "waiting before the job is stopped: after a store outage, workers may run without a membership on node a",
+    ),
+    (because("growing", round=4, size=ENOUGH), "growing after round 4: 2 nodes are enough"),
+    (because("could-grow", size=ENOUGH), "could grow: 2 nodes are enough"),
+    (because("could-grow-at-checkpoint", size=ENOUGH), "could grow at the next checkpoint: 2 nodes are enough"),
+    (because("awaiting-nodes", size=ENOUGH), "waiting for nodes: 2 nodes are enough"),
+    (because("awaiting-more-nodes", why=ENOUGH), "waiting for more nodes: 2 nodes are enough"),
+    (
+        because("awaiting-return", size=ENOUGH).add(because("stop-ends-job"), because("giving-up", in_s=30)),
+        "waiting for nodes to return: 2 nodes are enough; meshctl stop ends the job; giving up in 30 s",
+    ),
+    (because("stop-ends-job"), "meshctl stop ends the job"),
+    (because("giving-up", in_s=30), "giving up in 30 s"),
+    (because("nodes-lost", nodes=AB), "lost: nodes a, b"),
+    (because("nodes-left", nodes=A), "left: node a"),
+    (because("no-world", size=ENOUGH), "no valid job size: 2 nodes are enough"),
+    (because("too-few-joined", within_s=60.0, size=ENOUGH), "too few nodes joined within 60 s: 2 nodes are enough"),
+    (because("too-few-returned", within_s=60.0, size=ENOUGH), "too few nodes returned within 60 s: 2 nodes are enough"),
+    (because("target-nodes", joined=2, target=4), "2 of 4 target nodes have joined"),
+    (because("target-nodes-after", after_s=60.0, why=ENOUGH), "after 60 s 2 nodes are enough"),
+    (because("no-node-joined", for_s=30.0), "no node has joined for 30 s"),
+    (because("late", round=4), "joined after round 4 had started"),
+    (because("spare-leaves"), "leaving"),
+    (
+        because("quarantined", cause="losses", times=3, window_s=1800.0, duration_s=60.0),
+        "lost 3 times within 1800 s, quarantined for 60 s",
+    ),
+    (
+        because("quarantined", cause="blame", times=1, window_s=1800.0, duration_s=60.0),
+        "its workers blamed it once within 1800 s, quarantined for 60 s",
+    ),
+    (because("node-quarantined", node="a", why=LOST), "a: node a lost in round 4"),
+    (because("checking-cause", round=4), "round 4 failed; checking whether a lost node is the cause"),
+    (because("backoff", round=4, before=2), "round 4 was short, like 2 before it: pausing"),
+    (
+        because("worker-failed", node="a", round=4, use=USED),
+        "a worker failed on a in round 4, 3 of 3 restarts used",
+    ),
+    (USED, "3 of 3 restarts used"),
+    (because("restarts-used", used=0, allowed=0), "no restarts allowed"),
+    (because("restart-useless", why=because("text", text="no data")), "a restart would not help: no data"),
+    (because("restart-declined", nodes=A), "node a does not restart workers"),
+    (
+        because("same-failure", rank=5, failure_class="memory: E", times=3),
+        "rank 5 (memory: E) failed in the same way 3 times in a row",
+    ),
+    (because("stuck", rounds=3, step=1200), "no progress: 3 rounds in a row did not get beyond step 1200"),
+    (
+        because("short-rounds", rounds=10, least_s=5.0, is_futile=False),
+        "no progress: 10 rounds in a row lasted less than 5 s",
+    ),
+    (
+        because("short-rounds", rounds=10, least_s=5.0, is_futile=True),
+        "no progress: 10 rounds in a row lasted less than 5 s, or ended with the loss of a node that is lost "
+        "repeatedly",
+    ),
+    (because("all-drained"), "every node is drained"),
+    (because("stop-requested", by=""), "stopped on request"),
+    (because("stop-requested", by="ann"), "stopped at the request of ann"),
+    (because("store-host-leaves", node="a"), "node a serves the job's store and leaves"),
+    (
+        because("store-host-leaves-because", node="a", why=because("agent/signal", signal="SIGTERM")),
+        "node a serves the job's store and leaves: stopped by SIGTERM",
+    ),
+    (because("not-drained", target="a", drained=()), "a is not drained; drained: none"),
+    (because("has-leader", node="a"), "this job already has a leader, on node a"),
+    (because("unknown-request", request="dance"), "meshrun does not know the request 'dance'"),
+    (because("not-a-node"), "a node to drain must be given by its name or its member id"),
+    (
+        because("store-host-not-drained", node="a"),
+        "a serves the job's store, which ends with it: meshctl stop ends the job",
+    ),
+    (
+        because("ambiguous-node", node="a", member_ids=("1", "2")),
+        "2 nodes are called a: give a member id, 1 or 2",
+    ),
+    (
+        because("join-timeout", run="exp", within_s=60.0, why=because("store-silent")),
+        "could not join run exp within 60 s: the store does not answer",
+    ),
+    (
+        because("not-joined", run="none", why=because("store-silent")),
+        "could not join this run: the store does not answer",
+    ),
+    (because("nothing-tried"), "no request to the store has been answered"),
+    (because("store-error", error="it is full"), "it is full"),
+    (because("store-silent"), "the store does not answer"),
+    (
+        because("finished-job-remains", why=LOST),
+        "agents of the finished job are still running (node a lost in round 4)",
+    ),
+    (
+        because("awaiting-finished-job", why=because("attempt", attempt=2)),
+        "waiting for the agents of the finished job to exit: attempt 2",
+    ),
+    (because("attempt", attempt=2), "attempt 2"),
+    (because("earlier-attempt", attempt=2, run="exp", theirs=3), "this is attempt 2, run exp is at attempt 3"),
+    (because("not-a-job-key", key="/k"), "the value of /k is not a job key, so it was not written by meshrun"),
+    (because("unreadable", error="/k cannot be read"), "/k cannot be read"),
+    (
+        because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
+        "run exp is one of meshrun 0.2, node a has meshrun 0.1",
+    ),
+    (
+        because("already-ended", run="exp", why=because("all-succeeded")),
+        "run exp has already ended: all workers succeeded",
+    ),
+    (
+        because("already-ended-otherwise", run="exp", why=because("all-succeeded")),
+        "run exp has already ended: all workers succeeded; it was started with other arguments for the script",
+    ),
+    (because("drained", node="a"), "node a was drained"),
+    (because("drained-from-run", node="a", run="exp"), "node a is drained from run exp"),
+    (
+        because("other-arguments", run="exp"),
+        "run exp was started with other arguments for the script; this node keeps its own",
+    ),
+    (
+        because("other-secret", run="exp", has_secret=True),
+        "run exp has a job secret, and this agent has none",
+    ),
+    (
+        because("other-options", run="exp", is_served=False).add(
+            because("option-differs", option="--mesh", theirs="dp=2", ours="dp=*"),
+            because("option-not-here", option="--grow", theirs="never"),
+            because("option-only-here", option="--unit", ours="4"),
+        ),
+        "run exp has other options than this agent; --mesh is dp=2 there and dp=* here; "
+        "--grow is never there and not given here; --unit is not given there and 4 here",
+    ),
+    (because("option-differs", option="--mesh", theirs="dp=2", ours="dp=*"), "--mesh is dp=2 there and dp=* here"),
+    (because("option-not-here", option="--grow", theirs="never"), "--grow is never there and not given here"),
+    (because("option-only-here", option="--unit", ours="4"), "--unit is not given there and 4 here"),
+    (
+        because("other-command", run="exp", is_served=True),
+        "this agent runs another command than the first node of run exp",
+    ),
+    (
+        because("membership-lost", why=because("lease-expired")),
+        "lost the membership: the lease could not be renewed in time; joining again",
+    ),
+    (because("lease-expired"), "the lease could not be renewed in time"),
+    (because("view-expired"), "the store could not be read for too long"),
+    (because("lease-ended"), "the lease has ended"),
+    (because("lease-ended-early"), "the store ended the lease early"),
+    (because("no-member"), "no longer a member"),
+    (because("removed"), "this node was removed from the job"),
+    (
+        because("job-removed", run="exp"),
+        "run exp was removed from the store, or another job was started under its name",
+    ),
+    (
+        because("round-lost", round=4),
+        "round 4 is no longer in the store: its keys were deleted, or the store was restored",
+    ),
+    (because("job-ended-meanwhile"), "the job ended during the store outage"),
+    (because("round-lost-meanwhile"), "the store lost the job's round during the outage"),
+    (because("others-continued-meanwhile"), "the other nodes continued without this one during the store outage"),
+    (
+        because("place-taken-meanwhile"),
+        "another node took this one's place, or another job this one's, during the store outage",
+    ),
+    (
+        because("registered-again"),
+        "the store is back: this node registered again, and the round continues",
+    ),
+    (
+        because("takeover-put-off", round=4, limit_s=605.0),
+        "round 4 has no leader, and this node does not belong to it: other nodes take over once none of its nodes was "
+        "seen for 605 s; if all of them are surely dead, meshctl takeover does it now",
+    ),
+    (
+        because("leader-unreachable", node="a", address="10.0.0.1:7"),
+        "the leader, a, cannot be reached at 10.0.0.1:7: while that port is closed to this node, the loss of this node "
+        "is noticed only when its lease ends, and a store outage stops its workers",
+    ),
+    (because("foreign-member", key="/k", member_id="m"), "/k has the record of another member, m; it is ignored"),
+    (because("record-ignored", error="/k is not JSON"), "/k is not JSON; it is ignored"),
+    (
+        because("decision-unreadable"),
+        "the last decision cannot be read: no decisions are made until its key is removed",
+    ),
+    (
+        because("store-away", round=4),
+        "the store does not answer; workers continue while no node of round 4 reaches it",
+    ),
+    (because("store-ended", node=""), "the store has ended, and the job with it"),
+    (because("store-ended", node="a"), "the store, which a served, has ended, and the job with it"),
+    (
+        because("store-host-stays", up_to_s=10.0),
+        "staying up to 10 s, since other nodes use this node's store",
+    ),
+    (because("node-succeeded"), "all workers of this node succeeded"),
+    (because("succeeded-without-store"), "all workers of this node succeeded, and the store is gone"),
+    (
+        because("ending-without-store"),
+        "ending with success: all workers of this node succeeded, and the store did not return",
+    ),
+    (
+        because("ending-unless-store-returns", in_s=10.0),
+        "all workers of this node succeeded: ending with success in 10 s unless the store returns",
+    ),
+    (because("store-replaced"), "the store was restored or replaced"),
+    (
+        because("store-went-back", why=because("revision-went-back", revision=3, was=9)),
+        "the store was restored to an earlier state, or replaced by another: it is at revision 3, and was at "
+        "revision 9",
+    ),
+    (because("revision-went-back", revision=3, was=9), "it is at revision 3, and was at revision 9"),
+    (because("key-went-back", key="/k", revision=3, was=9), "it has /k as of revision 3, and had it as of revision 9"),
+    (
+        because("round-went-back", round=3, is_stopped=False, had_round=4, was_stopped=True),
+        "it has round 3 running, and had round 4 stopped",
+    ),
+    (because("store-failing", error="it is full", hint=""), "it is full"),
+    (because("store-failing", error="it is full", hint="disarm it"), "it is full (disarm it)"),
+    (because("store-answers-again"), "the store answers again"),
+    (
+        because("store-slow", write_s=2.44),
+        "writes to the store take 2.4 s, and joining and restarts need several of them",
+    ),
+    (because("longer-lease-waits", lease_ttl_s=15.0), "if nodes lose their membership, set --lease-ttl 15"),
+    (because("store-fast-again"), "writes to the store are fast again"),
+    (because("plan-put-off", error="out of memory"), "the next round cannot be planned yet: out of memory"),
+    (because("text", text="as it is"), "as it is"),
+    # The launcher's.
+    (because("agent/signal", signal="SIGINT"), "stopped by SIGINT"),
+    (because("agent/preemption-signal", signal="SIGUSR1"), "SIGUSR1 announces a preemption"),
+    (because("agent/slurm-end", signal="SIGUSR1"), "SIGUSR1 announces the end of the Slurm job"),
+    (because("agent/preemption-file", path="/f"), "/f announces a preemption"),
+    (because("agent/notice", source="AWS", notice="announces an interruption"), "AWS announces an interruption"),
+    (because("agent/supervisor-lost", error="it was killed"), "it was killed"),
+    (because("agent/fork-server-failed", error="no such module"), "no such module"),
+    (because("agent/gave-up", text=""), "a worker gave up"),
+    (because("agent/gave-up", text="no data"), "no data"),
+    (because("agent/no-program", error="there is no such program"), "there is no such program"),
+    (because("torchrun/ended"), "torchrun has ended"),
+    (because("torchrun/workers-finished"), "the workers of torchrun have finished"),
+    (because("torchrun/told-to-end"), "torchrun was told to end"),
+    (because("torchrun/no-port", error="no port is free"), "no port is free"),
+    (because("placement/size", text="dp=2"), "dp=2"),
+    (because("placement/no-size", text="2 nodes are missing"), "2 nodes are missing"),
+    (because("placement/all-slots", ranks=1), "world of 1 rank: all slots of the only machine"),
+    (because("placement/all-slots", ranks=1024), "world of 1,024 ranks: all slots of the only machine"),
+    (because("placement/not-joined"), "this machine has not joined yet"),
+    (because("placement/joined", nodes=("a", "b"), count=5), "joined: a, b and 3 more"),
+    (because("placement/none-joined"), "no node has joined"),
+    (because("placement/unreadable-node", node="a", error="no JSON"), "a cannot take part: no JSON"),
+    (
+        because("placement/loopback-address", node="a", address="127.0.0.1"),
+        "a publishes the address 127.0.0.1, which is the loopback of every machine: give it --local-addr",
+    ),
+    (because("placement/unusable-node", text="a has no rank"), "a has no rank"),
+    (because("placement/spare", text="2 are enough"), "2 are enough"),
+    (because("placement/duplicate-name", name="a", count=2), "2 nodes have the name a: give each its own --node-name"),
+    (
+        because("placement/previous-unreadable", error="no JSON"),
+        "the assignments of the previous round cannot be read, so no rank keeps its place: no JSON",
+    ),
+    (because("placement/plan", text="as before"), "as before"),
+    (because("placement/remark", text="leaf l1 is torn"), "leaf l1 is torn"),
+    (because("placement/impossible", error="no such level"), "no such level"),
+]
+
+
+@pytest.mark.parametrize(("reason", "sentence"), EXAMPLES, ids=lambda value: getattr(value, "kind", None))
+def test_people_read(reason: Reason, sentence: str) -> None:
+    assert describe_any(reason) == sentence
+
+
+def test_every_sentence_is_shown_here() -> None:
+    assert {reason.kind for reason, _ in EXAMPLES} == set(TABLES)
+
+
+# --- what is made
+
+
+def list_made(folder: str) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Where a reason is made, its kind, and the names of its values."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            owner = node.func.value
+            if node.func.attr == "of" and isinstance(owner, ast.Name) and owner.id == "Reason":
+                (kind,) = node.args
+                assert isinstance(kind, ast.Constant), f"{path}:{node.lineno}: the kind must be a literal"
+                names = frozenset(keyword.arg or "**" for keyword in node.keywords)
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", kind.value, names
+
+
+def list_names(sentence: sentences.Sentence) -> frozenset[str]:
+    """The values that a sentence has."""
+    if callable(sentence):
+        return frozenset(inspect.signature(sentence).parameters)
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(sentence) if name)
+
+
+MADE = [*list_made("rendezvous"), *list_made("launcher")]
+
+
+@pytest.mark.parametrize(("place", "kind", "names"), MADE, ids=lambda value: value if isinstance(value, str) else None)
+def test_a_reason_has_the_values_of_its_sentence(place: str, kind: str, names: frozenset[str]) -> None:
+    assert kind in TABLES, place
+    assert names == list_names(TABLES[kind]), place
+
+
+def test_no_sentence_is_for_a_reason_that_is_never_made() -> None:
+    assert {kind for _, kind, _ in MADE} == set(TABLES)
+    assert set(HINTS) <= set(SENTENCES)
+
+
+def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
+    assert not [place for place, kind, _ in list_made("rendezvous") if kind not in SENTENCES]
+    assert all("/" in kind for kind in launcher_sentences.SENTENCES)
+
+
+# --- hints, and reasons of others
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        (
+            because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
+            "install meshrun 0.2 on every node, or use another --rdzv-id",
+        ),
+        (
+            because("other-command", run="exp", is_served=False),
+            "give all nodes of a run the same program and options, and another run another --rdzv-id",
+        ),
+        (
+            because("other-options", run="exp", is_served=True),
+            "give all nodes of a run the same program and options, and another run a port of its own",
+        ),
+        (
+            because("other-secret", run="exp", has_secret=True),
+            "give all nodes of a run the same job secret",
+        ),
+        (
+            because("already-ended-otherwise", run="exp", why=LOST),
+            "give a new run another --rdzv-id, or begin this one anew with --on-finished rerun",
+        ),
+        (
+            because("store-went-back", why=LOST),
+            "once all agents of the run have ended, start them again; next time stop them before a restore",
+        ),
+        (LOST, ""),
+    ],
+)
+def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
+    assert give_hint(reason) == hint
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (because("from-tomorrow", node="a", limit_s=2.5), "from-tomorrow node=a limit_s=2.5"),
+        (because("lost", node="a"), "lost node=a"),
+        (because("no-node-joined", for_s="soon"), "no-node-joined for_s=soon"),
+        (because("quarantined", cause="x", times=1), "quarantined cause=x times=1"),
+        (because("nodes", names=3, count="x"), "nodes names=3 count=x"),
+        (because("other-version", run="x"), "other-version run=x"),
+        (LOST.add(because("x")), "node a lost in round 4; x"),
+    ],
+)  # fmt: skip
+def test_what_another_program_wrote_is_shown_as_it_is(reason: Reason, shown: str) -> None:
+    assert describe(reason) == shown
+    assert give_hint(reason) == ""
