@@ -13,7 +13,7 @@ from msgspec.structs import FieldInfo, fields
 
 from docs.fields import read_fields
 from launcher.observe import run_events
-from launcher.observe.run_events import SCHEMA, AnyRunEvent, RunEvent
+from launcher.observe.run_events import SCHEMA, RunEvent
 
 HEAD = f"""\
 # Events
@@ -66,7 +66,7 @@ def write_type(field: FieldInfo) -> str:
 
 def page() -> str:
     """The whole page."""
-    kinds: tuple[type[RunEvent], ...] = AnyRunEvent.__args__
+    kinds = RunEvent.__subclasses__()
     assert {kind.__module__ for kind in kinds} == {run_events.__name__}
     return HEAD + "".join(describe(kind) for kind in kinds)
 

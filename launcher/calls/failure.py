@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from launcher.logs.reports import report
-from launcher.model.errors import LauncherError
+from launcher.model.errors import LauncherError, TemporaryError, UsageError
 from launcher.supervisor.messages import find_signal_name
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
 if TYPE_CHECKING:
+    from launcher.logs.reports.outcome import RunOutcome
     from launcher.logs.reports.report import WorkerFailure
 
-# Python's line between an exception and the one that it caused.
-_CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
 _MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
+_ERRORS: dict[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 
 
 class WorkerFailed(LauncherError):
@@ -54,17 +52,8 @@ class WorkerFailed(LauncherError):
 def _describe_failure(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
         return f"was ended by {find_signal_name(failure.exit_code)}"
-    said = failure.sentence or _find_exception_line(failure.message or "")
+    said = failure.sentence or failure.exception
     return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
-
-
-def _find_exception_line(traceback: str) -> str:
-    """Return the line that names the exception: the first one after the last frame of the last of a chain."""
-    lines = _CHAINED.split(traceback.strip())[-1].split("\n")
-    if lines[0].strip().startswith("+ Exception Group"):  # its content is drawn below it, indented
-        lines = [line[4:] for line in takewhile(lambda line: line.startswith("  | "), lines[1:])] or lines
-    frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
-    return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
 
 
 def add_hint(error: MeshrunError) -> MeshrunError:
@@ -76,6 +65,17 @@ def add_hint(error: MeshrunError) -> MeshrunError:
         else:
             error.args = (f"{error}\n{note}",)
     return error
+
+
+def require_success(
+    title: str, end: RunOutcome, failures: tuple[WorkerFailure, ...], cause: BaseException | None = None
+) -> None:
+    """Raise the error of a job that did not succeed. `failures`: as they are to be reported; `cause`: of the first."""
+    if end.exit_code == 0:
+        return
+    if not failures:
+        raise _ERRORS.get(end.exit_code, LauncherError)(end.reason, end.hint)
+    raise WorkerFailed(title, failures, end.reason, end.is_order_known) from cause
 
 
 # The name that users import: shorter in a traceback, and the one by which pickle imports it.

@@ -21,15 +21,15 @@ from msgspec.structs import replace
 
 from launcher import cli
 from launcher.calls import payload, process
-from launcher.calls.failure import WorkerFailed, add_hint
+from launcher.calls.failure import add_hint, require_success
 from launcher.config import files
 from launcher.config.options.readers import Option
 from launcher.config.options.table import BY_NAME, ROWS, SETTING_BY_NAME
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
-from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint, suggest
+from launcher.model.errors import LauncherError, UsageError, find_shortage_hint, suggest
 from launcher.worker import SOCKET_VARIABLE
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
+from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
@@ -44,7 +44,6 @@ mapping for pairs; None for not set."""
 
 _ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SCRIPT_MODES = ("module", "no-python", "run-path", "legacy-local-rank")
-_ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 # The options for log files. If none is set, the job's log directory is only this call's.
 _LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters")
 
@@ -94,13 +93,7 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     TemporaryError if the world was not formed in time; LauncherError for any other end. An interruption of the wait,
     such as KeyboardInterrupt or a SIGTERM, stops all workers first.
     """
-    if payload.is_importing():
-        raise add_hint(
-            UsageError(
-                "launch was called while a worker imports the script that it is called in",
-                'put the call below `if __name__ == "__main__":`, where only the first process gets to',
-            )
-        )
+    refuse_while_importing("launch")
     if "nproc_per_node" in options and nproc is not None:
         raise UsageError("nproc and nproc_per_node are the same option")
     try:
@@ -117,6 +110,17 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def refuse_while_importing(name: str) -> None:
+    """Raise UsageError in a worker that imports its caller's script. `name`: of the function that was called."""
+    if payload.is_importing():
+        raise add_hint(
+            UsageError(
+                f"{name} was called while a worker imports the script that it is called in",
+                'put the call below `if __name__ == "__main__":`, which a worker does not run',
+            )
+        )
 
 
 def _launch(
@@ -155,15 +159,11 @@ def _launch(
     if end is None:
         raise LauncherError(f"the launcher of {title} ended with exit code {exit_code}; stderr may say why")
     # Not the exit code from the wait: a caller's own handler of SIGCHLD may have reaped the process.
-    if end.exit_code == 0:
-        return {rank: call.read_result(end.round, rank) if callable(fn) else None for rank in end.ranks}
-    if not end.failures:
-        raise _ERRORS.get(end.exit_code, LauncherError)(end.reason, end.hint)
     failures = end.failures
     if is_private:  # their files are about to be removed
         failures = tuple(replace(failure, error_file=None) for failure in failures)
-    cause = call.read_exception(end.round, failures[0].rank)
-    raise WorkerFailed(title, failures, end.reason, end.is_order_known) from cause
+    require_success(title, end, failures, call.read_exception(end.round, failures[0].rank) if failures else None)
+    return {rank: call.read_result(end.round, rank) if callable(fn) else None for rank in end.ranks}
 
 
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -246,7 +246,7 @@ def _find_option(keyword: str) -> Option:
         raise UsageError(
             f"launch has no option {keyword}",
             suggest(name, keywords)
-            or "options are those of the command; what the function takes by name goes into functools.partial",
+            or "use an option of the command; pass keyword arguments of the function by functools.partial",
         )
     return option
 

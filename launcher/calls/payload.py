@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import io
 import multiprocessing
 import os
 import pickle
@@ -58,8 +57,8 @@ class FunctionCall:
                 return pickle.load(file)
         except FileNotFoundError:
             raise LauncherError(
-                f"rank {rank} ended with exit code 0 and never returned from its function",
-                "os._exit, or a program that took its place, leaves no result",
+                f"rank {rank} ended with exit code 0, but its function did not return",
+                "return from the function: os._exit or exec leaves no result",
             ) from None
         except _PICKLE_ERRORS as error:
             raise LauncherError(f"the result of rank {rank} cannot be loaded: {format_error(error)}") from error
@@ -128,7 +127,7 @@ class FunctionCall:
         except OSError as error:
             raise LauncherError(
                 f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
-                find_shortage_hint(error.errno) or "TMPDIR names another place",
+                find_shortage_hint(error.errno) or "set TMPDIR to a directory that can be written",
             ) from error
         except _PICKLE_ERRORS as error:
             raise LauncherError(
@@ -220,35 +219,18 @@ class CallPickler:
         dump_by_value(thing, file, pickle.HIGHEST_PROTOCOL)
 
     def dump_call(self, function: object, args: Sequence[object], file: IO[bytes]) -> None:
-        """Raises UsageError, naming what cannot be pickled."""
+        """Write a call. Raises UsageError if it cannot be pickled."""
         try:
             self.dump((function, tuple(args)), file)
         except OSError:
             raise
         except Exception as error:
-            what, reason = self._find_culprit(function, args) or (f"the call of {format_name(function)}", error)
-            reason.__context__ = None  # the same, when all were tried at once
-            hint = "pass what workers need to make it, and make it there"
+            hint = "pass values from which a worker can make the object"
             if _load_cloudpickle() is None:
-                hint = "pip install cloudpickle: with it functions without a module travel, too"
-            raise UsageError(f"{what} cannot be handed to workers: {format_error(reason)}", hint) from reason
-
-    def _find_culprit(self, function: object, args: Sequence[object]) -> tuple[str, Exception] | None:
-        """Return the part of a call that cannot be pickled, and why."""
-        parts = {f"argument {number}, a {format_type(arg)},": arg for number, arg in enumerate(args, 1)}
-        for name, thing in {f"the function {format_name(function)}": function, **parts}.items():
-            try:
-                self.dump(thing, _NullFile())
-            except Exception as error:  # noqa: PERF203 - each is tried separately
-                return name, error
-        return None
-
-
-class _NullFile(io.BytesIO):
-    """Accepts all data and keeps none."""
-
-    def write(self, data: Any) -> int:
-        return memoryview(data).nbytes
+                hint = "run pip install cloudpickle: it can send functions that no module defines"
+            raise UsageError(
+                f"the call of {format_name(function)} cannot be sent: {format_error(error)}", hint
+            ) from error
 
 
 class _NoMainPickler(pickle.Pickler):

@@ -35,21 +35,36 @@ class EventBuffer:
         for text_max in (4000, 400):
             if len(line) > LINE_MAX:
                 line = encode_event(_shorten(event, text_max)).decode()
+        self.add(line)
+
+    @property
+    def newest(self) -> str:
+        """The last line, "" if there is none."""
+        return self._lines[-1] if self._lines else ""
+
+    def skip(self, count: int) -> None:
+        """Have the next line's number higher by `count`: lines that are missing. What is kept goes."""
+        self._first += len(self._lines) + count
+        self._lines.clear()
+        self._size = 0
+
+    def add(self, line: str) -> None:
+        """Add an event's line."""
         self._lines.append(line)
         self._size += len(line)
         while len(self._lines) > self._events_max or (self._size > self._bytes_max and len(self._lines) > 1):
             self._size -= len(self._lines.popleft())
             self._first += 1
 
-    def read(self, after: int) -> EventPage:
+    def read(self, after: int, bytes_max: int = PAGE_BYTES_MAX) -> EventPage:
         """Return the events after number `after`, as many as fit in a page."""
-        start = max(after + 1, self._first)
         end = self._first + len(self._lines)
+        start = min(max(after + 1, self._first), end)
         lines: list[str] = []
         size = 0
         for number in range(start, end):
             line = self._lines[number - self._first]
-            if lines and size + len(line) > PAGE_BYTES_MAX:
+            if lines and size + len(line) > bytes_max:
                 break
             lines.append(line)
             size += len(line)

@@ -119,8 +119,8 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
     if len(jobs) > 1:
         there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (" of that id", "name a pid")
-        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine: {hint}", f"there: {there}")
+        of_run, what = ("", "a run or an agent's pid") if run_id is None else (" of that id", "a pid")
+        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
     return jobs[0][0] if jobs else None
 
 
@@ -215,22 +215,12 @@ def _require_version(agent: LocalAgent) -> None:
 
 def exchange(name: str, question: Question, limit_s: float) -> bytes:
     """Send a question to the socket of this name; return the line that it answers within the limit. Raises OSError."""
-    deadline = time.monotonic() + min(LIMIT_MAX_S, limit_s)
-    answer, part = bytearray(), b"?"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.settimeout(min(LIMIT_MAX_S, limit_s))
-        end.connect(f"\0{name}")
-        if read_user(end) != read_name(name)[0]:
-            raise PermissionError(1, "it is another user's")
-        end.sendall(msgspec.json.encode(question) + b"\n")
-        while part and not part.endswith(b"\n") and len(answer) < ANSWER_MAX:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:  # root asks other users' processes too, and each byte may take its time
-                raise TimeoutError
-            end.settimeout(left_s)
-            part = end.recv(_RECEIVED_MAX)
-            answer += part
-    return bytes(answer)
+    answers, late = _ask_all([name], question, min(LIMIT_MAX_S, limit_s), ANSWER_MAX)
+    if name not in answers:
+        raise PermissionError(1, "the socket is another user's")
+    if name in late:  # root asks other users' processes too, and each byte may take its time
+        raise TimeoutError
+    return answers[name]
 
 
 def read_user(end: socket.socket) -> int:

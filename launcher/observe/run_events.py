@@ -173,24 +173,6 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     reason_kind: str = ""
 
 
-AnyRunEvent = (
-    AgentStarted
-    | WaitChanged
-    | RoundStarted
-    | WorkerStarted
-    | WorkerEnded
-    | FailureFound
-    | CheckpointReported
-    | HangReported
-    | RemarkMade
-    | NoticeRead
-    | NodesRequested
-    | RoundStopping
-    | RoundEnded
-    | AgentEnded
-)
-
-
 def encode_event(event: RunEvent) -> bytes:
     """Encode an event as a line of JSON, without the newline."""
     fields: dict[str, Any] = msgspec.to_builtins(event)

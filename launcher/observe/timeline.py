@@ -94,14 +94,9 @@ class RunTimeline:
                     self.before.add(old, event.at)
                 self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event)]
             case run_events.WorkerStarted():
-                self.workers[event.local_rank] = WorkerRecord(
-                    rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at
-                )
+                self.workers[event.local_rank] = _begin_worker(event)
             case run_events.WorkerEnded():
-                never_ran = WorkerRecord(
-                    rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at
-                )
-                worker = self.workers.setdefault(event.local_rank, never_ran)
+                worker = self.workers.setdefault(event.local_rank, _begin_worker(event))
                 worker.state, worker.ended_at, worker.exit_code = event.outcome, event.at, event.exit_code
                 worker.sentence = event.sentence
             case run_events.WaitChanged():
@@ -140,3 +135,7 @@ def _begin_round(event: run_events.RoundStarted) -> RoundSummary:
         waited_s=event.waited_s,
         mesh=event.mesh,
     )
+
+
+def _begin_worker(event: run_events.WorkerStarted | run_events.WorkerEnded) -> WorkerRecord:
+    return WorkerRecord(rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at)

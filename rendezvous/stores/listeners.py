@@ -62,8 +62,11 @@ class PortTaken(StoreError):
     """Another process listens on the port, or did at that moment."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; 0 is any port. Raises PortTaken, StoreError for what a retry cannot fix."""
+def listen(host: str, port: int, what: str = "the store") -> socket.socket:
+    """Return a socket that listens there; 0 is any port. Raises PortTaken, StoreError for what a retry cannot fix.
+
+    `what`: will listen, for the sentence.
+    """
     import socket
 
     sock = None
@@ -76,7 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if sock is not None:
             sock.close()
-        prefix = f"the store cannot listen on {join_address(host, port)}"
+        prefix = f"{what} cannot listen on {join_address(host, port)}"
         if error.errno != errno.EADDRINUSE:
             raise StoreError(f"{prefix}: {error.strerror or error}") from error
         holder = find_foreign_listener(port)

@@ -65,14 +65,14 @@ def test_without_ray_its_extra_is_named() -> None:
     done = run_with("None")
     assert done.returncode == 2
     assert "Ray cannot be imported: " in done.stderr
-    assert "hint: pip install 'meshrun[ray]'" in done.stderr
+    assert "hint: run pip install 'meshrun[ray]'" in done.stderr
 
 
 @pytest.mark.parametrize("version", ["2.50.1", "1.13.0", ""])
 def test_an_old_ray_is_refused_in_a_sentence(version: str) -> None:
     done = run_with(f"types.SimpleNamespace(__version__={version!r})")
     assert done.returncode == 2
-    assert f"needs Ray 2.51 or newer, and {version or 'one without a version'} is installed" in done.stderr
+    assert f"needs Ray 2.51 or newer, but {version or 'an unknown version'} is installed" in done.stderr
 
 
 def test_the_agent_imports_nothing_of_hosts() -> None:

@@ -130,8 +130,8 @@ def test_what_was_typed_at_a_prompt_travels_by_value(tmp_path: Path, words: tupl
 def test_without_cloudpickle_a_prompt_is_told_what_is_missing(tmp_path: Path, without_cloudpickle: str) -> None:
     with Caller(tmp_path, "-i", "-q", stdin=TYPED, path=without_cloudpickle) as caller:
         _, _, stderr = caller.ended()
-    assert "UsageError: the function make cannot be handed to workers" in stderr
-    assert "hint: pip install cloudpickle" in stderr
+    assert "UsageError: the call of make cannot be sent" in stderr
+    assert "hint: run pip install cloudpickle" in stderr
     assert "meshrun: 2 workers" not in stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.model.errors import UsageError
-from launcher.observe.metrics import requirements
+from launcher.observe.metrics import exporter
 from launcher.observe.metrics.exporter import MetricsExporter
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.metrics.textfile import MetricsFile
@@ -132,7 +132,7 @@ def test_an_exporter_that_ends_before_it_begins_frees_its_port() -> None:
 def test_a_directory_that_is_not_there_is_an_error_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="there is no directory"):
+    with pytest.raises(UsageError, match="does not exist"):
         MetricsExporter(None, str(tmp_path / "none" / "meshrun.prom"))
     with pytest.raises(UsageError, match="is a directory"):
         MetricsExporter(None, str(tmp_path))
@@ -142,7 +142,7 @@ def test_a_directory_that_is_not_there_is_an_error_of_the_users(
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda _: None)
+    monkeypatch.setattr(exporter, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as refused:
         MetricsExporter(("127.0.0.1", 0), None)
-    assert refused.value.hint == "pip install 'meshrun[metrics]'"
+    assert refused.value.hint == "run pip install 'meshrun[metrics]'"

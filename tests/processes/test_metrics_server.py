@@ -15,10 +15,11 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from launcher.model.errors import UsageError
+from launcher.observe import http_server
+from launcher.observe.http_server import HEAD_MAX, HttpServer, open_listener
 from launcher.observe.metrics import server as server_module
 from launcher.observe.metrics.report_cache import ReportCache
-from launcher.observe.metrics.requirements import open_listener
-from launcher.observe.metrics.server import CONNECTIONS_MAX, HEAD_MAX, MetricsServer
+from launcher.observe.metrics.server import CONNECTIONS_MAX, make_metrics_server
 from tests.support.reports import FixedSource, begin, make_report
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -32,8 +33,8 @@ def source() -> FixedSource:
 
 
 @pytest.fixture
-def server(source: FixedSource) -> Iterator[MetricsServer]:
-    server = begin(MetricsServer(open_listener("127.0.0.1", 0), ReportCache(source)))
+def server(source: FixedSource) -> Iterator[HttpServer]:
+    server = begin(make_metrics_server(open_listener("127.0.0.1", 0, "--metrics-port"), ReportCache(source)))
     yield server
     server.close()
     wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics")])
@@ -54,7 +55,7 @@ def get(port: int, path: str) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
-def test_a_page_of_metrics_is_complete_and_typed(server: MetricsServer) -> None:
+def test_a_page_of_metrics_is_complete_and_typed(server: HttpServer) -> None:
     answer = exchange(server.port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: n0\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"Content-Type: text/plain; version=0.0.4" in head
@@ -66,33 +67,33 @@ def test_a_page_of_metrics_is_complete_and_typed(server: MetricsServer) -> None:
     ("state", "waiting", "status", "sentence"),
     [
         ("running", "", 200, "round 2 runs here, with 2 of 4 ranks"),
-        ("spare", "", 200, "this node stands by as a spare"),
+        ("spare", "", 200, "this node is a spare"),
         ("waiting", "1 of at least 2 nodes has joined", 503, "waiting: 1 of at least 2 nodes has joined"),
         ("stopping", "", 503, "stopping"),
     ],
 )
 def test_readiness_says_why(
-    server: MetricsServer, source: FixedSource, state: str, waiting: str, status: int, sentence: str
+    server: HttpServer, source: FixedSource, state: str, waiting: str, status: int, sentence: str
 ) -> None:
     source.answer = make_report(state=state, waiting=waiting)
     assert get(server.port, "/readyz") == (status, f"{sentence}\n")
     assert get(server.port, "/healthz") == (200, "ok\n"), "it lives, whatever it waits for"
 
 
-def test_without_an_answer_of_the_agent_nothing_is_well(server: MetricsServer, source: FixedSource) -> None:
+def test_without_an_answer_of_the_agent_nothing_is_well(server: HttpServer, source: FixedSource) -> None:
     source.answer = "the agent of run exp-41 on this machine has not answered in time"
     for path in ("/metrics", "/healthz", "/readyz"):
         assert get(server.port, path) == (503, f"{source.answer}\n")
 
 
-def test_other_paths_and_methods_are_refused(server: MetricsServer, source: FixedSource) -> None:
+def test_other_paths_and_methods_are_refused(server: HttpServer, source: FixedSource) -> None:
     assert get(server.port, "/")[0] == 404
     assert get(server.port, "/../../etc/passwd")[0] == 404
-    assert exchange(server.port, b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n").split()[1] == b"501"
+    assert exchange(server.port, b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n").split()[1] == b"405"
     assert source.asked == 0
 
 
-def test_many_readers_at_once_are_one_question_to_the_agent(server: MetricsServer, source: FixedSource) -> None:
+def test_many_readers_at_once_are_one_question_to_the_agent(server: HttpServer, source: FixedSource) -> None:
     source.gate.clear()
     with ThreadPoolExecutor(50) as pool:
         answers = [pool.submit(get, server.port, "/metrics") for _ in range(50)]
@@ -103,8 +104,8 @@ def test_many_readers_at_once_are_one_question_to_the_agent(server: MetricsServe
     assert source.asked <= 2, "on a slow machine a second may have gone by"
 
 
-def test_readers_that_hang_hold_nobody_up_for_long(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module._Handler, "head_limit_s", 0.2)
+def test_readers_that_hang_hold_nobody_up_for_long(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_LIMIT_S", 0.2)
     with ExitStack() as stack:
         for index in range(3 * CONNECTIONS_MAX):
             hanging = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), LIMIT_S))
@@ -113,9 +114,9 @@ def test_readers_that_hang_hold_nobody_up_for_long(server: MetricsServer, monkey
 
 
 def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
-    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module._Handler, "head_limit_s", 0.3)
+    monkeypatch.setattr(http_server, "HEAD_LIMIT_S", 0.3)
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
         connection.settimeout(0.05)
 
@@ -133,11 +134,11 @@ def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
 
 def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(server_module._Handler, "send_limit_s", 0.2)
+    monkeypatch.setattr(http_server, "SEND_LIMIT_S", 0.2)
     source.answer = make_report(200)  # more than the kernel buffers
-    listener = open_listener("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0, "--metrics-port")
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = begin(MetricsServer(listener, ReportCache(source)))
+    server = begin(make_metrics_server(listener, ReportCache(source)))
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", server.port))
@@ -146,9 +147,7 @@ def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatc
     server.close()
 
 
-def test_garbage_is_answered_or_cut_off_without_a_word(
-    server: MetricsServer, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_garbage_is_answered_or_cut_off_without_a_word(server: HttpServer, capfd: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(1)
     requests = [
         b"", b"\r\n\r\n", b"\n\n", b"GET\r\n\r\n", b"GET /metrics\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n",
@@ -164,7 +163,7 @@ def test_garbage_is_answered_or_cut_off_without_a_word(
     ]  # fmt: skip
     for request in requests:
         answer = exchange(server.port, request, ends=True)
-        assert answer.startswith(b"HTTP/1.0 200") or b"Accept:" not in request
+        assert answer.startswith(b"HTTP/1.1 200") or b"Accept:" not in request
     with suppress(OSError):  # it is cut off, with what it has sent unread
         assert exchange(server.port, b"x" * (HEAD_MAX + 1)) == b""
     assert get(server.port, "/healthz") == (200, "ok\n")
@@ -175,30 +174,30 @@ def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.Monke
     def refuse(*_: object) -> socket.socket:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
-    with open_listener("127.0.0.1", 0) as first:
+    with open_listener("127.0.0.1", 0, "--metrics-port") as first:
         port = first.getsockname()[1]
-        with pytest.raises(UsageError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: Address already"):
-            open_listener("127.0.0.1", port)
+        with pytest.raises(UsageError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: the port is"):
+            open_listener("127.0.0.1", port, "--metrics-port")
     with pytest.raises(UsageError, match="Cannot assign requested address"):
-        open_listener("192.0.2.1", 0)
+        open_listener("192.0.2.1", 0, "--metrics-port")
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", refuse)
         with pytest.raises(UsageError, match="Address family not supported"):
-            open_listener("127.0.0.1", 0)
-    with pytest.raises(UsageError, match="there is no host of that name"):
-        open_listener("no-such-host.invalid", 0)
+            open_listener("127.0.0.1", 0, "--metrics-port")
+    with pytest.raises(UsageError, match=r"cannot listen on no-such-host\.invalid:0: "):
+        open_listener("no-such-host.invalid", 0, "--metrics-port")
 
 
 def test_a_port_is_free_again_after_a_server(source: FixedSource) -> None:
-    listener = open_listener("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0, "--metrics-port")
     port = listener.getsockname()[1]
-    server = begin(MetricsServer(listener, ReportCache(source)))
+    server = begin(make_metrics_server(listener, ReportCache(source)))
     assert get(port, "/healthz")[0] == 200
     server.close()
-    open_listener("127.0.0.1", port).close()
+    open_listener("127.0.0.1", port, "--metrics-port").close()
 
 
-def test_descriptors_do_not_leak(server: MetricsServer) -> None:
+def test_descriptors_do_not_leak(server: HttpServer) -> None:
     get(server.port, "/healthz")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(40):
@@ -218,13 +217,13 @@ def test_a_report_is_read_anew_after_a_second(source: FixedSource, monkeypatch: 
     assert source.asked == 2
 
 
-def test_a_clock_beyond_all_calendars_costs_no_answer(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_beyond_all_calendars_costs_no_answer(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e12)  # the year 33658
     assert get(server.port, "/healthz") == (200, "ok\n")
     assert get(server.port, "/metrics")[0] == 200
 
 
-def test_without_threads_readers_are_answered_one_after_another(server: MetricsServer) -> None:
+def test_without_threads_readers_are_answered_one_after_another(server: HttpServer) -> None:
     with no_threads():
         for _ in range(2 * CONNECTIONS_MAX):
             assert get(server.port, "/healthz") == (200, "ok\n")

@@ -11,7 +11,7 @@ import pytest
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks import node_requester
+from launcher.observe.sinks import node_requester, teller
 from launcher.observe.sinks.node_demand import SETTLE_S
 from launcher.observe.sinks.node_requester import CHECK_S, NodeRequester
 from tests.support.threads import no_threads
@@ -118,14 +118,14 @@ def test_a_command_that_hangs_holds_nobody_and_is_ended(tmp_path: Path, monkeypa
     run = Run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
     run.pass_time(1000.0)
     wait_until(lambda: bool(run.problems), 20, "what is said of it")
-    assert run.problems[0].endswith("it has not ended within 0.2 s")
+    assert run.problems[0].endswith("it did not end within 0.2 s")
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
     run.requester.close()
 
 
 def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_requester, "END_LIMIT_S", 0.2)
+    monkeypatch.setattr(teller, "END_LIMIT_S", 0.2)
     go = tmp_path / "go"
     os.mkfifo(go)
     run = Run(f'echo "$NODES_WANTED" >> {tmp_path}/told; [ "$NODES_WANTED" = 0 ] || cat {go}')
@@ -134,7 +134,7 @@ def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: p
     run.has_ended = True
     run.requester.close()
     (problem,) = run.problems
-    assert problem.endswith(": it still runs after 0.2 s, and the last figures are not told")
+    assert problem.endswith(": the last event was not sent: it still runs after 0.2 s")
     go.write_text("")
     wait_until(lambda: read(tmp_path) == ["2", "0"], 20, "the end of the command")
 
@@ -194,4 +194,4 @@ def test_figures_that_find_no_thread_at_all_are_said_to_be_lost() -> None:
     with no_threads():
         run.pass_time(SETTLE_S + CHECK_S)
         run.requester.close()
-    assert run.problems == [f"--request-nodes cat: {NO_THREAD}, and the last figures are not told"]
+    assert run.problems == [f"--request-nodes cat: the last event was not sent: {NO_THREAD}"]

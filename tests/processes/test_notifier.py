@@ -16,7 +16,7 @@ import pytest
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import AgentEnded, RemarkMade, RoundStopping
-from launcher.observe.sinks import notifier
+from launcher.observe.sinks import notifier, teller
 from launcher.observe.sinks.notifier import Notifier
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -63,19 +63,19 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeyp
     told = make(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", said)
     told.write(END)
     told.close()
-    assert said == [f"--notify sleep 1000 & echo $! > {tmp_path}/pid; wait: it has not ended within 0.2 s"]
+    assert said == [f"--notify sleep 1000 & echo $! > {tmp_path}/pid; wait: it did not end within 0.2 s"]
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
 
 
 def test_a_command_that_ignores_its_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "LIMIT_S", 0.2)
-    monkeypatch.setattr(notifier, "END_LIMIT_S", 60.0)
+    monkeypatch.setattr(teller, "END_LIMIT_S", 60.0)
     said: list[str] = []
     told = make("trap '' TERM; while :; do sleep 1000; done", said)
     told.write(END)
     told.close()
-    assert [sentence.rpartition(": ")[2] for sentence in said] == ["it has not ended within 0.2 s"]
+    assert [sentence.rpartition(": ")[2] for sentence in said] == ["it did not end within 0.2 s"]
 
 
 def test_ctrl_c_is_not_for_the_command(tmp_path: Path) -> None:
@@ -143,24 +143,24 @@ def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, 
 
 def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "PENDING_MAX", 3)
-    monkeypatch.setattr(notifier, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(teller, "END_LIMIT_S", 0.05)
     monkeypatch.setattr(notifier, "LIMIT_S", 1.0)
     said: list[str] = []
     told = make("sleep 1000", said)
     for _ in range(10):
         told.write(STOP)
     told.close()
-    assert said == ["--notify sleep 1000: 3 events are waiting already, and further ones are dropped"]
+    assert said == ["--notify sleep 1000: the last event was not sent: it still runs after 0.05 s"]
 
 
 def test_what_is_not_told_at_the_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(teller, "END_LIMIT_S", 0.05)
     monkeypatch.setattr(notifier, "LIMIT_S", 1.0)
     said: list[str] = []
     told = make("sleep 1000", said)
     told.write(END)
     told.close()
-    assert said == ["--notify sleep 1000: the last events were not told within 0.05 s"]
+    assert said == ["--notify sleep 1000: the last event was not sent: it still runs after 0.05 s"]
 
 
 def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,4 +197,4 @@ def test_events_that_find_no_thread_at_all_are_said_to_be_lost() -> None:
     with no_threads():
         told.write(END)
         told.close()
-    assert said == [f"--notify cat: the last events were not told: {NO_THREAD}"]
+    assert said == [f"--notify cat: the last event was not sent: {NO_THREAD}"]

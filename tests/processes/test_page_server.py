@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.observe import http_server
+from launcher.observe.http_server import REFUSED_MAX, REFUSED_PAUSE_S
 from launcher.observe.page import peer_user, server
-from launcher.observe.page.server import REFUSED_MAX, REFUSED_PAUSE_S, PageServer
+from launcher.observe.page.server import PageServer
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun
@@ -263,8 +265,8 @@ def test_two_hundred_readers_are_answered_at_once(page: PageServer, source: Fake
 def test_readers_that_hang_are_limited_in_number_and_leave_their_places(
     page: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page._server._admitted_max = 20
-    monkeypatch.setattr(server._PageHandler, "head_limit_s", 60.0)
+    page._server._places_max = 20
+    monkeypatch.setattr(http_server, "HEAD_LIMIT_S", 60.0)
     held = [socket.create_connection((LOCAL, page.port), 20) for _ in range(20)]
     held[0].sendall(b"GET / HTTP/1.1\r\nHost: local")
     wait_until(lambda: len(page._server._connections) == 20, 20, "20 connections")
@@ -284,7 +286,7 @@ def half_open(address: tuple[str, int], count: int, source: str = "") -> list[so
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_strangers_on_the_machine_keep_the_user_of_the_run_from_no_place(page: PageServer) -> None:
-    page._server._admitted_max = 8
+    page._server._places_max = 8
     last: list[socket.socket] = []
     go_on, end = os.pipe()
 
@@ -310,7 +312,7 @@ def test_strangers_on_the_machine_keep_the_user_of_the_run_from_no_place(page: P
 def test_half_open_connections_keep_no_reader_of_another_address_out(source: FakeRun) -> None:
     served = PageServer(source, "0.0.0.0", 0, token="the-token")
     try:
-        served._server._admitted_max = 8
+        served._server._places_max = 8
         slow = half_open((LOCAL, served.port), 1, "127.0.0.2")
         held = half_open((LOCAL, served.port), 40)
         wait_until(lambda: len(served._server._connections) == 4, 20, "half of the places")
@@ -323,7 +325,7 @@ def test_half_open_connections_keep_no_reader_of_another_address_out(source: Fak
 
 
 def test_a_request_that_does_not_come_in_time_is_given_up(source: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server._PageHandler, "head_limit_s", 0.1)
+    monkeypatch.setattr(http_server, "HEAD_LIMIT_S", 0.1)
     served = PageServer(source, "0.0.0.0", 0, token="the-token")
     try:
         (end,) = half_open((LOCAL, served.port), 1)
@@ -351,11 +353,11 @@ def test_a_port_that_is_taken_is_a_sentence(page: PageServer) -> None:
         PageServer(FakeRun(4), LOCAL, page.port)
     holder = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
     assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: the port is taken by {holder}"
-    assert found.value.hint == "0 is any that is free"
+    assert found.value.hint == "give another port, or 0 for any that is free"
 
 
 def test_an_address_of_another_machine_is_a_sentence() -> None:
-    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0: cannot assign requested address"):
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign requested address"):
         PageServer(FakeRun(4), "192.0.2.1", 0)
 
 
@@ -377,7 +379,7 @@ def test_after_some_refused_requests_the_next_one_waits_a_moment(
     strict: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     naps: list[float] = []
-    monkeypatch.setattr(server.time, "sleep", naps.append)
+    monkeypatch.setattr(http_server.time, "sleep", naps.append)
     for _ in range(3 * REFUSED_MAX):
         assert ask(strict, "/api/run").status == 401
     assert naps == [REFUSED_PAUSE_S] * 2, "the next one waits, too"
@@ -389,6 +391,6 @@ def test_after_some_refused_requests_the_next_one_waits_a_moment(
 def test_without_a_thread_a_page_leaves_its_port(source: FakeRun) -> None:
     with socket.create_server((LOCAL, 0)) as free:
         port = free.getsockname()[1]
-    with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+    with no_threads(), pytest.raises(TemporaryError, match="no thread can be started"):
         PageServer(source, LOCAL, port)
     PageServer(source, LOCAL, port).close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
@@ -21,7 +21,7 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
-from launcher.observe.run_events import AnyRunEvent, RunEvent, parse_time
+from launcher.observe.run_events import RunEvent, parse_time
 from launcher.observe.timeline import RoundSummary
 
 NOW = 1_800_000_000.0
@@ -114,7 +114,8 @@ def make_event(kind: str, node: str, at: str, **fields: object) -> str:
     return msgspec.json.encode({**head, **fields}).decode()
 
 
-EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in AnyRunEvent.__args__)
+EVENTS = tuple(RunEvent.__subclasses__())
+EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in EVENTS)
 
 
 def decode_event(line: bytes | str) -> RunEvent:
@@ -122,4 +123,4 @@ def decode_event(line: bytes | str) -> RunEvent:
     fields = msgspec.json.decode(line, type=dict[str, Any])
     assert fields.pop("schema") == 1
     fields["at"] = parse_time(fields.pop("time"))
-    return msgspec.convert(fields, AnyRunEvent)  # type: ignore[call-overload,no-any-return]
+    return msgspec.convert(fields, Union[EVENTS])  # type: ignore[call-overload,no-any-return]  # noqa: UP007

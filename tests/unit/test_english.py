@@ -31,7 +31,6 @@ READERS = {
 # Texts of other programs that code has to read: module -> the phrases, or their beginnings.
 FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.calls.bootstrap": ("<frozen runpy>",),
-    "launcher.calls.failure": (r"\n\n(?:The above exception", "+ Exception Group"),
     "launcher.cli": ("can't start new thread",),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.hosts.ray.cluster": ("node has died", "node was terminated", "node is dead"),

@@ -71,7 +71,7 @@ class LivePage:
 
     def _open(self) -> PageServer | None:
         try:
-            from launcher.observe.page.server import PageServer  # http.server and its kin: 30 ms
+            from launcher.observe.page.server import PageServer  # not before the first worker
 
             server = PageServer(self._source, *self._address)
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job

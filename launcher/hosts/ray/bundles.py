@@ -30,8 +30,6 @@ class ClusterNode(Struct, frozen=True):
     address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
-    free: Mapping[str, float] | None = None
-    """Resources that are not in use, None if unknown."""
 
 
 class Demand(Struct, frozen=True):
@@ -59,7 +57,7 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
     if not amounts:
         raise UsageError(
             f"no node of the Ray cluster has {resource}, which --nproc-per-node needs",
-            f"--bundle {resource}=N asks for it, where an autoscaler may add such nodes",
+            f"set --bundle {resource}=N if an autoscaler can add such nodes",
         )
     remark = ""
     if len(amounts) > 1:
@@ -89,24 +87,22 @@ def choose_demand(
     if not count and config.origins["nodes_min"] == "default":
         raise TemporaryError(
             f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
-            "--nnodes MIN:MAX waits for such nodes",
+            "set --nnodes MIN:MAX to wait for such nodes",
         )
     least = config.nodes_min if config.mesh is not None or config.origins["nodes_min"] != "default" else count
     return Demand(bundle, selector, least, max(least, count) + spares)
 
 
 def list_fitting(
-    nodes: Iterable[ClusterNode], bundle: Mapping[str, float], selector: Mapping[str, str], *, is_free: bool = False
+    nodes: Iterable[ClusterNode], bundle: Mapping[str, float], selector: Mapping[str, str]
 ) -> list[ClusterNode]:
-    """Return the nodes on which such a bundle fits, if nothing else is there, or beside what is."""
-    found = []
-    for node in nodes:
-        has = node.free if is_free and node.free is not None else node.resources
-        if all(has.get(name, 0.0) >= amount for name, amount in bundle.items()) and all(
-            is_selected(node.labels.get(key), condition) for key, condition in selector.items()
-        ):
-            found.append(node)
-    return found
+    """Return the nodes on which such a bundle fits, if nothing else is there."""
+    return [
+        node
+        for node in nodes
+        if all(node.resources.get(name, 0.0) >= amount for name, amount in bundle.items())
+        and all(is_selected(node.labels.get(key), condition) for key, condition in selector.items())
+    ]
 
 
 def is_selected(label: str | None, condition: str) -> bool:
@@ -143,10 +139,8 @@ def describe_shortage(
 ) -> str:
     """Return what is wanted and what is there. `present`: nodes whose agent runs."""
     fitting = list_fitting(nodes, demand.bundle, demand.label_selector)
-    free = list_fitting(fitting, demand.bundle, demand.label_selector, is_free=True)
     begun = f", starting {starting}" if starting else ""
     return (
         f"wanted {format_count(wanted, 'node')} with {demand}, present {present}{begun}, since {since}: "
-        f"of {format_count(len(nodes), 'node')} in the Ray cluster {len(fitting)} can hold that, and {len(free)} "
-        f"{'is' if len(free) == 1 else 'are'} free"
+        f"of {format_count(len(nodes), 'node')} in the Ray cluster {len(fitting)} can hold that when idle"
     )

@@ -16,16 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.calls import payload
-from launcher.calls.failure import WorkerFailed, add_hint
-from launcher.calls.launch import OptionValue, format_argument, format_arguments
+from launcher.calls.failure import add_hint, require_success
+from launcher.calls.launch import OptionValue, format_argument, format_arguments, refuse_while_importing
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.hosts.ray.job_driver import FunctionToCall, JobEnd, run_job
 from launcher.hosts.ray.options import OPTIONS, split
-from launcher.model.errors import LauncherError, TemporaryError, UsageError
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
+from launcher.model.errors import UsageError
+from rendezvous.errors import MeshrunError
 
-_ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 _OWN = {option.name.replace("-", "_"): option for option in OPTIONS}
 
 
@@ -48,13 +47,7 @@ def run(
     Raises WorkerFailed if a worker failed and no restart was left, UsageError for what cannot start, TemporaryError if
     the nodes were not there in time, LauncherError for any other end.
     """
-    if payload.is_importing():
-        raise add_hint(
-            UsageError(
-                "run was called while a worker imports the script that it is called in",
-                'put the call below `if __name__ == "__main__":`, where only the first process gets to',
-            )
-        )
+    refuse_while_importing("run")
     try:
         return _run(fn, args, {"nnodes": nodes, "nproc_per_node": nproc, "mesh": mesh, **options})
     except MeshrunError as error:
@@ -79,15 +72,18 @@ def _run(
         values = {**values, **({"no-python": "1"} if isinstance(fn, str) else {})}
         script, *rest = map(format_argument, (*words, *args))
         end = _start(ParsedArgs(values, script=script, script_args=tuple(rest)), None)
-        return dict.fromkeys(end.outcome.ranks) if _require_success(end, None) else {}
+        require_success(end.config.script, end.outcome, end.outcome.failures)
+        return dict.fromkeys(end.outcome.ranks)
     directory = tempfile.mkdtemp(prefix="meshrun_")
     try:
         call = payload.FunctionCall(directory)
         call.write(fn, args)
         end = _start(ParsedArgs(values), FunctionToCall(payload.format_name(fn), call.read_call()))
         call.write_files(end.files)
-        _require_success(end, call)
-        return {rank: call.read_result(end.outcome.round, rank) for rank in end.outcome.ranks}
+        found, failures = end.outcome, end.outcome.failures
+        cause = call.read_exception(found.round, failures[0].rank) if failures else None
+        require_success(end.config.script, found, failures, cause)
+        return {rank: call.read_result(found.round, rank) for rank in found.ranks}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -95,17 +91,6 @@ def _run(
 def _start(args: ParsedArgs, function: FunctionToCall | None) -> JobEnd:
     own, rest = split(args, os.environ)
     return run_job(own, rest, os.environ, function)
-
-
-def _require_success(end: JobEnd, call: payload.FunctionCall | None) -> bool:
-    """Raise the error of a job that was no success."""
-    found = end.outcome
-    if found.exit_code == 0:
-        return True
-    if not found.failures:
-        raise _ERRORS.get(found.exit_code, LauncherError)(found.reason, found.hint)
-    cause = call.read_exception(found.round, found.failures[0].rank) if call is not None else None
-    raise WorkerFailed(end.config.script, found.failures, found.reason, found.is_order_known) from cause
 
 
 def _format_own(name: str, value: OptionValue) -> str:

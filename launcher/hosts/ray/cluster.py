@@ -4,9 +4,8 @@ Only here and in `actor` is ray imported. Most calls need Ray's control service,
 some for ever where its machine hangs. So a thread makes them, and the last answer counts until there is a new one.
 Calls of actors need no GCS: the driver starts no agent meanwhile, but stops agents and learns of their ends as always.
 
-Two functions are private to Ray: no public one lists the nodes that Ray will remove (Ray Train uses the same), or the
-free resources of each node. Without the first, a planned removal is a loss like any other; without the second, a
-shortage is described by the resources that nodes have in total.
+One function is private to Ray: no public one lists the nodes that Ray will remove (Ray Train uses the same). Without
+it, a planned removal is a loss like any other.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -57,7 +56,7 @@ def require_ray() -> None:
     try:
         import ray
     except ImportError as error:
-        raise UsageError(f"Ray cannot be imported: {error}", "pip install 'meshrun[ray]'") from None
+        raise UsageError(f"Ray cannot be imported: {error}", "run pip install 'meshrun[ray]'") from None
     require_version(getattr(ray, "__version__", ""))
 
 
@@ -67,8 +66,8 @@ def require_version(version: str) -> None:
     if tuple(numbers) < VERSION_MIN:
         least = ".".join(map(str, VERSION_MIN))
         raise UsageError(
-            f"meshrun-ray needs Ray {least} or newer, and {version or 'one without a version'} is installed",
-            "pip install 'meshrun[ray]', on every node",
+            f"meshrun-ray needs Ray {least} or newer, but {version or 'an unknown version'} is installed",
+            "run pip install 'meshrun[ray]' on every node",
         )
 
 
@@ -109,7 +108,7 @@ class RayCluster:
 
         if client.is_connected():
             raise UsageError(
-                "through Ray Client the driver, which serves the job's store, is outside of the cluster",
+                "this process uses Ray Client, but the driver serves the job's store inside of the cluster",
                 "call it inside: in a script that ray job submit starts, or on a node of the cluster",
             )
         if not ray.is_initialized():
@@ -121,7 +120,7 @@ class RayCluster:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise TemporaryError(
                     f"no Ray cluster can be reached at {address}: {_find_error(str(error))}",
-                    "ray start --head begins one; --address or RAY_ADDRESS names another",
+                    "start one with ray start --head, or set --address or RAY_ADDRESS",
                 ) from None
         self.address = ray.util.get_node_ip_address()
         self._actor_class = ray.remote(AgentActor)
@@ -132,7 +131,7 @@ class RayCluster:
         if not self._nodes:
             raise TemporaryError(
                 f"the Ray cluster has not answered within {CONNECT_LIMIT_S:g} s",
-                "ray status shows whether it is healthy",
+                "run ray status to see whether it is healthy",
             )
         return self._nodes
 
@@ -161,25 +160,16 @@ class RayCluster:
     def _list_nodes(self) -> list[ClusterNode]:
         import ray
 
-        nothing: Mapping[str, Mapping[str, float]] = {}
-        free = _ask(self._list_free, nothing)
         return [
             ClusterNode(
                 id=node["NodeID"],
                 address=node["NodeManagerAddress"],
                 resources=dict(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
-                free=free.get(node["NodeID"]),
             )
             for node in ray.nodes()
             if node["Alive"]
         ]
-
-    def _list_free(self) -> Mapping[str, Mapping[str, float]]:
-        from ray._private import state
-
-        found: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
-        return found
 
     def _list_draining(self) -> frozenset[str]:
         from ray._private import state
@@ -217,7 +207,7 @@ class RayCluster:
             )
         except ValueError as error:
             self._error = UsageError(
-                f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "see --bundle and --label-selector"
+                f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "check --bundle and --label-selector"
             )
         except Exception as error:
             self._error = error
@@ -376,7 +366,7 @@ def _require_listener(address: str) -> None:
     except (OSError, ValueError) as error:
         raise TemporaryError(
             f"no Ray cluster can be reached at {sanitize(address)}: {error}",
-            "--address or RAY_ADDRESS is where ray start --head listens, on port 6379 by default",
+            "set --address or RAY_ADDRESS to the address of ray start --head, port 6379 by default",
         ) from None
 
 

@@ -21,13 +21,13 @@ from launcher.model.errors import UsageError, sanitize
 
 OPTIONS: tuple[Option, ...] = (
     Option("ours", "bundle", "ray", "NAME=AMOUNT,...", parse_text, "the devices of --nproc-per-node",
-           "What an agent reserves of its node, in Ray's names: GPU=8,CPU=8."),
+           "Resources that an agent reserves on its node: GPU=8,CPU=8."),
     Option("ours", "label-selector", "ray", "KEY=VALUE,...", parse_text, "",
            "Only nodes of Ray with these labels; VALUE may be !v or in(a,b), as in Ray."),
     Option("ours", "spares", "ray", "N", parse_count, "0",
            "Further nodes to reserve, beyond the maximum of --nnodes."),
     Option("ours", "export", "ray", "NAME,...", parse_text, "",
-           "Variables of the driver that agents and workers get, beside LAUNCHER_ and PET_ ones."),
+           "Variables to pass to agents and workers, in addition to LAUNCHER_ and PET_ ones."),
     Option("ours", "address", "ray", "auto|HOST:PORT", parse_text, "auto", "The Ray cluster."),
 )  # fmt: skip
 STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
@@ -73,8 +73,8 @@ def split(args: ParsedArgs, environ: Mapping[str, str]) -> tuple[RayOptions, Par
     for name in _DRIVERS:
         if name in rest:
             raise UsageError(
-                f"--{name} is for agents that are started by hand: here the driver says where nodes meet",
-                f"leave out --{name}",
+                f"--{name} cannot be set here: the driver decides where nodes meet",
+                f"remove --{name}",
             )
     return options, replace(args, values=rest)
 
@@ -93,7 +93,7 @@ def _parse_bundle(value: Value) -> dict[str, float]:
         except ValueError:
             amount = 0.0
         if not name or not equals or not 0 < amount <= _AMOUNT_MAX:
-            raise UsageError(f"{value}: {sanitize(part)!r} is not NAME=AMOUNT", "as in --bundle GPU=8,CPU=8")
+            raise UsageError(f"{value}: {sanitize(part)!r} is not NAME=AMOUNT", "write it as in --bundle GPU=8,CPU=8")
         if name in found:
             raise UsageError(f"{value} names {sanitize(name)} twice")
         if name in ("GPU", "TPU") and amount != int(amount):
@@ -108,9 +108,9 @@ def _parse_selector(value: Value) -> dict[str, str]:
     for part in _split_outside_parentheses(value.text):
         key, equals, condition = part.strip().partition("=")
         if not key or not equals or not condition:
-            raise UsageError(f"{value}: {sanitize(part)!r} is not KEY=VALUE", "as in ray.io/market-type=spot")
+            raise UsageError(f"{value}: {sanitize(part)!r} is not KEY=VALUE", "write it as in ray.io/market-type=spot")
         if key in found:
-            raise UsageError(f"{value} names {sanitize(key)} twice", f"{key}=in(A,B) is either of two")
+            raise UsageError(f"{value} names {sanitize(key)} twice", f"write {key}=in(A,B) for either of two")
         found[key] = condition
     return found
 
@@ -147,7 +147,9 @@ def _parse_address(value: Value, environ: Mapping[str, str]) -> str:
             "start it inside: ray job submit -- meshrun-ray ..., or on a node of the cluster with --address auto",
         )
     if text.startswith(("http://", "https://")):
-        raise UsageError(f"{origin} is where jobs are submitted, not the cluster", "ray job submit -- meshrun-ray ...")
+        raise UsageError(
+            f"{origin} is the address for ray job, not the cluster's", "run ray job submit -- meshrun-ray ..."
+        )
     return text
 
 

@@ -6,20 +6,21 @@ cannot start, a reader that hangs, a full disk: none of it reaches the job.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
-from launcher.model.errors import describe_bug
-from launcher.observe.metrics.requirements import open_listener, require_directory, require_library
+from launcher.model.errors import UsageError, describe_bug, sanitize
+from launcher.observe.http_server import HttpServer, open_listener
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
     from launcher.observe.local_socket import Question
     from launcher.observe.metrics.report_cache import ReportCache
-    from launcher.observe.metrics.server import MetricsServer
     from launcher.observe.metrics.textfile import MetricsFile
 
 DELAY_S = 1.0
@@ -36,7 +37,7 @@ class MetricsExporter:
     def __init__(self, address: tuple[str, int] | None, path: str | None) -> None:
         self._path = path
         self._listener: socket.socket | None = None
-        self._server: MetricsServer | None = None
+        self._server: HttpServer | None = None
         self._file: MetricsFile | None = None
         self._cache: ReportCache | None = None
         self._is_closed = threading.Event()
@@ -46,7 +47,7 @@ class MetricsExporter:
             require_directory(path)
         if address is not None:
             host, port = address
-            self._listener = open_listener(host, port)
+            self._listener = open_listener(host, port, "--metrics-port")
             if not port:
                 log(f"metrics at http://{join_address(host, self.port)}/metrics")
 
@@ -82,7 +83,7 @@ class MetricsExporter:
             try:
                 from launcher.observe.local_socket import QuestionSource
                 from launcher.observe.metrics.report_cache import ReportCache
-                from launcher.observe.metrics.server import MetricsServer
+                from launcher.observe.metrics.server import make_metrics_server
                 from launcher.observe.metrics.textfile import MetricsFile
 
                 with self._lock:
@@ -90,7 +91,7 @@ class MetricsExporter:
                         return
                     cache = self._cache = self._cache or ReportCache(QuestionSource(exchange, run_id))
                     if is_server and self._listener is not None:
-                        self._server = MetricsServer(self._listener, cache)
+                        self._server = make_metrics_server(self._listener, cache)
                     elif self._path is not None:
                         self._file = MetricsFile(self._path, cache)
                     part = self._server if is_server else self._file
@@ -99,5 +100,25 @@ class MetricsExporter:
                 return
             except Exception as error:  # noqa: PERF203 - no descriptor is left to import it with, or a bug
                 if not has_failed:
-                    log(f"no metrics now: {describe_bug(error)}; it is tried again every {RETRY_S:g} s")
+                    log(f"metrics are not available: {describe_bug(error)}; the agent tries again every {RETRY_S:g} s")
                 has_failed, delay_s = True, RETRY_S
+
+
+def require_library() -> None:
+    """Raise UsageError if prometheus_client is not installed."""
+    if find_spec("prometheus_client") is None:
+        raise UsageError("metrics need the package prometheus_client", "run pip install 'meshrun[metrics]'")
+
+
+def require_directory(path: str) -> None:
+    """Raise UsageError if no file can be made at this path."""
+    directory = os.path.dirname(path) or "."
+    called = f"--metrics-file {sanitize(path)}"
+    if not os.path.isdir(directory):
+        raise UsageError(
+            f"{called}: directory {sanitize(directory)} does not exist", "create it, readable for node_exporter"
+        )
+    if os.path.isdir(path):
+        raise UsageError(f"{called} is a directory", "name a file in it that ends in .prom")
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(f"{called}: directory {sanitize(directory)} is not writable")

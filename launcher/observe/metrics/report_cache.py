@@ -1,14 +1,10 @@
-"""The last report of the node, shared by all who read metrics: the agent is asked once a second, however many they are.
-
-Who comes while the agent is being asked waits for the same answer, also for the sentence that says why there is none.
-"""
+"""The last report of the node, shared by all who read metrics: the agent is asked once a second."""
 
 from __future__ import annotations
 
-import threading
 import time
 
-from launcher.model.errors import TemporaryError
+from launcher.observe.kept_answer import KeptAnswer
 from launcher.observe.node_report import NodeReport, ReadState
 from launcher.observe.run_source import RunSource
 
@@ -20,29 +16,13 @@ class ReportCache:
 
     def __init__(self, source: RunSource) -> None:
         self._source = source
-        self._lock = threading.Lock()
-        self._read_at = 0.0
-        self._report: NodeReport | None = None
-        self._problem = "nothing has been read yet"
+        self._kept: KeptAnswer[NodeReport] = KeptAnswer(time.monotonic)
 
     def read(self) -> NodeReport:
         """Return a report that is at most `FRESH_S` old. Raises TemporaryError."""
-        with self._lock:
-            if not self._read_at or time.monotonic() - self._read_at >= FRESH_S:
-                self._refresh()
-                self._read_at = time.monotonic()
-            if self._report is None:
-                raise TemporaryError(self._problem)
-            return self._report
+        return self._kept.read(FRESH_S, self._ask)
 
-    def _refresh(self) -> None:
-        self._report = None
-        try:
-            reply = self._source.read_node("", ReadState(has_rounds=False))
-        except TemporaryError as error:
-            self._problem = str(error)
-            return
-        if isinstance(reply, NodeReport):
-            self._report = reply
-        else:
-            self._problem = f"the agent has answered with a {type(reply).__name__}"
+    def _ask(self) -> NodeReport:
+        reply = self._source.read_node("", ReadState(has_rounds=False))
+        assert isinstance(reply, NodeReport), reply
+        return reply

@@ -10,15 +10,17 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError
+from launcher.observe.event_buffer import EventBuffer
+from launcher.observe.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
 from launcher.observe.page.view import RunView, SeenNode, make_view, remember
 from launcher.observe.run_events import parse_time
@@ -30,7 +32,6 @@ LOGS_AGE_S = 1.0
 WHY_AGE_S = 10.0
 QUESTIONS_MAX = 4
 """At a time, fewer than the connections of an agent's socket."""
-WAIT_LIMIT_S = 20.0
 ANSWERS_MAX = 64
 Answer = TypeVar("Answer")
 EVENTS_MAX, EVENTS_BYTES_MAX = 1000, 1 << 20
@@ -45,26 +46,6 @@ class Body(Struct, frozen=True, kw_only=True):
     gzip: bytes
 
 
-class EventLines(Struct, frozen=True, kw_only=True):
-    """Event lines of the agent that was asked."""
-
-    first: int
-    """The number of the first line."""
-    lines: tuple[str, ...]
-    dropped: int = 0
-    """How many before it are no longer kept."""
-
-
-class _KeptAnswer:
-    """An answer that is kept for `age_s`; `lock` is held while it is made anew."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.at = float("-inf")
-        self.value: object = None
-        self.error: MeshrunError | None = None
-
-
 class SharedRun:
     """A run for many readers, in any threads. Its methods raise TemporaryError or UsageError with a sentence.
 
@@ -75,14 +56,12 @@ class SharedRun:
         self._source = source
         self._clock = clock
         self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)
-        self._entries: OrderedDict[tuple[object, ...], _KeptAnswer] = OrderedDict()
-        self._entries_lock = threading.Lock()
+        self._lock = threading.Lock()  # of the answers and events
+        self._answers: OrderedDict[tuple[object, ...], KeptAnswer[Any]] = OrderedDict()
         self._report: tuple[RunReport, float] | None = None
         self._seen: dict[str, SeenNode] = {}
-        self._events: deque[str] = deque()
-        self._events_size = 0
-        self._events_next = 0  # the number of the next line
-        self._agent_next = 0  # the same as the agent that is asked counts
+        self._events = EventBuffer(EVENTS_MAX, EVENTS_BYTES_MAX)
+        self._agent_next = 0  # the number of the next line, as the agent that is asked counts
         self._switch_count = 0
         self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
@@ -92,16 +71,13 @@ class SharedRun:
         return self._keep(("run",), RUN_AGE_S, self._make_run)
 
     def read_events(self, after: int) -> bytes:
-        """Return the EventLines of the lines after number `after`, -1 for all that are kept."""
+        """Return an EventPage of the lines after number `after`, -1 for all that are kept."""
         return msgspec.json.encode(self.list_events(after))
 
-    def list_events(self, after: int) -> EventLines:
+    def list_events(self, after: int) -> EventPage:
         self._keep(("events",), RUN_AGE_S, self._take_events)
-        with self._entries_lock:
-            lines, end = tuple(self._events), self._events_next
-        oldest = end - len(lines)
-        first = min(max(after + 1, oldest), end)
-        return EventLines(first=first, lines=lines[first - oldest :], dropped=max(0, oldest - after - 1))
+        with self._lock:
+            return self._events.read(after, EVENTS_BYTES_MAX)
 
     def read_logs(self, node: str, request: ReadLogs) -> bytes:
         """Return a LogPage of a node as JSON."""
@@ -110,8 +86,7 @@ class SharedRun:
     def list_logs(self, node: str, request: ReadLogs) -> LogPage:
         def ask() -> LogPage:
             page = self._ask(lambda: self._source.read_node(node, request))
-            if not isinstance(page, LogPage):
-                raise TemporaryError(f"node {node} has answered something else")
+            assert isinstance(page, LogPage), page
             return page
 
         return self._keep(("logs", node, msgspec.json.encode(request)), LOGS_AGE_S, ask)
@@ -169,33 +144,27 @@ class SharedRun:
             switch_count = self._source.switch_count
             if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
                 self._switch_count, self._agent_next = switch_count, 0
-                self._skip_until = _read_time(self._events[-1]) if self._events else 0.0
+                self._skip_until = _read_time(self._events.newest)
             request = ReadEvents(after=self._agent_next - 1)
             page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
-            if not isinstance(page, EventPage):
-                raise TemporaryError("the agent has answered something else than events")
+            assert isinstance(page, EventPage), page
             if self._source.switch_count != switch_count:
                 continue  # it may be of either agent
-            with self._entries_lock:
+            with self._lock:
                 if page.first > self._agent_next and not self._skip_until:  # some are kept no more
-                    self._events_next += page.first - self._agent_next  # numbers go on without them
-                    self._events.clear()
-                    self._events_size = 0
+                    self._events.skip(page.first - self._agent_next)
                 lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
                 self._agent_next = max(self._agent_next, page.first + len(page.lines))
-                lines = tuple(line for line in lines if not self._skip_until or _read_time(line) >= self._skip_until)
-                self._skip_until = self._skip_until if not lines else 0.0
-                self._events.extend(lines)
-                self._events_size += sum(map(len, lines))
-                self._events_next += len(lines)
-                while len(self._events) > EVENTS_MAX or self._events_size > EVENTS_BYTES_MAX:
-                    self._events_size -= len(self._events.popleft())
+                for line in lines:
+                    if _read_time(line) >= self._skip_until:
+                        self._skip_until = 0.0
+                        self._events.add(line)
             if page.is_last:
                 return
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         if not self._questions.acquire(timeout=WAIT_LIMIT_S):
-            raise TemporaryError(f"{QUESTIONS_MAX} questions to the run have waited for {WAIT_LIMIT_S:g} s")
+            raise TemporaryError(f"{QUESTIONS_MAX} questions to the run were not answered within {WAIT_LIMIT_S:g} s")
         try:
             return question()
         finally:
@@ -203,25 +172,12 @@ class SharedRun:
 
     def _keep(self, key: tuple[object, ...], age_s: float, make: Callable[[], Answer]) -> Answer:
         """Return the answer that is kept, or make it; an error is kept for as long."""
-        with self._entries_lock:
-            entry = self._entries.setdefault(key, _KeptAnswer())
-            self._entries.move_to_end(key)
-            while len(self._entries) > ANSWERS_MAX:
-                self._entries.popitem(last=False)
-        if not entry.lock.acquire(timeout=WAIT_LIMIT_S):
-            raise TemporaryError(f"the run has not answered for {WAIT_LIMIT_S:g} s")
-        try:
-            if self._clock() - entry.at >= age_s:
-                try:
-                    entry.value, entry.error = make(), None
-                except (TemporaryError, UsageError) as error:
-                    entry.value, entry.error = None, error
-                entry.at = self._clock()
-            if entry.error is not None:
-                raise entry.error.with_traceback(None)
-            return entry.value  # type: ignore[return-value]
-        finally:
-            entry.lock.release()
+        with self._lock:
+            kept: KeptAnswer[Answer] = self._answers.setdefault(key, KeptAnswer(self._clock))
+            self._answers.move_to_end(key)
+            while len(self._answers) > ANSWERS_MAX:
+                self._answers.popitem(last=False)
+        return kept.read(age_s, make)
 
 
 def _read_time(line: str) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ class RankRow(Struct, frozen=True, kw_only=True, array_like=True):
     rank: int
     state: str
     step: int
-    age_s: float
+    progress_age_s: float
     """Since its last sign of progress."""
     cores: float
     rss_bytes: int
@@ -37,11 +38,12 @@ class RankRow(Struct, frozen=True, kw_only=True, array_like=True):
     exit_code: int | None
     sentence: str
     device: str
-    device_bytes: int
-    device_total_bytes: int
+    device_memory_bytes: int
+    device_memory_total_bytes: int
     read_bytes: int
     written_bytes: int
-    started_at: int
+    started_at: float
+    """In whole seconds."""
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -96,7 +98,6 @@ class RunView(Struct, frozen=True, kw_only=True):
     """As the leader computed it."""
     checkpoint_count: int
     hang_count: int
-    lost_count: int
     schema: int = 1
 
 
@@ -148,7 +149,6 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         goodput=report.goodput,
         checkpoint_count=leader.checkpoint_count if leader is not None else 0,
         hang_count=leader.hang_count if leader is not None else 0,
-        lost_count=len(report.lost),
     )
 
 
@@ -187,22 +187,7 @@ def _make_node(report: NodeReport, state: str, seen_s: float, levels: tuple[str,
 
 
 def _make_row(one: RankReport) -> RankRow:
-    return RankRow(
-        rank=one.rank,
-        state=one.state,
-        step=one.step,
-        age_s=round(one.progress_age_s, 1),
-        cores=round(one.cores, 2),
-        rss_bytes=one.rss_bytes,
-        phase=one.phase,
-        place=one.place,
-        pid=one.pid,
-        exit_code=one.exit_code,
-        sentence=one.sentence,
-        device=one.device,
-        device_bytes=one.device_memory_bytes,
-        device_total_bytes=one.device_memory_total_bytes,
-        read_bytes=one.read_bytes,
-        written_bytes=one.written_bytes,
-        started_at=round(one.started_at),
+    row = msgspec.convert(one, RankRow, from_attributes=True)
+    return replace(
+        row, progress_age_s=round(one.progress_age_s, 1), cores=round(one.cores, 2), started_at=round(one.started_at)
     )

@@ -64,7 +64,7 @@ class EventFile:
         try:
             self._descriptor = os.dup(1) if path == STDOUT else _open_append(path)
         except OSError as error:
-            hint = "a pipe needs a reader before the start" if error.errno == 6 else ""
+            hint = "start the reader of the pipe first" if error.errno == 6 else ""
             raise UsageError(f"{self._label} cannot be written: {error.strerror}", hint) from None
         is_file = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         self._excuse = "its storage does not answer" if is_file else "its reader is too slow"

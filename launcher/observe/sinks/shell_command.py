@@ -20,10 +20,10 @@ from launcher.model.errors import UsageError
 def require_timeout_program(label: str) -> None:
     """Raise UsageError if no command can be run. `label`: the option and its value."""
     if shutil.which("timeout") is None:
-        raise UsageError(f"{label}: the program timeout is not on the path", "it is in coreutils and busybox")
+        raise UsageError(f"{label}: the program timeout is not on the path", "install coreutils or busybox")
 
 
-def run_command(command: str, line: bytes, limit_s: float, variables: Mapping[str, str] | None = None) -> str:
+def run_command(command: str, line: bytes, limit_s: float, variables: Mapping[str, str]) -> str:
     """Run the command with a line on its stdin; return what went wrong, "" for nothing. Raises OSError.
 
     `variables`: added to its environment. The agent reaps its children, so the exit code comes as text.
@@ -37,9 +37,9 @@ def run_command(command: str, line: bytes, limit_s: float, variables: Mapping[st
         input=line + b"\n",
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={**drop_secrets(os.environ), **(variables or {})},
+        env={**drop_secrets(os.environ), **variables},
     )
     code = done.stdout.strip().decode(errors="replace")
     if code in ("124", "137") and time.monotonic() - began_at >= limit_s:
-        return f"it has not ended within {limit_s:g} s"
+        return f"it did not end within {limit_s:g} s"
     return "" if code == "0" else f"exit code {code or 'unknown'}"

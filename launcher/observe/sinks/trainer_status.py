@@ -95,24 +95,16 @@ def limit_metrics(found: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, st
     60 KiB of them.
     """
     kept: dict[str, str] = {}
-    size, is_cut, is_over = 0, False, False
+    size, is_cut = 0, False
     for name, value in found:
         key, text = name[:LENGTH_MAX], value[:LENGTH_MAX]
-        is_cut |= (key, text) != (name, value) or not key or not text
-        if not key or not text:
-            continue
         size += 24 + len(codec.encode([key, text]))
-        if (len(kept) == METRICS_MAX and key not in kept) or size > SIZE_MAX - 4096:
-            is_over = True
-            break
-        kept[key] = text
-    if is_over:
-        return tuple(kept.items()), f"the Trainer takes {METRICS_MAX} metrics and 64 KiB, further ones are left out"
-    if is_cut:
-        return tuple(
-            kept.items()
-        ), f"the Trainer takes names and values of 1 to {LENGTH_MAX} characters; others are cut"
-    return tuple(kept.items()), ""
+        fits = key and text and (len(kept) < METRICS_MAX or key in kept) and size <= SIZE_MAX - 4096
+        is_cut |= (key, text) != (name, value) or not fits
+        if fits:
+            kept[key] = text
+    remark = f"the Trainer takes {METRICS_MAX} metrics of 1 to {LENGTH_MAX} characters and 64 KiB: others are cut"
+    return tuple(kept.items()), remark if is_cut else ""
 
 
 class StepRate:
@@ -154,19 +146,12 @@ def find_server(environ: Mapping[str, str]) -> StatusServer:
         gate = "the Trainer sets it where its feature gate TrainJobStatus is on"
         raise NoAnswer(f"{missing[0]} is not set, so no progress is reported; {gate}")
     text = environ[URL]
-    try:
+    with suppress(ValueError):
         parts = urlsplit(text)
-        port = parts.port or 443
-    except ValueError:
-        raise NoAnswer(f"{URL} is no URL, so no progress is reported") from None
-    if parts.scheme != "https":
-        raise NoAnswer(
-            f"{URL} does not begin with https://, and a token is not sent without TLS: no progress is reported"
-        )
-    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    if not parts.hostname or parts.username is not None or not is_token(text):
-        raise NoAnswer(f"{URL} is no URL of a server, so no progress is reported")
-    return StatusServer(parts.hostname, port, path or "/", environ[CA_FILE], environ[TOKEN_FILE])
+        if parts.scheme == "https" and parts.hostname and parts.username is None and is_token(text):
+            path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            return StatusServer(parts.hostname, parts.port or 443, path or "/", environ[CA_FILE], environ[TOKEN_FILE])
+    raise NoAnswer(f"{URL} is not an https:// address of a server, so no progress is reported")
 
 
 def post(server: StatusServer, body: bytes, limit_s: float) -> HttpResponse:
@@ -178,17 +163,11 @@ def post(server: StatusServer, body: bytes, limit_s: float) -> HttpResponse:
 
 
 def describe_refusal(answer: HttpResponse, token_file: str) -> str:
-    """Return what is wrong with an answer as a clause about the server; "" for one that says it took the status."""
+    """Return what is wrong with an answer as a clause about the server; "" for one that accepts the status."""
     if answer.status == 200:
-        try:
-            is_taken = "trainerStatus" in parse_object(answer.text)
-        except NoAnswer as error:
-            return str(error)
-        return "" if is_taken else "answers 200 with something that is no status"
+        return ""
     if answer.status in (401, 403):
         return f"does not accept the token in {sanitize(token_file)} ({answer.status})"
-    if answer.status == 429:
-        return "asks for longer pauses (429)"
     reason = ""
     with suppress(NoAnswer):
         reason = str(parse_object(answer.text).get("message", ""))
@@ -226,7 +205,6 @@ class TrainerReporter:
         self._last_step = -1
         self._rate = StepRate()
         self._rate_round = 0
-        self._resume_at = 0.0  # not before, whatever there is: the server has said so
 
     def write(self, event: RunEvent) -> None:
         """Take an event, and begin to send once workers run."""
@@ -272,18 +250,14 @@ class TrainerReporter:
                 self._complain(f"the Trainer's server {problem}")
                 failure_count += 1
                 pause_s = find_pause_s(answer, failure_count)
-                self._resume_at = time.monotonic() + pause_s if answer is not None and answer.status == 429 else 0.0
             else:
                 sent, sent_at, failure_count = status, time.monotonic(), 0
         status = self._make_last_status()
         if status is None:
             return
-        if time.monotonic() < self._resume_at:
-            self._complain("the last state was not sent: the Trainer's server asks for a pause")
-        else:
-            _, problem = self._send(server, status, 0.9 * END_LIMIT_S)
-            if problem:
-                self._complain(f"the last state was not taken: the Trainer's server {problem}")
+        _, problem = self._send(server, status, 0.9 * END_LIMIT_S)
+        if problem:
+            self._complain(f"the last state was not accepted: the Trainer's server {problem}")
 
     def _send(self, server: StatusServer, status: TrainerStatus, limit_s: float) -> tuple[HttpResponse | None, str]:
         """Return the answer, None if there was none, and what is wrong, as a clause about the server."""

@@ -47,7 +47,7 @@ def test_without_a_name_there_must_be_one_run() -> None:
 
 def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
-    with pytest.raises(UsageError, match="2 jobs of that id run on this machine: name a pid") as refused:
+    with pytest.raises(UsageError, match="2 jobs of that id run on this machine") as refused:
         choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
     assert choose_agent(agents, "42") == agents[1]

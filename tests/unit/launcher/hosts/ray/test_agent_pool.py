@@ -340,8 +340,8 @@ def test_missing_nodes_are_said_once_that_lasts_and_then_ever_more_seldom() -> N
     said = [second for second in range(2000) if "wanted" in say(cluster.step(after_s=1.0))]
     assert said == [10, 130, 370, 850, 1810]
     assert (
-        "wanted 3 nodes with GPU=8, present 0, since at 101: of 2 nodes in the Ray cluster 2 can hold that, and 2 are "
-        "free" in say(cluster.history)
+        "wanted 3 nodes with GPU=8, present 0, since at 101: of 2 nodes in the Ray cluster 2 can hold that "
+        "when idle" in say(cluster.history)
     )
     cluster.nodes.append("c")
     cluster.place(s0="a", s1="b", s2="c")

@@ -120,14 +120,14 @@ def test_nodes_are_excluded_among_those_that_the_user_chose(condition: str, then
 
 def test_a_shortage_says_what_is_wanted_and_what_is_there() -> None:
     nodes = [
-        ClusterNode(id="a", address="", resources={"GPU": 8}, labels={"rack": "r1"}, free={"GPU": 8}),
-        ClusterNode(id="b", address="", resources={"GPU": 8}, labels={"rack": "r1"}, free={"GPU": 0}),
-        ClusterNode(id="c", address="", resources={"GPU": 8}, labels={}, free={"GPU": 8}),
+        ClusterNode(id="a", address="", resources={"GPU": 8}, labels={"rack": "r1"}),
+        ClusterNode(id="b", address="", resources={"GPU": 8}, labels={"rack": "r1"}),
+        ClusterNode(id="c", address="", resources={"GPU": 8}, labels={}),
         ClusterNode(id="d", address="", resources={"CPU": 8}, labels={}),
     ]
     demand = Demand(bundle={"GPU": 8}, label_selector={"rack": "r1"}, least=3, most=3)
     assert describe_shortage(demand, 3, 1, 0, nodes, "08:00") == (
-        "wanted 3 nodes with GPU=8 and rack=r1, present 1, since 08:00: of 4 nodes in the Ray cluster 2 can hold that, "
-        "and 1 is free"
+        "wanted 3 nodes with GPU=8 and rack=r1, present 1, since 08:00: of 4 nodes in the Ray cluster 2 can hold that "
+        "when idle"
     )
     assert [node.id for node in list_fitting(nodes, {"GPU": 8}, {})] == ["a", "b", "c"]

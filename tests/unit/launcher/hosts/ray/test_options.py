@@ -49,9 +49,9 @@ def test_a_selector_may_have_commas_inside_parentheses() -> None:
         ("--label-selector=a=1,a=2", "--label-selector a=1,a=2 names a twice"),
         ("--spares=-1", "--spares -1 must be an integer >= 0"),
         ("--export=A=1", "--export A=1: A=1 is not the name of a variable"),
-        ("--rdzv-endpoint=x:1", "--rdzv-endpoint is for agents that are started by hand"),
+        ("--rdzv-endpoint=x:1", "--rdzv-endpoint cannot be set here"),
         ("--address=ray://head:10001", "--address ray://head:10001: through Ray Client the driver"),
-        ("--address=http://head:8265", "--address http://head:8265 is where jobs are submitted, not the cluster"),
+        ("--address=http://head:8265", "--address http://head:8265 is the address for ray job, not the cluster's"),
     ],
 )
 def test_a_mistake_is_refused_with_the_option_s_name(word: str, sentence: str) -> None:

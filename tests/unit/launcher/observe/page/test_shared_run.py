@@ -101,7 +101,7 @@ def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     with ThreadPoolExecutor(8) as readers:
         held = [readers.submit(read, rank) for rank in range(4)]
         wait_until(lambda: source.counts.get("ReadLogs") == 4, 20, "four questions")
-        assert read(5) == "4 questions to the run have waited for 0.05 s"
+        assert read(5) == "4 questions to the run were not answered within 0.05 s"
         source.gate.set()
         assert [one.result() for one in held] == [""] * 4
 
@@ -128,11 +128,11 @@ def test_events_are_read_once_each_by_every_reader() -> None:
     source.lines = [f"e{index}" for index in range(10)]
     page = shared.list_events(-1)
     assert (page.first, page.lines) == (0, tuple(source.lines))
-    assert shared.list_events(9) == shared_run.EventLines(first=10, lines=())
+    assert shared.list_events(9) == EventPage(first=10, lines=(), next_after=9)
     source.lines.append("e10")
     clock.now += 1
     assert shared.list_events(9).lines == ("e10",)
-    assert shared.list_events(7) == shared_run.EventLines(first=8, lines=("e8", "e9", "e10"))
+    assert shared.list_events(7) == EventPage(first=8, lines=("e8", "e9", "e10"), next_after=10)
 
 
 def make_lines(node: str, times: Iterable[int]) -> list[str]:
@@ -198,5 +198,5 @@ def test_answers_that_are_kept_are_bounded() -> None:
     shared = SharedRun(FakeRun(4))
     for rank in range(shared_run.ANSWERS_MAX * 2):
         shared.read_logs("h0", ReadLogs(rank=rank))
-    assert len(shared._entries) == shared_run.ANSWERS_MAX
+    assert len(shared._answers) == shared_run.ANSWERS_MAX
     assert threading.active_count() < before + 50
