@@ -108,10 +108,11 @@ class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
 
 
 class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
-    """Something that the agreement says once. `rule`: the name of the rule that was applied, if it answers a fault."""
+    """Something that the agreement says once."""
 
     sentence: str
     rule: str = ""
+    """The rule that was applied, if it answers a fault."""
     reason_kind: str = ""
 
 
