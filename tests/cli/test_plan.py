@@ -280,7 +280,7 @@ FILES = {
         (["dgx:4x8", "--whole", "slice:4"], "whole 'slice:4': no level 'slice' is known", None),
         (["dgx:4x8", "--traffic", "dp=nan"], "traffic 'dp=nan': the weight of dp is 'nan', not a number", None),
         (["dgx:4x8", "--unit", "0"], "unit '0' is not a whole number from 1", None),
-        (["dgx:4x8", "--nnodes", "4:2"], "--nnodes 4:2: the least, 4, is more than the most, 2", None),
+        (["dgx:4x8", "--nnodes", "4:2"], "--nnodes 4:2: the minimum, 4, is more than the maximum, 2", None),
         (["dgx:4x8", "--nnodes", "x"], "--nnodes x is neither a number of nodes nor MIN:MAX", "set --nnodes"),
         (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b has 2 levels, dgx:4x8x8 has 1: leaf", None),
         (["good.json", "--levels", "leaf,leaf"], "good.json: levels contains 'leaf' twice", None),
