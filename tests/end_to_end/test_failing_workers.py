@@ -76,5 +76,5 @@ def test_the_log_says_the_class_of_a_failure_and_that_it_is_the_same_again(tmp_p
     script = "raise MemoryError('no room for the batch')"
     job = run(tmp_path, "--nproc-per-node=1", "--max-restarts=3", "--tee=2", script=script, exit_code=1)
     assert job.stderr.count("failed with exit code 1 (memory: MemoryError)") == 4
-    assert "meshrun: rank 0 (memory: MemoryError) has failed in the same way 3 times in a row\n" in job.stderr
-    assert "rank 0 (memory: MemoryError) has failed in the same way 4 times in a row" in " ".join(job.stderr.split())
+    assert "meshrun: rank 0 (memory: MemoryError) failed in the same way 3 times in a row\n" in job.stderr
+    assert "rank 0 (memory: MemoryError) failed in the same way 4 times in a row" in " ".join(job.stderr.split())

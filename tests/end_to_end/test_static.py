@@ -76,7 +76,7 @@ def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: 
         job.start(*hosts)
         given = {"n2": [0, 1], "n3": [2, 3], "n1": [4, 5]}
         assert job.wait_for_round(1, 6) == given
-        assert "--nnodes 1:3: where each node has its number, all 3 take part" in job[N2].stderr
+        assert "--nnodes 1:3: a static rendezvous starts with all 3 nodes; with c10d fewer are enough" in job[N2].stderr
         job[N3].kill()
         job[N2].says("node rank 1 of 3 is missing; joined: n2 (0), n1 (2); lost: node n3")
         job.start(N3)

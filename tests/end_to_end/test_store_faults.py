@@ -206,7 +206,7 @@ def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: 
     with Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
         begin(job)
         own_etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
-        sentence = f"run {job.run_id} was removed from the store, or another job was begun under its name"
+        sentence = f"run {job.run_id} was removed from the store, or another job was started under its name"
         for ended in job.wait(exit_code=75):
             assert (ended.stdout, ended.stderr.splitlines()[-1]) == ("", f"meshrun: {sentence}")
         for node in job.jobs.values():
