@@ -23,7 +23,7 @@ def describe(reason: Reason, find: Find | None = None) -> str:
     its sentence has, comes from another program: it is shown as it is.
     """
     find = find or SENTENCES.get
-    return "; ".join(_describe(one, find) for one in (reason, *reason.also))
+    return "; ".join((_describe(reason, find), *(describe(one, find) for one in reason.also)))
 
 
 def give_hint(reason: Reason) -> str:
@@ -35,7 +35,7 @@ def _describe(reason: Reason, find: Find) -> str:
     values = {name: _make_text(name, value, find) for name, value in reason.values.items()}
     sentence = find(reason.kind)
     text = _fill(sentence, values) if sentence is not None else None
-    return str(reason) if text is None else text
+    return str(Reason(reason.kind, reason.values)) if text is None else text
 
 
 def _make_text(name: str, value: Value, find: Find) -> Value:
@@ -48,9 +48,10 @@ def _fill(sentence: Sentence, values: Mapping[str, Value]) -> str | None:
     """Return the sentence with these values; None if they do not fit: any program can write to the store."""
     try:
         if callable(sentence):
-            return sentence(**values)
+            text = sentence(**values)
+            return text if isinstance(text, str) else None  # some functions return a value as it is
         return sentence.format(**{name: _join(value) for name, value in values.items()})
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
 
 

@@ -433,9 +433,25 @@ def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
         (because("quarantined", cause="x", times=1), "quarantined cause=x times=1"),
         (because("nodes", names=3, count="x"), "nodes names=3 count=x"),
         (because("other-version", run="x"), "other-version run=x"),
+        (because("no-node-joined", for_s=10**400), f"no-node-joined for_s={10**400}"),
+        (because("store-failing", error=5, hint=""), "store-failing error=5 hint="),
+        (because("from-tomorrow").add(because("late", round=2)), "from-tomorrow; joined after round 2 had started"),
         (LOST.add(because("x")), "node a lost in round 4; x"),
     ],
 )  # fmt: skip
 def test_what_another_program_wrote_is_shown_as_it_is(reason: Reason, shown: str) -> None:
     assert describe(reason) == shown
     assert give_hint(reason) == ""
+
+
+def test_what_another_program_wrote_of_the_launcher_is_shown_as_it_is() -> None:
+    for text in (5, True, ("a",)):
+        reason = because("agent/gave-up", text=text)
+        assert describe_any(reason) == str(reason)
+
+
+def test_reasons_are_told_with_those_that_were_added_to_them() -> None:
+    added = because("late", round=2).add(because("spare-leaves"))
+    assert describe(because("all-succeeded").add(added)) == (
+        "all workers succeeded; joined after round 2 had started; leaving"
+    )
