@@ -106,7 +106,7 @@ class HealthGate:
         pause_s = self._backoff.take_pause(read_clock())
         limit_s = self._backoff.limit_s
         if pause_s is None:
-            hint = error.hint or "--start-timeout is how long it looks again"
+            hint = error.hint or "set a longer --start-timeout to look again for longer"
             raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
         if str(error) != self._last_reason:
             hint = f"\nhint: {error.hint}" if error.hint else ""

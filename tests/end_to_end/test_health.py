@@ -59,7 +59,7 @@ def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
     lines = "  | gpu 3: \\x1b[31mECC\\x1b[0m\n  | meshrun: all is well\n  | 0\n"
     assert ended.stderr.endswith(
         f"meshrun: error: this node was not fit to join within 1.1 s: --health-check was killed by SIGKILL; its last "
-        f"lines:\n{lines}hint: --start-timeout is how long it looks again\n"
+        f"lines:\n{lines}hint: set a longer --start-timeout to look again for longer\n"
     )
     assert ended.stderr.count("does not join") == 1, "of three looks the second gave the same reason"
     assert not job.has_mark("trained", 0, 1)

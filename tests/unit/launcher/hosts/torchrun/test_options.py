@@ -143,5 +143,5 @@ def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None
     assert told(conf={"locality": "@/shared/places"}).config.locality == "/shared/places"
     assert told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality_sources == ()
-    with pytest.raises(UsageError, match="names the level leaf twice"):
+    with pytest.raises(UsageError, match="sets the level leaf twice"):
         told(conf={"locality": "leaf=a/leaf=b"})
