@@ -34,7 +34,6 @@ Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
 end of the job; "" if it is not known.
 """
 CAUSE_NODES_MAX = 16
-WORD_CODE_LENGTH = 4
 Options = Annotated[Mapping[str, str], Meta(max_length=200)]
 """Options by their names, as in `--nnodes`, with their values; one with the default is left out."""
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]

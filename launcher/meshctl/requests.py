@@ -66,7 +66,7 @@ def submit_request(
                 break  # the new leader finds the request, and reports that there is a leader now
             raise UsageError(f"{name_run(run_id)}: {answer}")
         if wait.clock() >= deadline:
-            reason = _explain_timeout(jobs, run_id, command, keys, wait.limit_s)
+            reason = _explain_timeout(jobs, run_id, keys, wait.limit_s)
             raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
         wait.sleep(POLL_INTERVAL_S)
     while not _has_happened(command, seen := read_overview(jobs, run_id)) and wait.clock() < deadline:
@@ -90,7 +90,7 @@ def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyVal
     raise UsageError(f"{name_run(run_id)} has already ended: {reason}")
 
 
-def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, limit_s: float) -> str:
+def _explain_timeout(jobs: JobStore, run_id: str, keys: Keys, limit_s: float) -> str:
     """Return why nothing has happened."""
     item = jobs.store.get(keys.leader).first
     if item is None:

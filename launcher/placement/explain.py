@@ -43,8 +43,6 @@ class LevelTraffic(Struct, frozen=True, kw_only=True):
     """Per communicator. A hop counts once, though it leaves one domain and enters another."""
     spreads: tuple[int, ...]
     """Per communicator: how many domains the widest group touches."""
-    domain_count: int
-    """Domains that hold ranks."""
 
     @property
     def cost(self) -> Fraction:
@@ -222,7 +220,6 @@ def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> 
             level_cost=Fraction(traffic.level_costs[index], cost_scale),
             leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
             spreads=tuple(view.measure_spread(one.axes, labels, traffic) for one in view.communicators),
-            domain_count=len(np.unique(labels)),
         )
 
 

@@ -25,13 +25,6 @@ time.sleep(600)
 """
 
 
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 class Terminal:
     """meshrun in the foreground of a terminal of its own; `shown` is what has appeared there. Used in a `with`."""
 

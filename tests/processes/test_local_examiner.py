@@ -19,7 +19,6 @@ from launcher.supervisor.messages import WorkerSpec
 from tests.support.waiting import wait_until
 
 NOW = 100.0
-LATE = NOW + 60.0
 
 
 class FakeSupervisor:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.status.render import encode_overview
-from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from rendezvous.stores.memory.store import MemoryStore
@@ -27,11 +26,6 @@ from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus, varia
 from tests.unit.launcher.ranks.environments.test_tpu import place
 
 FOLDER = ROOT / "tests/unit/frozen"
-SHARE = NodeAssignment(
-    ranks=(4, 5), world_size=6, shape=(3, 2), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
-    master_addr="10.0.0.1", master_port=29500, summary="3 nodes", slice_index=1, slice_count=2,
-)  # fmt: skip
-"""A node of the middle of a job."""
 
 
 def worker_environments() -> Iterator[str]:

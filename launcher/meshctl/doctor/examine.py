@@ -187,11 +187,11 @@ def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, A
             inventory = Inventory((), str(error))
         except Exception as error:
             inventory = Inventory((), f"{type(error).__name__}: {error}")
-        found.append(_describe_inventory(kind, inventory, environ))
+        found.append(_describe_inventory(kind, inventory))
     return found
 
 
-def _describe_inventory(kind: str, inventory: Inventory, environ: Mapping[str, str]) -> dict[str, Any]:
+def _describe_inventory(kind: str, inventory: Inventory) -> dict[str, Any]:
     devices, shown = inventory.devices, ("index", "id", "model", "numa_node", "domain")
     variable = next((device.variable for device in devices if device.variable), find_visible_variable(kind))
     return {

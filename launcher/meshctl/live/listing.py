@@ -25,7 +25,6 @@ from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1
-_HINT = "\nhint: set --rdzv-endpoint to list the runs in a store"
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""

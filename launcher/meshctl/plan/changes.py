@@ -110,7 +110,7 @@ class Move(NamedTuple):
     rank_count: int
 
 
-def list_moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
+def list_moves(before: Plan, after: Plan) -> list[Move]:
     """List all moves, those of most ranks first, then in the order of ranks."""
     ids: dict[str, int] = {}
     held_before = _find_holders(before, ids)
@@ -165,7 +165,7 @@ def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan | Non
     joined = [node.id for node in after.nodes if node.id not in known]
     if not lost and not joined and before.ranks == plan.ranks:
         return Change(nodes=after.nodes)
-    moves = list_moves(before, plan, mesh)
+    moves = list_moves(before, plan)
     remarks = dict.fromkeys((node.id for node in lost), LOST) | dict.fromkeys(joined, "(new)")
     sources: dict[str, list[str]] = {}
     for move in moves:

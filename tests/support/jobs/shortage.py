@@ -43,9 +43,6 @@ class ShortJob(Job):
     def end_shortage(self) -> None:
         self._flag.unlink()
 
-    def begin_shortage(self) -> None:
-        self._flag.touch()
-
     @property
     def refused(self) -> list[str]:
         """The names of the threads that could not be started."""

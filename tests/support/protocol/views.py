@@ -181,7 +181,6 @@ def faults(*found: Strike) -> RestartBudget:
 
 LOST_B = Strike("nb boot", 120.0)
 THREE_LOSSES = (50.0, 60.0, 110.0)  # quarantined for 60 s, until 170 s
-BENCHED = "nb: lost 3 times within 1800 s, quarantined for 60 s"
 FIRST_ON_B = Strike("nb boot", 119.0, 0)
 TWINS = {
     **first_round("ab").members,

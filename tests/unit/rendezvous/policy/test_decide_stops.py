@@ -25,9 +25,6 @@ from tests.support.protocol.views import (
     verdict,
 )
 
-HELD = "after an outage of the store node nb may run workers without a membership"
-UNAWARE = "node nb lost the membership while connected, and may still run workers"
-
 HOST_LEAVES = EndJob(
     Verdict(kind="stopped", exit_code=143, round=4, reason="store-host-leaves-because node=nb why=(sigterm)")
 )
