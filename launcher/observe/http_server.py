@@ -34,7 +34,7 @@ REFUSED_MAX = 8
 and a reader waits as long."""
 REFUSED_PAUSE_S = 0.05
 RETRY_S = 0.1
-"""After a connection that could not be accepted, as where there are no more descriptors."""
+"""After a connection that could not be accepted, as where there are no more descriptors, or no memory."""
 TEXT = "text/plain; charset=utf-8"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -113,17 +113,17 @@ class HttpServer:
         while True:
             try:
                 end, address = self._listener.accept()
-            except OSError:
+            except (MemoryError, OSError):
                 if self._is_closed.wait(RETRY_S):
                     return
                 continue
             if self._refused_count >= REFUSED_MAX:  # each has cost a thread and a parsed request
                 self._refused_count = 0
                 time.sleep(REFUSED_PAUSE_S)
-            if not self._enter(end, str(address[0])):
-                end.close()
-            elif start_thread(self._serve, "reader", end) is None:
-                self._serve(end)
+            try:
+                self._take(end, str(address[0]))
+            except Exception:  # such as a lack of memory: that costs a connection, and not all later ones
+                self._let_go(end)
 
     def close(self) -> None:
         """Accept no more connections, and cut those that are open."""
@@ -134,6 +134,13 @@ class HttpServer:
         with self._lock:
             for end in list(self._connections):
                 self._cut(end)
+
+    def _take(self, end: socket.socket, address: str) -> None:
+        """Serve a new connection, or close it if there is no place for it."""
+        if not self._enter(end, address):
+            end.close()
+        elif start_thread(self._serve, "reader", end) is None:
+            self._serve(end)
 
     def _enter(self, end: socket.socket, address: str) -> bool:
         """Give a new connection a place, another's if need be; False if there is none."""
@@ -178,9 +185,12 @@ class HttpServer:
         except Exception:  # it has gone, is too slow, or has found a fault here: that costs an answer, and no job
             pass
         finally:
-            with self._lock:
-                self._connections.pop(end, None)
-            end.close()
+            self._let_go(end)
+
+    def _let_go(self, end: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(end, None)
+        end.close()
 
     def _respond(self, end: socket.socket, head: bytes) -> Answer:
         found = parse_head(head)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
@@ -228,3 +229,20 @@ def test_without_threads_readers_are_answered_one_after_another(server: HttpServ
         for _ in range(2 * CONNECTIONS_MAX):
             assert get(server.port, "/healthz") == (200, "ok\n")
     assert get(server.port, "/healthz") == (200, "ok\n")
+
+
+def test_a_lack_of_memory_costs_a_connection_and_none_of_the_later_ones(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks, start_thread = [MemoryError()], http_server.start_thread
+
+    def start(*arguments: Any) -> threading.Thread | None:
+        if lacks:
+            raise lacks.pop()
+        return start_thread(*arguments)
+
+    monkeypatch.setattr(http_server, "start_thread", start)
+    with suppress(ConnectionError):
+        assert exchange(server.port, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
+    assert get(server.port, "/healthz") == (200, "ok\n")
+    assert not lacks
