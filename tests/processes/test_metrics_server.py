@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError
 from launcher.observe import http_server
 from launcher.observe.http_server import HEAD_MAX, HttpServer, open_listener
@@ -234,7 +235,7 @@ def test_without_threads_readers_are_answered_one_after_another(server: HttpServ
 def test_a_lack_of_memory_costs_a_connection_and_none_of_the_later_ones(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacks, start_thread = [MemoryError()], http_server.start_thread
+    lacks = [MemoryError()]
 
     def start(*arguments: Any) -> threading.Thread | None:
         if lacks:
