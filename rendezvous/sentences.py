@@ -251,7 +251,5 @@ HINTS: Mapping[str, Sentence] = {
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
     "already-ended-otherwise": ("give a new run another --rdzv-id, or begin this one anew with --on-finished rerun"),
-    "store-went-back": (
-        "once all agents of the run have ended, start them again; next time stop them before a restore"
-    ),
+    "store-went-back": "once all agents of the run have ended, start them again; next time stop them before a restore",
 }

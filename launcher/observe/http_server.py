@@ -121,7 +121,10 @@ class HttpServer:
                 self._refused_count = 0
                 time.sleep(REFUSED_PAUSE_S)
             try:
-                self._take(end, str(address[0]))
+                if not self._enter(end, str(address[0])):
+                    end.close()
+                elif start_thread(self._serve, "reader", end) is None:
+                    self._serve(end)
             except Exception:  # such as a lack of memory: that costs a connection, and not all later ones
                 self._let_go(end)
 
@@ -134,13 +137,6 @@ class HttpServer:
         with self._lock:
             for end in list(self._connections):
                 self._cut(end)
-
-    def _take(self, end: socket.socket, address: str) -> None:
-        """Serve a new connection, or close it if there is no place for it."""
-        if not self._enter(end, address):
-            end.close()
-        elif start_thread(self._serve, "reader", end) is None:
-            self._serve(end)
 
     def _enter(self, end: socket.socket, address: str) -> bool:
         """Give a new connection a place, another's if need be; False if there is none."""
