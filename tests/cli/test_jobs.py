@@ -70,7 +70,7 @@ def test_status_without_a_run_lists_those_in_the_store(server: EtcdServer, job: 
     outcome = meshctl(server, "status", "--rdzv-endpoint", server.endpoint)
     assert (outcome.code, outcome.err) == (0, "")
     # Other tests of this machine may have runs in the list, too, which make its columns wider.
-    assert "exp-41 - round 1 runs 8 ranks on 2 nodes".split() in [line.split() for line in outcome.out.splitlines()]
+    assert "exp-41 - round 1 runs 8 ranks on 2 nodes" in [" ".join(line.split()) for line in outcome.out.splitlines()]
     found = json.loads(meshctl(server, "status", "--json", "--rdzv-endpoint", server.endpoint).out)
     (listed,) = [run for run in found["runs"] if run["is_in_store"]]
     assert (listed["run_id"], listed["phase"]) == ("exp-41", "running")
