@@ -169,7 +169,7 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
         (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
         (("status", "a/b"), "cannot hold a /"),
         (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
-        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is not in the range"),
+        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is less than 0"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:
