@@ -48,4 +48,5 @@ def _find_option_hint(error: click.NoSuchOption) -> str:
 
 def _soften(message: str) -> str:
     """Return click's message as the part of a sentence."""
-    return sanitize(" ".join((message[:1].lower() + message[1:]).removesuffix(".").split()))
+    message = (message[:1].lower() + message[1:]).removesuffix(".").replace("is not in the range x>=", "is less than ")
+    return sanitize(" ".join(message.split()))

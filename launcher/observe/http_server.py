@@ -61,7 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
     """Gives a reader that has proved itself a place among the admitted; whether there is one."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Response(Struct, frozen=True, kw_only=True):
     """What is sent back."""
 
     status: int
@@ -95,7 +95,7 @@ class HttpServer:
         self,
         listener: socket.socket,
         places_max: int,
-        answer: Callable[[Request], Answer],
+        answer: Callable[[Request], Response],
         find_user: Callable[[socket.socket], int | None] = lambda end: None,
     ) -> None:
         self.port = int(listener.getsockname()[1])
@@ -188,13 +188,13 @@ class HttpServer:
             self._connections.pop(end, None)
         end.close()
 
-    def _respond(self, end: socket.socket, head: bytes) -> Answer:
+    def _respond(self, end: socket.socket, head: bytes) -> Response:
         found = parse_head(head)
         if found is None:
-            return Answer(status=400, body=b"this is not an HTTP request\n")
+            return Response(status=400, body=b"this is not an HTTP request\n")
         method, target, headers = found
         if method != "GET":
-            return Answer(status=405, body=b"only GET is supported\n" * (method != "HEAD"), headers={"Allow": "GET"})
+            return Response(status=405, body=b"only GET is supported\n" * (method != "HEAD"), headers={"Allow": "GET"})
         place = self._connections.get(end)
         is_admitted = place is not None and place.is_admitted
         return self._answer(

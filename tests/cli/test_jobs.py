@@ -70,8 +70,7 @@ def test_status_without_a_run_lists_those_in_the_store(server: EtcdServer, job: 
     outcome = meshctl(server, "status", "--rdzv-endpoint", server.endpoint)
     assert (outcome.code, outcome.err) == (0, "")
     # Other tests of this machine may have runs in the list, too, which make its columns wider.
-    lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert "exp-41 - round 1 runs 8 ranks on 2 nodes" in lines
+    assert "exp-41 - round 1 runs 8 ranks on 2 nodes" in [" ".join(line.split()) for line in outcome.out.splitlines()]
     found = json.loads(meshctl(server, "status", "--json", "--rdzv-endpoint", server.endpoint).out)
     (listed,) = [run for run in found["runs"] if run["is_in_store"]]
     assert (listed["run_id"], listed["phase"]) == ("exp-41", "running")
@@ -170,7 +169,7 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
         (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
         (("status", "a/b"), "cannot hold a /"),
         (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
-        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is not in the range"),
+        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is less than 0"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:

@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 LOCAL = "127.0.0.1"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -62,12 +62,12 @@ def strict(source: FakeRun, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageSer
     served.close()
 
 
-def ask(page: PageServer, path: str, method: str = "GET", **headers: str) -> Answer:
+def ask(page: PageServer, path: str, method: str = "GET", **headers: str) -> Response:
     connection = http.client.HTTPConnection(LOCAL, page.port, timeout=20)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
         answer = connection.getresponse()
-        return Answer(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
+        return Response(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
     finally:
         connection.close()
 

@@ -36,6 +36,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.hosts.ray.cluster": ("node has died", "node was terminated", "node is dead"),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
+    "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),
     "rendezvous.codec": (" in ",),
 }
 

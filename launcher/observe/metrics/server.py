@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 
 from launcher.model.errors import TemporaryError
-from launcher.observe.http_server import Answer, HttpServer, Request
+from launcher.observe.http_server import HttpServer, Request, Response
 from launcher.observe.metrics.exposition import encode_report
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.node_report import NodeReport
@@ -27,7 +27,7 @@ def make_metrics_server(listener: socket.socket, cache: ReportCache) -> HttpServ
     return HttpServer(listener, 2 * CONNECTIONS_MAX, lambda request: _answer(request, cache))
 
 
-def _answer(request: Request, cache: ReportCache) -> Answer:
+def _answer(request: Request, cache: ReportCache) -> Response:
     path = request.target.partition("?")[0]
     if path not in PATHS:
         return _say(404, f"the paths are {', '.join(PATHS)}")
@@ -37,15 +37,15 @@ def _answer(request: Request, cache: ReportCache) -> Answer:
         return _say(503, str(error))
     if path == "/metrics":
         page, content_type = encode_report(report, request.headers.get("accept", ""))
-        return Answer(status=200, body=page, content_type=content_type)
+        return Response(status=200, body=page, content_type=content_type)
     if path == "/healthz":
         return _say(200, "ok")
     is_ready, sentence = describe_readiness(report)
     return _say(200 if is_ready else 503, sentence)
 
 
-def _say(status: int, sentence: str) -> Answer:
-    return Answer(status=status, body=f"{sentence}\n".encode(errors="replace"))
+def _say(status: int, sentence: str) -> Response:
+    return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
 
 
 def describe_readiness(report: NodeReport) -> tuple[bool, str]:

@@ -19,7 +19,7 @@ import msgspec
 
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import TemporaryError, UsageError, sanitize
-from launcher.observe.http_server import Answer, HttpServer, Request, open_listener
+from launcher.observe.http_server import HttpServer, Request, Response, open_listener
 from launcher.observe.node_report import LogCursor, ReadLogs
 from launcher.observe.page.admission import Admission, Refusal
 from launcher.observe.page.document import load_document, save_document
@@ -72,7 +72,7 @@ class PageServer:
         """Stop listening, and cut all connections."""
         self._server.close()
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> Response:
         path, query = _parse_target(request.target)
         refusal = self._admit(request, query.get("token"))
         if refusal is not None:
@@ -80,7 +80,7 @@ class PageServer:
         if "token" in query and path == "/":
             # The token is handed over to a cookie, so that it stands in no address bar and no history.
             cookie = f"{self._gate.cookie_name}={self._gate.token}; Path=/; HttpOnly; SameSite=Lax"
-            return Answer(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
+            return Response(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
         takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
         try:
             return self._read(path, query, takes_gzip=takes_gzip)
@@ -99,7 +99,7 @@ class PageServer:
             return Refusal(status=503, sentence="this page has too many readers at the moment")
         return refusal
 
-    def _read(self, path: str, query: dict[str, str], *, takes_gzip: bool) -> Answer:
+    def _read(self, path: str, query: dict[str, str], *, takes_gzip: bool) -> Response:
         shared = self._shared
         if path == "/":
             return _pack(self._page, _HTML, takes_gzip, {"Content-Security-Policy": self._document.policy})
@@ -127,18 +127,18 @@ def _parse_target(target: str) -> tuple[str, dict[str, str]]:
     return parts.path if len(target) <= TARGET_MAX else "", query
 
 
-def _refuse(path: str, refusal: Refusal) -> Answer:
+def _refuse(path: str, refusal: Refusal) -> Response:
     if path.startswith("/api/"):
         body = msgspec.json.encode({"error": refusal.sentence})
-        return Answer(status=refusal.status, body=body, content_type=_JSON)
-    return Answer(status=refusal.status, body=f"meshrun: {refusal.sentence}\n".encode())
+        return Response(status=refusal.status, body=body, content_type=_JSON)
+    return Response(status=refusal.status, body=f"meshrun: {refusal.sentence}\n".encode())
 
 
-def _pack(body: Body | bytes, content_type: str, takes_gzip: bool, headers: dict[str, str]) -> Answer:
+def _pack(body: Body | bytes, content_type: str, takes_gzip: bool, headers: dict[str, str]) -> Response:
     if isinstance(body, Body):
         headers = {**headers, "Content-Encoding": "gzip"} if takes_gzip else headers
         body = body.gzip if takes_gzip else body.text
-    return Answer(status=200, body=body, content_type=content_type, headers=headers)
+    return Response(status=200, body=body, content_type=content_type, headers=headers)
 
 
 def _read_integer(query: dict[str, str], name: str, default: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.observe.http_server import Answer, parse_head
+from launcher.observe.http_server import Response, parse_head
 
 
 @pytest.mark.parametrize("line_end", ["\r\n", "\n"])
@@ -26,7 +26,7 @@ def test_what_is_not_http_is_no_request(head: bytes) -> None:
 
 
 def test_an_answer_ends_with_its_body() -> None:
-    head, _, body = Answer(status=404, body=b"no\n", headers={"Allow": "GET"}).encode().partition(b"\r\n\r\n")
+    head, _, body = Response(status=404, body=b"no\n", headers={"Allow": "GET"}).encode().partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"HTTP/1.1 404 Not Found"
     assert {b"Content-Length: 3", b"Connection: close", b"Allow: GET"} < set(lines)
