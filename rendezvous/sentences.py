@@ -35,7 +35,7 @@ def _describe(reason: Reason, find: Find) -> str:
     values = {name: _make_text(name, value, find) for name, value in reason.values.items()}
     sentence = find(reason.kind)
     text = _fill(sentence, values) if sentence is not None else None
-    return str(Reason(reason.kind, reason.values)) if text is None else text
+    return text if isinstance(text, str) else str(Reason(reason.kind, reason.values))  # some return a value as it is
 
 
 def _make_text(name: str, value: Value, find: Find) -> Value:
@@ -48,8 +48,7 @@ def _fill(sentence: Sentence, values: Mapping[str, Value]) -> str | None:
     """Return the sentence with these values; None if they do not fit: any program can write to the store."""
     try:
         if callable(sentence):
-            text = sentence(**values)
-            return text if isinstance(text, str) else None  # some functions return a value as it is
+            return sentence(**values)
         return sentence.format(**{name: _join(value) for name, value in values.items()})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
