@@ -121,7 +121,6 @@ class Member:
             planner=planner.plan,
             clock=read_boot_clock,
             wake=self.wakeup.set,
-            is_local=store is not None,  # whoever shares a store makes its requests in its own thread
             presence=self.presence,
         )
 

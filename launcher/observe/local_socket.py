@@ -50,8 +50,8 @@ _RETRY_MS = 20
 INSPECT_LIMIT_S = 5.0
 """For all that are asked at once; an agent itself waits for its nodes for less."""
 WHY_LIMIT_S = 15.0
-LIMIT_MAX_S = 1e8
-"""The kernel takes no longer one, nor one that is no number."""
+LIMIT_MAX_S = 1e6
+"""The kernel takes at most 2**31 milliseconds, and no limit that is not a number."""
 ANSWER_MAX = 64 << 20
 """Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
 _RECEIVED_MAX = 1 << 18
@@ -265,7 +265,9 @@ def _ask_all(
                 except OSError:  # it has just ended
                     pass
                 end.close()
-            for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS if waiting else math.inf)):
+            for descriptor, _ in poll.poll(
+                min(left_s, LIMIT_MAX_S) * 1000 if not waiting else min(left_s * 1000, _RETRY_MS)
+            ):
                 name, end = ends[descriptor]
                 try:
                     part = end.recv(_RECEIVED_MAX)

@@ -79,4 +79,4 @@ def test_a_job_whose_server_is_gone_ends_as_it_would(tmp_path: Path) -> None:
     with Job(tmp_path, "--standalone", "--progress=kubeflow", script="pass", env=variables) as job:
         assert job.wait().exit_code == 0
     assert job.stderr.count("--progress kubeflow") == 1
-    assert "the last state was not taken: the Trainer's server cannot be asked without a token: /no" in job.stderr
+    assert "the last state was not accepted: the Trainer's server cannot be asked without a token: /no" in job.stderr

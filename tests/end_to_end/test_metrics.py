@@ -163,5 +163,5 @@ def test_a_port_that_is_taken_ends_the_command_before_anything_starts(tmp_path: 
     assert ended.stderr.startswith(
         f"meshrun: error: --metrics-port cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} ("
     )
-    assert ended.stderr.endswith("\nhint: give another port, or 0 for any that is free\n")
+    assert ended.stderr.endswith("\nhint: set another port, or 0 for any free port\n")
     assert not job.has_mark("began", 0, 1)

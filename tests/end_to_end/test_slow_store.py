@@ -50,7 +50,7 @@ def test_a_job_begins_and_restarts_though_each_write_takes_long(
 def test_meshctl_waits_for_a_store_whose_reads_take_long(own_etcd: EtcdServer) -> None:
     """It keeps no lease, so none has to be given."""
     with SlowWrites(own_etcd.endpoint, 1.5, delays_reads=True) as slow:
-        assert "run r is not there" in meshctl("status", "r", endpoint=slow.endpoint).stderr
+        assert "run r does not exist" in meshctl("status", "r", endpoint=slow.endpoint).stderr
 
 
 def test_a_grant_whose_answer_was_lost_is_found_and_has_a_limit(own_etcd: EtcdServer) -> None:

@@ -181,4 +181,4 @@ def test_without_an_agent_here_the_answer_is_a_sentence_with_a_hint(command: str
     said = ask(command, "no-such-run", exit_code=2)
     error, hint = said.splitlines()  # other jobs of this machine may be frozen at this moment
     assert error.startswith("meshctl: error: no agent of run no-such-run is on this machine")
-    assert hint == "hint: run it on a node of the run; meshctl status lists the runs"
+    assert hint == "hint: run it on a node of the run; use meshctl status to list the runs"

@@ -69,7 +69,7 @@ def test_an_agent_that_is_lost_while_it_looks_leaves_no_process(tmp_path: Path) 
 
 
 def test_without_a_job_here_the_answer_is_a_sentence() -> None:
-    assert "no run or agent named no-such-run is on this machine" in ask("no-such-run", exit_code=2)
+    assert "no run or agent named no-such-run was found on this machine" in ask("no-such-run", exit_code=2)
 
 
 def test_two_who_ask_at_once_are_both_answered(tmp_path: Path) -> None:

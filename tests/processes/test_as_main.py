@@ -296,7 +296,7 @@ def test_rank_0_does_not_listen_where_another_coordinator_does(folder: Path, opt
         coordinator = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
         taken = as_jax_worker(folder, "script", "fine.py", RANK="0", **coordinator)
         assert (taken.returncode, taken.stdout) == (1, "")
-        assert f"port {port} is where JAX's coordinator is to listen" in taken.stderr
+        assert f"port {port} of JAX's coordinator is in use by another process" in taken.stderr
         assert as_jax_worker(folder, "script", "fine.py", RANK="1", **coordinator).returncode == 0
 
 

@@ -159,7 +159,8 @@ def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.Mon
     with agents_that(answer):
         *silent, last = list_runs(AGENTS, None)
     assert last.phase == "running"
-    assert [(run.phase, run.now) for run in silent] == [("", "on this machine has not answered in time")] * 4
+    assert [run.phase for run in silent] == [""] * 4
+    assert all(run.now.endswith(" on this machine has not answered in time") for run in silent)
     assert len(limits) == 1
 
 

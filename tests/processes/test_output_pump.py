@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_warning_and_no_failure(job: Job, console: Console) -
         job.start(NUMBERED, rank, stdout=job.open(pump, rank, path="/dev/full"))
     job.finish()
     assert job.warnings == [
-        "cannot write to /dev/full: No space left on device; output is missing from log files until that is over, "
+        "cannot write to /dev/full: No space left on device; output is missing from log files until that is over; "
         "training continues"
     ]
     assert numbers_by_rank(console.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}

@@ -353,7 +353,7 @@ def test_a_port_that_is_taken_is_a_sentence(page: PageServer) -> None:
         PageServer(FakeRun(4), LOCAL, page.port)
     holder = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
     assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: the port is taken by {holder}"
-    assert found.value.hint == "give another port, or 0 for any that is free"
+    assert found.value.hint == "set another port, or 0 for any free port"
 
 
 def test_an_address_of_another_machine_is_a_sentence() -> None:
