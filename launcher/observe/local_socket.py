@@ -17,7 +17,6 @@ An answer {"error": SENTENCE} says why there is none. Root asks agents of other 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import select
@@ -265,9 +264,7 @@ def _ask_all(
                 except OSError:  # it has just ended
                     pass
                 end.close()
-            for descriptor, _ in poll.poll(
-                min(left_s, LIMIT_MAX_S) * 1000 if not waiting else min(left_s * 1000, _RETRY_MS)
-            ):
+            for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS) if waiting else left_s * 1000):
                 name, end = ends[descriptor]
                 try:
                     part = end.recv(_RECEIVED_MAX)

@@ -53,7 +53,7 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
         await pilot.press("question_mark")  # type: ignore[attr-defined]
         assert app.query_one("#keys").display
         source.error = RunGoneError("the agent has ended")
-        await wait_for(pilot, lambda: "the agent has ended" in str(app.query_one("#head", Static).render()))
+        await wait_for(pilot, lambda: "no longer has an agent" in str(app.query_one("#head", Static).render()))
         await pilot.press("q")  # type: ignore[attr-defined]
         assert app.return_code == 0
 
