@@ -65,7 +65,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
         wait_until(lambda: answers(metrics, "/healthz"), 60)
         assert b"meshrun_round{" in get(metrics, "/metrics")
         wait_until(lambda: "live page" in job.refused, 60)
-        assert {"diagnosis", "report state", "report logs", "metrics reader", "events", "notify"} <= {*job.refused}
+        assert {"diagnosis", "report state", "report logs", "reader", "events", "teller"} <= {*job.refused}
         assert not answers(page, "/api/run")
         assert (tmp_path / "events").read_text() == ""
         job.end_shortage()
