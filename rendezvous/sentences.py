@@ -174,7 +174,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "earlier-attempt": "this is attempt {attempt}, {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
     "unreadable": "{error}",
-    "other-version": "{run} is one of meshrun {theirs}, node {node} has meshrun {ours}",
+    "other-version": "{run} uses meshrun {theirs}, node {node} has meshrun {ours}",
     "already-ended": "{run} has already ended: {why}",
     "already-ended-otherwise": "{run} has already ended: {why}; it was started with other arguments for the script",
     "drained": "node {node} was drained",

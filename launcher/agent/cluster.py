@@ -187,7 +187,7 @@ class ClusterMembership(NodeMembership):
                 store.close()
                 here, hint = f"node {own.node_name} has meshrun {__version__}", f"install meshrun {error.version}"
                 raise UsageError(
-                    f"the store at {endpoint} is one of meshrun {error.version}, {here}",
+                    f"the store at {endpoint} uses meshrun {error.version}, {here}",
                     f"{hint} on every node, or give this run another port with {port_option}",
                 ) from None
             else:

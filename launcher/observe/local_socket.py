@@ -208,7 +208,7 @@ def _require_version(agent: LocalAgent) -> None:
         raise UsageError(
             f"the agent of {name_run(agent.run_id)} has meshrun {agent.version} on node {agent.node}, this is meshrun "
             f"{__version__}",
-            f"ask it with meshctl of meshrun {agent.version}",
+            f"use meshctl of meshrun {agent.version}",
         )
 
 

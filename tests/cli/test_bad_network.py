@@ -203,7 +203,7 @@ def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -
     outcome = job(place, "--start-timeout=2", endpoint=etcd.endpoint)
     etcd.ctl("del", "--prefix", "/meshrun/job/")
     assert outcome.code == 2
-    assert "run job is one of meshrun 99.1, node " in outcome.err
+    assert "run job uses meshrun 99.1, node " in outcome.err
     assert f" has meshrun {__version__}\nhint: install meshrun 99.1 on every node" in outcome.err
 
 

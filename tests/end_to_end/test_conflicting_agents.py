@@ -120,7 +120,7 @@ def test_a_joiner_that_cannot_read_the_records_is_refused(tmp_path: Path, etcd: 
     with cluster(tmp_path, etcd, run_id=run) as job:
         job.start(N1)
         (ended,) = job.wait(exit_code=2)
-    assert error_of(ended) == f"meshrun: error: run {run} is one of meshrun 9.1, node n1 has meshrun {__version__}"
+    assert error_of(ended) == f"meshrun: error: run {run} uses meshrun 9.1, node n1 has meshrun {__version__}"
 
 
 def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: EtcdServer) -> None:

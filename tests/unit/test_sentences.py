@@ -171,7 +171,7 @@ EXAMPLES = [
     (because("unreadable", error="/k cannot be read"), "/k cannot be read"),
     (
         because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
-        "run exp is one of meshrun 0.2, node a has meshrun 0.1",
+        "run exp uses meshrun 0.2, node a has meshrun 0.1",
     ),
     (
         because("already-ended", run="exp", why=because("all-succeeded")),

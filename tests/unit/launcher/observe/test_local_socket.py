@@ -111,7 +111,7 @@ def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_name
         with pytest.raises(UsageError) as refused:
             ask()
         sentence = f"the agent of run exp has meshrun 9.1 on node n1, this is meshrun {__version__}"
-        assert (str(refused.value), refused.value.hint) == (sentence, "ask it with meshctl of meshrun 9.1")
+        assert (str(refused.value), refused.value.hint) == (sentence, "use meshctl of meshrun 9.1")
 
 
 def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
