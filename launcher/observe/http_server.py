@@ -119,7 +119,7 @@ class HttpServer:
                 continue
             if self._refused_count >= REFUSED_MAX:  # each has cost a thread and a parsed request
                 self._refused_count = 0
-                time.sleep(REFUSED_PAUSE_S)
+                self._is_closed.wait(REFUSED_PAUSE_S)
             try:
                 if not self._enter(end, str(address[0])):
                     end.close()

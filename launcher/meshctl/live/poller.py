@@ -195,7 +195,7 @@ class NodePoller:
             node.has_all = False
             node.next_at = now + min(BACKOFF_MAX_S, 2.0**node.failures / 2)
             if node.failures == FAILURES_MAX and not self.is_over:
-                self._tell_one_silent(node.name)
+                self._tell_one_silent(node.name, str(result))
             return None
         assert isinstance(result, NodeReply)
         node.failures, node.has_answered = 0, True
@@ -207,7 +207,7 @@ class NodePoller:
 
     def _tell_silence(self, report: RunReport, names: Mapping[str, str]) -> None:
         for name in report.missing:
-            self._tell_one_silent(name)
+            self._tell_one_silent(name, "")
         failing = {node.name for node in self.nodes.values() if node.failures and not node.is_gone}
         for name in sorted(self._silent - set(report.missing) - failing):
             if name in names.values():
@@ -215,10 +215,10 @@ class NodePoller:
             else:
                 self._silent.discard(name)
 
-    def _tell_one_silent(self, name: str) -> None:
+    def _tell_one_silent(self, name: str, why: str) -> None:
         if name not in self._silent:
             self._silent.add(name)
-            self._warn(f"node {sanitize(name)} does not answer")
+            self._warn(f"node {sanitize(name)} does not answer" + (f": {sanitize(why)}" if why else ""))
 
     def _tell_return(self, name: str) -> None:
         if name in self._silent:

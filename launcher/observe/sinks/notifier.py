@@ -36,8 +36,8 @@ class Notifier(Teller):
 
     def write(self, event: RunEvent) -> None:
         """Tell of an event, if this agent is the one to tell."""
-        if isinstance(event, TOLD) and self._is_leader():
-            self.put(event)
+        if isinstance(event, TOLD) and self._is_leader() and self.put(event):
+            self._complain(f"{PENDING_MAX} events are waiting already, so the oldest is dropped")
 
 
 def _post(target: str, line: bytes) -> str:

@@ -40,12 +40,14 @@ class Teller:
         self._has_warned = False
         self.thread = LateThread(self._run, "teller")
 
-    def put(self, event: RunEvent, variables: Mapping[str, str] = NO_VARIABLES) -> None:
-        """Have an event told."""
+    def put(self, event: RunEvent, variables: Mapping[str, str] = NO_VARIABLES) -> bool:
+        """Have an event told; return whether the oldest that waited is dropped for it."""
         with self._changed:
+            is_full = len(self._waiting) == self._waiting.maxlen
             self._waiting.append((encode_event(event), variables))
             self._changed.notify()
         self.thread.start()
+        return is_full
 
     def drop(self) -> None:
         """Do not tell what still waits."""

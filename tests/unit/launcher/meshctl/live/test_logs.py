@@ -97,7 +97,10 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
     source.report = replace(source.report, missing=("h7\x1b[2J",))
     screen = Screen().show(source)
     assert screen.lines == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
-    assert screen.remarks == ["node 'h7\\x1b[2J' does not answer", "node h1 does not answer"]
+    assert screen.remarks == [
+        "node 'h7\\x1b[2J' does not answer",
+        "node h1 does not answer: h1 has not answered in time",
+    ]
 
 
 def test_no_files_are_a_sentence(source: FakeSource) -> None:

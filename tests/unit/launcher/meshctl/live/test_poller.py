@@ -86,7 +86,7 @@ def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
         return sum(node == "m0" for node, _ in source.requests) >= 60
 
     wait_until(step, 30, "sixty requests to h0")
-    assert remarks == ["node h1 does not answer"]
+    assert remarks == ["node h1 does not answer: its disk hangs"]
     assert sum(node == "m1" for node, _ in source.requests) < 15
 
 
