@@ -379,7 +379,7 @@ def test_after_some_refused_requests_the_next_one_waits_a_moment(
     strict: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     naps: list[float] = []
-    monkeypatch.setattr(http_server.time, "sleep", naps.append)
+    monkeypatch.setattr(strict._server._is_closed, "wait", naps.append)
     for _ in range(3 * REFUSED_MAX):
         assert ask(strict, "/api/run").status == 401
     assert naps == [REFUSED_PAUSE_S] * 2, "the next one waits, too"

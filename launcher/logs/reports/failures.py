@@ -248,12 +248,13 @@ class Failures:
     def report_end(self, end: Exit, script: str, logged: Reason | None) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
         self._settle()
-        verdict, own = end.verdict, tuple(self._failures.values())
+        verdict = end.verdict
+        is_here = verdict is not None and verdict.round == self._round  # a spare may have failed in an earlier round
+        own = tuple(self._failures.values()) if is_here else ()
         has_failed = verdict is not None and verdict.kind == "failure"
         if has_failed or os.environ.get(END_FILE):
             from launcher.logs.reports import outcome
 
-            is_here = verdict is not None and verdict.round == self._round
             ranks = self._assignment.ranks if is_here and self._assignment is not None else ()
             if outcome.write_outcome(end, own, ranks, self._host):
                 return

@@ -139,8 +139,8 @@ class Agent:
 
     def root_cause(self) -> str:
         """Which rank on which host failed first, as its report says; empty without a report."""
-        found = re.search(r"host +: (\S+)\n +rank +: (\d+)", self.job.stderr)
-        return f"rank {found[2]} on {found[1]}" if found else ""
+        found = re.search(r"Root Cause .*: (rank \d+ on \S+)", self.job.stderr)
+        return found[1] if found else ""
 
     def wait_until_nobody_is_left(self) -> None:
         wait_until(lambda: not family(self.job._token), 60, f"the end of all processes of {self.name}")

@@ -10,6 +10,7 @@ from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
+from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.reasons import because
 
@@ -146,3 +147,19 @@ def test_a_worker_that_ran_is_not_said_to_have_never_started(
     failures.note(1, pid, exit_code, 0.0, "no heartbeat for 8 s")
     failures.set_root_cause(1)
     assert capfd.readouterr().err == f"meshrun: {told}\n"
+
+
+@pytest.mark.parametrize(("last_round", "others"), [(1, "rank 0 (exit code 9)"), (3, "")])
+def test_failures_of_an_earlier_round_are_not_part_of_the_report(
+    last_round: int, others: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(0, 5, 9, 0.0, None)
+    end = verdict(codec.encode(CAUSE).decode())
+    failures.report_end(Exit(7, end.reason, replace(end, round=last_round)), "train.py", None)
+    text = capfd.readouterr().err
+    assert "rank 3 on h2" in text
+    assert [line for line in text.splitlines() if line.startswith("Other failures")] == [
+        f"Other failures: {told}" for told in [others] if told
+    ]
