@@ -40,7 +40,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import ComparedOrder, explain
+from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
@@ -62,7 +62,6 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     join: tuple[str, ...] = ()
     as_json: bool = False
     with_ranks: bool | None = None
-    compare: bool = False
     svg: str | None = None
     html: str | None = None
 
@@ -104,10 +103,9 @@ def run(request: PlanRequest) -> int:
         before=before,
         change=describe_change(cluster, after, before, plan, task.mesh),
         warnings=_list_warnings(after, task, plan),
-        orders=explain(plan, after.nodes, *task).baselines if request.compare else (),
     )
     if request.as_json:
-        text = render.format_json(plan, answer.warnings, answer.orders)
+        text = render.format_json(plan, answer.warnings)
     else:
         heading = render.format_heading(cluster, task.mesh, before, lost, joined)
         text = heading + "\n" + _format_text(request, after, task, answer)
@@ -123,7 +121,6 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     change: Change
     """None without a plan before, or if nothing differs from it."""
     warnings: tuple[str, ...]
-    orders: tuple[ComparedOrder, ...]
 
 
 def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[str, ...]:
@@ -193,8 +190,6 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
     parts += ["\n", render.format_cost(plan, explanation)]
     if explanation.step_time is not None:
         parts += ["\n", render.format_time(explanation)]
-    if answer.orders:
-        parts += ["\n", render.format_orders(explanation, answer.orders)]
     if request.with_ranks or (request.with_ranks is None and len(cluster.nodes) < RANKS_NODES):
         rows = render.list_node_rows(plan, answer.change.nodes, cluster.levels, answer.change.remarks)
         parts += ["\n", render.format_table(rows, in_columns=not request.with_ranks)]
@@ -209,10 +204,7 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, ans
     for what, path in (("picture", request.svg), ("page", request.html)):
         if path is None:
             continue
-        if what == "page":
-            text = render_html(*drawn, explain(plan, cluster.nodes, *task), answer.orders)
-        else:
-            text = render_svg(*drawn)
+        text = render_html(*drawn, explain(plan, cluster.nodes, *task)) if what == "page" else render_svg(*drawn)
         try:
             write_file(path, text)
         except LauncherError as error:
