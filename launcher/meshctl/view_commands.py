@@ -224,7 +224,7 @@ def events(run_id: str | None, follow: bool, as_json: bool) -> None:
 @meshctl.command(short_help="Watch a run in a full screen that updates itself.")
 @click.argument("run_id", required=False)
 def top(run_id: str | None) -> None:
-    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q quits, ? shows the keys.
+    """Watch a run in a full screen: ranks, status, goodput, last events. q quits, ? shows the keys.
 
     It needs the package textual: pip install 'meshrun[tui]'.
     """

@@ -29,8 +29,12 @@ class Column(Struct, frozen=True):
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
-    """Leave out empty columns, then the least important until the rest fits `width` letters (0: no limit)."""
-    kept = [column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells)]
+    """Leave out empty columns, then the least important until the rest fits `width` letters (0: no limit).
+
+    What controls a terminal is escaped, and long cells are cut.
+    """
+    shown = (column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells))
+    kept = [_clean(column) for column in shown]
     while width and _measure(kept) > width and any(column.priority for column in kept):
         kept.remove(max(reversed(kept), key=lambda column: column.priority))
     return kept
@@ -38,7 +42,7 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
 
 def format_table(columns: Sequence[Column], width: int = 0) -> str:
     """Format columns with equally many cells as lines, without a newline at the end."""
-    kept = fit_columns([_clean(column) for column in columns], width)
+    kept = fit_columns(columns, width)
     rows = [*zip(*((column.header, *column.cells) for column in kept), strict=True)]
     return "\n".join(align(rows, right=[index for index, column in enumerate(kept) if column.is_right]))
 

@@ -77,8 +77,10 @@ def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """Describe the overview. `all_nodes`: a line for each node, however many there are."""
     locality = _summarize_locality(overview.nodes)
+    job = f", job {overview.job_key}" if overview.job_key else ""
+    rows = [("run", f"{overview.run_id}{job}"), *list_rows(overview, locality.common)]
     parts = (
-        _format_job(overview, locality.common),
+        "".join(_wrap(label, text) for label, text in rows),
         _format_nodes(overview.nodes, all_nodes, locality),
         _format_history(overview),
         _format_faults(overview.faults),
@@ -121,7 +123,7 @@ def format_failure(failure: WorkerFailure | None) -> str:
     return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"
 
 
-def format_mesh(overview: Overview) -> str:
+def _format_mesh(overview: Overview) -> str:
     """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
     axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
     if len(axes) != len(overview.shape):
@@ -133,16 +135,18 @@ def _format_world(rank_count: int, node_count: int) -> str:
     return f"{format_count(rank_count, 'rank')} on {format_count(node_count, 'node')}"
 
 
-def _format_job(overview: Overview, common: str) -> str:
+def list_rows(overview: Overview, common: str = "") -> list[tuple[str, str]]:
+    """List what is known of the job as a whole: (label, text). `common`: the part of the network that all nodes share.
+
+    The first row is what the job does now.
+    """
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     quarantined = [node for node in overview.nodes if node.state == "quarantined"]
-    job = f", job {overview.job_key}" if overview.job_key else ""
     rows = (
-        ("run", f"{overview.run_id}{job}"),
         _format_now(overview),
         ("why", describe_reason(overview.reason) if overview.reason and overview.phase not in (ENDED, FORMING) else ""),
         ("failure", format_failure(overview.failure)),
-        ("mesh", format_mesh(overview)),
+        ("mesh", _format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
         ("place", f"all nodes are on {common}" if common else ""),
@@ -154,7 +158,7 @@ def _format_job(overview: Overview, common: str) -> str:
         ("drained", _format_names(overview.drained)),
         ("asked", format_list(overview.requests, 4)),
     )
-    return "".join(_wrap(label, text) for label, text in rows if text)
+    return [(label, text) for label, text in rows if text]
 
 
 def _format_now(overview: Overview) -> tuple[str, str]:
