@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from launcher.meshctl.live.local_files import LocalFolders, describe_gone
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
@@ -69,7 +68,6 @@ class EventView:
         self._clock = clock
         self._collector = EventCollector(warn)
         self._poller = NodePoller(source, self._collector.make_request, warn, clock)
-        self._folders = LocalFolders()
         self._waiting: list[tuple[float, SeenEvent]] = []
 
     def run(self) -> None:
@@ -79,16 +77,13 @@ class EventView:
                 if isinstance(answer.reply, EventPage):
                     events = self._collector.take(answer.node, answer.reply)
                     self._waiting += [(self._clock(), event) for event in events]
-            if self._poller.report is not None:
-                self._folders.update(self._poller.report)
             if self._poller.is_over or (not self._follow and self._poller.has_all):
                 break
             if self._follow and self._poller.has_all:
                 self._print(self._clock() - HOLD_S)
         self._print(None)
         if self._poller.is_over and self._poller.report is not None:
-            ending = self._folders.describe_ending(self._poller.report)
-            self._warn(f"{name_run(self._poller.report.run_id)} {describe_gone(ending)}")
+            self._warn(f"{name_run(self._poller.report.run_id)} {self._poller.describe_end()}")
 
     def _print(self, until: float | None) -> None:
         """Print what came before this time; all with None. Where nothing did, `write` still finds its reader gone."""

@@ -19,7 +19,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector, SeenEvent
-from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.tables import Column
@@ -112,14 +111,11 @@ class TopScreen(App[None]):
         problems: list[str] = []
         collector = EventCollector(problems.append)
         poller = NodePoller(self._source, collector.make_request, problems.append)
-        folders = LocalFolders()
         shown: RunReport | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(0.2)
                 events = [event for answer in answers for event in _read_answer(collector, answer)]
-                if poller.report is not None and poller.report is not shown:
-                    folders.update(poller.report)
             except Exception as error:  # without this thread the screen would show an old state as that of now
                 problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)
                 self._hand_over(None, [], problem)
@@ -129,8 +125,7 @@ class TopScreen(App[None]):
                 shown = poller.report
                 self._hand_over(shown, events, poller.problem)
         if poller.is_over and poller.report is not None:
-            self._state.ending = folders.describe_ending(poller.report)
-            self._state.is_over = True
+            self._state.ending = poller.describe_end()
             self._hand_over(None, [], "")
 
     def _hand_over(self, report: RunReport | None, events: list[SeenEvent], problem: str) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from launcher.meshctl.live.events import SeenEvent, format_events
-from launcher.meshctl.live.local_files import describe_gone
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
 from launcher.meshctl.live.tables import Column, fit_columns
 from launcher.meshctl.status.agents import derive_overview
@@ -38,7 +37,7 @@ SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
 class TopState:
     """The last report, the events so far, and how to sort. `problem`: why there is nothing newer, "" if there is.
 
-    `is_over`: no agent of the run is here any more, and `ending` how its last round ended, if that is known.
+    `ending`: once no agent of the run is here any more, how its last round ended, as far as that is known.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -47,7 +46,6 @@ class TopState:
         self.events: deque[SeenEvent] = deque(maxlen=EVENTS_MAX)
         self.sort_key = "rank"
         self.problem = ""
-        self.is_over = False
         self.ending = ""
 
     def take_events(self, events: Sequence[SeenEvent]) -> None:
@@ -66,7 +64,7 @@ class TopState:
         if report is None:
             return [f"{name_run(escape(self.run_id))}: {self.problem or 'asking its agents'}"]
         rows = dict(list_rows(replace(derive_overview(report), at=now)))
-        state = self._describe_end() if self.is_over else rows["now"]
+        state = self._describe_end() if self.ending else rows["now"]
         parts = [_join(rows, "mesh", "leader", "restarts")]
         step = max((node.step for node in report.nodes), default=-1)
         if step >= 0:
@@ -75,7 +73,7 @@ class TopState:
         if report.goodput is not None:
             lines.append(format_goodput(report.goodput))
         lines += filter(None, [_join(rows, "lost", "silent")])
-        if self.problem and not self.is_over:
+        if self.problem and not self.ending:
             lines.append(f"this is the state of {format_clock(report.at, now)}: {self.problem}")
         return [escape(line) for line in lines]
 
@@ -98,9 +96,7 @@ class TopState:
         for event in reversed(self.events):
             if event.kind == "agent_ended":
                 return f"has ended: {event.sentence}"
-        last = self.report.rounds[-1] if self.report is not None and self.report.rounds else None
-        seen = f"it was last seen in round {last.round}" if last is not None else ""
-        return describe_gone(self.ending or seen)
+        return self.ending
 
 
 def format_goodput(goodput: Goodput) -> str:

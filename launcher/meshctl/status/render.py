@@ -43,7 +43,6 @@ STATUS_SCHEMA = 1
 """Of `--json`: raised when a field gets another meaning; fields are added without."""
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
-_TIMES = frozenset({"at", "began_at", "ended_at"})
 _REASONS = ("reason", "stop_reason", "ended")
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
@@ -56,14 +55,26 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
             told |= _encode_reason(name, getattr(one, name))
     if overview.verdict is not None:
         content["verdict"] |= _encode_reason("reason", overview.verdict.reason)
-    for record in (content, *content["history"], *filter(None, [content["verdict"]])):
-        for name in _TIMES.intersection(record):
-            record[name] = format_time(record[name]) if 0 < record[name] < _TIME_MAX else None
     if overview.verdict is not None:
         content["verdict"]["failure"] = to_builtins(parse_failure(overview.verdict.failure))
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])
-    return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **content}
+    return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **encode_times(content)}
+
+
+def encode_times(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with each time as a text in RFC 3339, null if unknown: what is named `at`, or ends in `_at`."""
+    return {name: _encode_time(name, value) for name, value in record.items()}
+
+
+def _encode_time(name: str, value: object) -> object:
+    if isinstance(value, dict):
+        return encode_times(value)
+    if isinstance(value, (list, tuple)):
+        return [_encode_time("", one) for one in value]
+    if (name == "at" or name.endswith("_at")) and isinstance(value, (int, float)):
+        return format_time(value) if 0 < value < _TIME_MAX else None
+    return value
 
 
 def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
