@@ -219,17 +219,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
 @_add_option("interface", "NAME", "The network interface that has this node's address.")
 @_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "This node's place in the network, to be checked.")
 @_add_option("locality-sources", "auto|none|NAME,...", "Sources to query for its place, as for meshrun.")
-def measure(
-    store: Mapping[str, str],
-    run_id: str,
-    node_count: int,
-    levels: str,
-    output: str | None,
-    as_json: bool,
-    insist: bool,
-    wait_s: float,
-    **given: str | None,
-) -> int:
+def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 
     Run it on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node sends to
@@ -238,18 +228,9 @@ def measure(
     """
     from launcher.meshctl.measure import MeasureRequest, run
 
+    own = {name: given.pop(name) for name in MeasureRequest.__struct_fields__ if name in given}
     options = {name.replace("_", "-"): text for name, text in given.items() if text is not None}
-    request = MeasureRequest(
-        run_id=run_id,
-        node_count=node_count,
-        levels=levels,
-        output=output,
-        as_json=as_json,
-        insist=insist,
-        wait_s=wait_s,
-        options={**store, **options},
-    )
-    return run(request)
+    return run(MeasureRequest(run_id=run_id, options={**store, **options}, **own))
 
 
 @job_command("Remove the keys of finished jobs from the store.", needs_run=False)

@@ -123,7 +123,7 @@ def test_a_node_that_comes_is_used(tmp_path: Path) -> None:
 
 
 def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
-    cluster = cluster_of_31(tmp_path / "c.json", elastic_max=5, leave_cost={"host": 0})
+    cluster = cluster_of_31(tmp_path / "c.json", dp_max=5, leave_cost={"host": 0})
     assert answer_of(cluster)["dims"] == [4, 5, 8]
     assert answer_of(cluster, "--elastic", ":6")["dims"] == [4, 6, 8]
     assert answer_of(cluster, "--elastic", "1:2")["dims"] == [4, 2, 8]

@@ -11,11 +11,10 @@ from itertools import zip_longest
 from msgspec import Struct, to_builtins
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import encode_times, format_headline
 from launcher.meshctl.status.state import build_overview
-from launcher.meshctl.table import GAP
+from launcher.meshctl.table import GAP, Column, format_table
 from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list

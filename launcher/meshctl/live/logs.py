@@ -65,14 +65,12 @@ class LogView:
         query: LogQuery,
         write: Callable[[Iterable[str]], object],
         warn: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._query = query
         self._write = write
         self._warn = warn
-        self._clock = clock
         self._merger = LineMerger()
-        self._poller = NodePoller(source, self._make_request, warn, clock)
+        self._poller = NodePoller(source, self._make_request, warn)
         self._report: RunReport | None = None
         self._remarks: dict[str, set[str]] = {}  # why there is nothing to read: names of nodes
         self._told_remarks: set[str] = set()
@@ -91,14 +89,14 @@ class LogView:
                     self._take_page(answer.node, answer.reply)
             self._note_report()
             if self._poller.has_begun or self._merger.line_count > LINES_MAX:
-                self._print(self._clock())
+                self._print(time.monotonic())
             if self._query.follow and self._poller.has_begun:
                 self._tell_absence()
             if self._poller.is_over or (not self._query.follow and self._poller.has_all):
                 break
         if self._poller.is_over:
             self._finish_from_files()
-        self._print(self._clock(), is_final=True)
+        self._print(time.monotonic(), is_final=True)
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
@@ -123,7 +121,7 @@ class LogView:
             file = _make_file(node, chunk)
             state.files[chunk.file] = file
             state.newest_round = max(state.newest_round, chunk.round)
-            self._merger.add(file, chunk.data, self._clock())
+            self._merger.add(file, chunk.data, time.monotonic())
         self._has_files = self._has_files or bool(page.cursors)
         if page.remark and page.cursors:
             self._warn(f"{sanitize(node.name)}: {escape(page.remark)}")
@@ -164,7 +162,7 @@ class LogView:
             folder = self._poller.folders.by_member.get(node.member_id)
             if folder is not None and self._is_wanted(node):
                 rests |= {file: read_rest(folder, file.file, offset) for file, offset in self._list_rests(node, folder)}
-        now = self._clock()  # of all of it: lines wait for those of other files however long it takes to read
+        now = time.monotonic()  # of all of it: lines wait for those of other files however long it takes to read
         for number in sorted({file.round for file in rests}):
             left = {file: data for file, data in sorted(rests.items()) if file.round == number}
             while left:  # a piece of each in turn, so that equal lines meet

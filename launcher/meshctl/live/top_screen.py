@@ -19,24 +19,15 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector, SeenEvent
-from launcher.meshctl.live.poller import NodeAnswer, NodePoller
+from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.source import LocalSource
-from launcher.meshctl.live.tables import Column
 from launcher.meshctl.live.top_state import TopState
+from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
-from launcher.observe.node_report import EventPage, RunReport
+from launcher.observe.node_report import RunReport
 
 REDRAW_S = 1.0
 VIEWS = ("ranks", "status")
-_HELP = """\
-q          quit; the run continues
-arrows     move in the table
-tab        the ranks, or what meshctl status shows
-s          sort ranks by rank, cpu, memory, age of progress, state
-?          show or hide these keys
-
-cpu is in cores; progress is the time since a worker's last
-step, heartbeat or output."""
 
 
 class TopScreen(App[None]):
@@ -53,13 +44,11 @@ class TopScreen(App[None]):
     #status { height: 1fr; scrollbar-size-vertical: 1; text-wrap: nowrap; }
     #events { height: 7; padding: 0 1; border-top: solid $secondary; overflow: hidden; text-wrap: nowrap;
               text-overflow: ellipsis; }
-    #keys { display: none; height: 1fr; padding: 1 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
         Binding("tab", "next_view", "ranks/status", priority=True),
         Binding("s", "change_sort", "sort"),
-        Binding("question_mark,h", "show_keys", "help"),
     ]
 
     def __init__(self, source: LocalSource) -> None:
@@ -77,7 +66,6 @@ class TopScreen(App[None]):
             yield DataTable(id="ranks", cursor_type="row", zebra_stripes=False)
             with VerticalScroll(id="status"):
                 yield Static(id="text", markup=False)
-        yield Static(_HELP, id="keys", markup=False)
         yield Static(id="events", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -99,10 +87,6 @@ class TopScreen(App[None]):
         self._state.change_sort()
         self._draw()
 
-    def action_show_keys(self) -> None:
-        keys, views = self.query_one("#keys"), self.query_one("#views")
-        keys.display, views.display = not keys.display, keys.display
-
     def on_resize(self) -> None:
         self._draw()
 
@@ -115,7 +99,7 @@ class TopScreen(App[None]):
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(0.2)
-                events = [event for answer in answers for event in _read_answer(collector, answer)]
+                events = [event for answer in answers for event in collector.take(answer)]
             except Exception as error:  # without this thread the screen would show an old state as that of now
                 problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)
                 self._hand_over(None, [], problem)
@@ -156,10 +140,6 @@ class TopScreen(App[None]):
         columns = self._state.make_rank_columns(self.size.width - 2)
         _fill(self.query_one("#ranks", DataTable), self._filled, columns)
         self._filled = columns
-
-
-def _read_answer(collector: EventCollector, answer: NodeAnswer) -> list[SeenEvent]:
-    return collector.take(answer.node, answer.reply) if isinstance(answer.reply, EventPage) else []
 
 
 def _fill(table: DataTable[Text], shown: Sequence[Column], columns: Sequence[Column]) -> None:

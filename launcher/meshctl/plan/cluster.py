@@ -93,6 +93,8 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     within: dict[str, _Scalar] | None = None
     whole: _WholeEntry | None = None
     unit: _Scalar | None = None
+    dp_min: _Scalar | None = None
+    dp_max: _Scalar | None = None
     move_cost: _Scalar | None = None
     elastic_min: _Scalar | None = None
     elastic_max: _Scalar | None = None
@@ -188,7 +190,7 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
         "whole": f"{whole.level}:{whole.hosts}" if whole else "",
-        "elastic": _format_bounds(file.elastic_min, file.elastic_max),
+        "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }
     for key in ("unit", "move_cost"):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
-from launcher.meshctl.table import align, measure_width
+from launcher.meshctl.table import align, measure_width, truncate
 from launcher.model import ranges
 from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
@@ -249,16 +249,16 @@ def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
             text += f"{whole}\n"
         else:
             text += f"{brief}\n"
-            text += "" if state in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
+            text += "" if state in _EXPLAINED_ABOVE else _wrap("", truncate(why, 2 * WIDTH))
     return text
 
 
 def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
     return (
-        _truncate(node.name, _NAME_MAX),
+        truncate(node.name, _NAME_MAX),
         node.state,
-        _truncate(ranges.format_ranges(node.ranks) if node.ranks else "-"),
-        *([_truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
+        truncate(ranges.format_ranges(node.ranks) if node.ranks else "-", _CELL_MAX),
+        *([truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
         f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-",
         ", ".join(filter(None, ("leads" if node.is_leader else "", node.why))),
     )
@@ -330,17 +330,12 @@ def _describe_first(reason: Reason) -> str:
 
 
 def _format_faults(faults: Sequence[str]) -> str:
-    shown = [_truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
+    shown = [truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
     more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
     return "".join(_wrap("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
 
 
 # --- texts ---
-
-
-def _truncate(text: str, most: int = _CELL_MAX) -> str:
-    text = escape(text)
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _wrap(label: str, text: str) -> str:

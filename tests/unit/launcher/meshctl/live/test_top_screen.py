@@ -52,8 +52,6 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
         assert "\nh0    running  0-1    leads\n" in str(app.query_one("#text", Static).render())
         assert app.query_one("#status").display
         assert not table.display
-        await pilot.press("question_mark")  # type: ignore[attr-defined]
-        assert app.query_one("#keys").display
         source.error = RunGoneError("the agent has ended")
         await wait_for(pilot, lambda: "no longer has an agent" in str(app.query_one("#head", Static).render()))
         await pilot.press("q")  # type: ignore[attr-defined]
