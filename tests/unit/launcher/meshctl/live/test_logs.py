@@ -237,15 +237,17 @@ def test_a_file_that_was_empty_until_the_agents_ended_is_read_by_the_file_of_its
     path.write_text("")
     calls = iter(range(1000))
 
-    def end() -> bool:
-        if next(calls) != 30:
-            return False
-        path.write_text("first and last words\n")
-        workers = '[{"rank": 0, "local_rank": 0}, {"rank": 1, "local_rank": 1}]'
-        (log_dir / "round_2.json").write_text(f'{{"round": 2, "restart_count": 0, "workers": {workers}}}')
-        return True
+    def end(member_id: str) -> None:
+        if next(calls) == 30:
+            path.write_text("first and last words\n")
+            workers = '[{"rank": 0, "local_rank": 0}, {"rank": 1, "local_rank": 1}]'
+            (log_dir / "round_2.json").write_text(f'{{"round": 2, "restart_count": 0, "workers": {workers}}}')
+            source.error = GONE
+            raise GONE
 
-    assert follow_until(source, end, node="h0").lines == ["[1] hello", "[1] I am 1", "[0] first and last words"]
+    source.before_answer = end
+    screen = Screen().show(source, follow=True, node="h0")
+    assert screen.lines == ["[1] hello", "[1] I am 1", "[0] first and last words"]
 
 
 @pytest.mark.usefixtures("is_quick")
