@@ -245,14 +245,15 @@ class MemberMachine:
             leave.end_without_store(state, verdict, now)
         elif now >= state.lease.membership_until:
             self._lose_membership(now)
-            self._advance(now)
+            self._advance(now)  # to join again at once
         else:
             self._advance_member(now)
         self._apply_intents(now)
 
     def _advance_outside(self, now: float) -> None:
-        """Advance an agent that is no member: join once all processes of a round of its last membership are gone."""
+        """Advance an agent that is no member."""
         state, round_state = self.state, self.state.round
+        # It does not join while processes of its last membership's round may live: two rounds would share a device.
         if round_state.alive_round is not None and now >= round_state.gone_by:
             state.ask(QuitJob(Reason.of("not-stopped-here", round=round_state.alive_round)))
         elif round_state.alive_round is not None:

@@ -95,18 +95,16 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
 
 
 def _note_loss(state: MemberState, seen: Observations, member_id: str, now: float) -> None:
-    """Note a lost member, and until when its workers may live if it does not know of the loss.
-
-    A member that is still connected when its lease has ended does not know of it: its watchdog runs for another lease.
-    A store that ends one lease early may end several. If the leader's was among them, the others were connected to that
-    one, so a member that is lost soon after is assumed not to know either.
-    """
+    """Note a lost member, and until when its workers may live if it does not know of the loss."""
     if member_id in seen.lost_at:
         return
     seen.lost_at[member_id] = now
     ttl_s = state.settings.lease_ttl_s
     if ttl_s == math.inf or member_id in seen.fenced:
         return
+    # One that is still connected when its lease has ended does not know of it: its watchdog runs for another lease. A
+    # store that ends one lease early may end several: if the last leader's was among them, the others were connected to
+    # that one, and are doubted for a lease's time.
     if state.peers.is_reached(member_id) or now < seen.doubts_until:
         seen.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 
