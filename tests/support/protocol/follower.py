@@ -24,7 +24,7 @@ class Follower(Bench):
 
     def __init__(self, role: str = "active", successors: tuple[str, ...] = (), **settings: Any) -> None:
         self.now = 100.0
-        store = MemoryStore(clock=lambda: self.now, threaded=False)
+        store = MemoryStore(clock=lambda: self.now)
         super().__init__(store, **settings)
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
