@@ -64,7 +64,7 @@ class Follower(Bench):
     def lose_leader(self, *, is_provable: bool = True, address: str = L_IS) -> list[Any]:
         """L's node is killed, and its kernel says so."""
         up = self.tell(PeerUp("L", address, is_provable))
-        return [*up, *self.tell(PeerDown("L", False)), *self.tell(PeerGone("L"))]
+        return [*up, *self.tell(PeerDown("L")), *self.tell(PeerGone("L"))]
 
     @property
     def leads(self) -> bool:

@@ -206,10 +206,10 @@ def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
     with driven(is_local=True) as bench:
         taken: list[list[Event]] = []
         bench.script.steps = lambda events, now: taken.append(list(events)) or []  # type: ignore[method-assign,assignment]
-        for event in (Start(), PeerDown("a", False), PeerGone("a")):
+        for event in (Start(), PeerDown("a"), PeerGone("a")):
             bench.driver.submit(event)
         bench.driver.run()
-        assert taken == [[Start(), PeerDown("a", False), PeerGone("a")]]
+        assert taken == [[Start(), PeerDown("a"), PeerGone("a")]]
 
 
 def test_words_of_a_watch_that_came_too_late_are_dropped() -> None:

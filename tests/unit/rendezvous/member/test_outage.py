@@ -377,7 +377,7 @@ def test_a_leader_that_alone_cannot_reach_the_store_ends_with_its_lease() -> Non
 
 def test_nobody_waits_for_the_word_of_a_member_that_is_proven_gone() -> None:
     leader = Leader()
-    leader.tell(PeerDown("S", False))
+    leader.tell(PeerDown("S"))
     leader.tell(PeerGone("S"))
     assert leader.questions(leader.pass_time(1.0)) == [("L", 1)]
     assert words(leader.word("L", 1)) == [("L", OutageConfirmed(1, "plan"))]
