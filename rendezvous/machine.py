@@ -90,11 +90,6 @@ class MemberMachine:
         return self.state.member_id
 
     @property
-    def alive_round(self) -> int | None:
-        """The round whose processes may be alive on this node."""
-        return self.state.round.alive_round
-
-    @property
     def is_leader(self) -> bool:
         """Return whether this member leads, as far as it knows."""
         return self.state.leadership is not None

@@ -87,8 +87,6 @@ def _must_end_first(view: View) -> bool:
 
 def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
     """List the members that renew their leases, but were reached once and have been unreachable for too long."""
-    if settings.lease_ttl_s == math.inf:
-        return []
     since = view.unreachable_since
     return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.isolation_s)
 
@@ -165,7 +163,7 @@ def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
         return ApplyCommand(token, refused=Reason.of("not-a-node"))
-    if target and view.store_host in (target, *_find_by_name(view, target)):
+    if view.store_host in (target, *_find_by_name(view, target)):
         return ApplyCommand(token, refused=Reason.of("store-host-not-drained", node=target))
     if target in view.members:  # by name where that is enough: a drain outlives the membership
         name = view.members[target].member.node_name

@@ -159,7 +159,7 @@ def test_a_round_lives_through_a_minute_without_a_store_on_default_times() -> No
     member = Cut()
     member.pass_time(1.5)
     assert none(member.beats(60), StopRound)
-    assert member.protocol.alive_round == 1
+    assert member.protocol.state.round.alive_round == 1
     assert member.protocol.member_id == member.id
 
 
@@ -390,7 +390,7 @@ def test_a_single_node_acknowledges_itself() -> None:
         assert none(bench.wait(0.5), StopRound)
     bench.is_away = False
     assert none(bench.wait(0.5), StopRound)
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
 
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
