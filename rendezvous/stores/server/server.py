@@ -75,7 +75,6 @@ class StoreServer:
         self._clock = clock
         self._store = MemoryStore(
             clock=clock,
-            threaded=False,
             first_lease=secrets.randbits(62) + 1,
             # Milliseconds of the wall clock: above all revisions that an earlier store reached, at less than a
             # thousand writes per second. A client that remembers one of those gets Compacted and lists again.

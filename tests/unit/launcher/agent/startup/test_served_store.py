@@ -27,7 +27,7 @@ SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason=because("all work
 @pytest.fixture
 def store() -> MemoryStore:
     """The served store of run a."""
-    made = MemoryStore(clock=lambda: 0.0, threaded=False)
+    made = MemoryStore(clock=lambda: 0.0)
     made.put(records.STORE_OWNER_KEY, records.encode(THEIRS))
     return made
 
@@ -39,7 +39,7 @@ def begin(store: MemoryStore, **more: records.Record) -> None:
 
 
 def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
-    assert find_occupant(MemoryStore(clock=lambda: 0.0, threaded=False)) is None
+    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
 
 
 @pytest.mark.parametrize(
