@@ -52,9 +52,9 @@ from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.messages import Conclusion
     from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.preload import ForkServerClient
+    from launcher.diagnose.answer import Conclusion
     from launcher.hardware.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
@@ -243,7 +243,8 @@ class Agent(Struct, kw_only=True, eq=False):
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
             case events.NoteReceived(member_id, text):
-                _attempt(partial(self._take_note, member_id, text), None)
+                if inquiries := self._get_inquiries():
+                    inquiries.take_note(member_id, text, read_clock())
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())
@@ -253,17 +254,6 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
-
-    def _take_note(self, member_id: str, text: str) -> None:
-        """Hand a note to the part that it is for; one of an unknown kind is ignored."""
-        from launcher.agent.inspection.messages import InspectionMessage
-        from launcher.agent.inspection.notes import decode_note
-
-        note = decode_note(text)
-        if isinstance(note, InspectionMessage):
-            self.observer.take_note(member_id, note)
-        elif note is not None and (inquiries := self._get_inquiries()):
-            inquiries.examination.take_note(member_id, note, read_clock())
 
     def _start(self, start: events.StartRound) -> None:
         try:
@@ -620,7 +610,7 @@ class Agent(Struct, kw_only=True, eq=False):
         elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
             self._has_asked = True
             if inquiries := self._get_inquiries():
-                inquiries.examination.ask(self._end_after_answer, read_clock())
+                inquiries.ask_why(self._end_after_answer, read_clock())
             else:
                 self._end_after_answer(None)
         elif leave := self.termination.take_signal(signum):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import threading
+import select
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, encode_message
-from launcher.agent.inspection.notes import decode_note
+from launcher.agent.diagnosis.inquiries import Inquiries
+from launcher.agent.inspection.messages import Evidence, NodeSilence, Reply, encode_note
+from launcher.agent.inspection.reporter import Reporter
+from launcher.agent.inspection.survey import Surveys
+from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
-from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
+from rendezvous.codec import encode
+from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
+from tests.support.threads import no_threads
 
 AT = 100.0
 LOADER = (Frame(function="read", file="/home/me/loader.py", line=31),)
@@ -31,6 +38,7 @@ class FakeExaminer:
         self.is_stuck = False
         self.states: dict[int, State] = {}
         self.groups: tuple[GroupCalls, ...] | None = None
+        self.remarks: tuple[str, ...] = ()
         self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
         self.folders: list[str] = []
 
@@ -62,7 +70,8 @@ class FakeExaminer:
                             groups=self.groups,
                         )
                         for one in targets
-                    )
+                    ),
+                    remarks=self.remarks,
                 ),
             )
             for key, targets, _, _ in done
@@ -83,9 +92,9 @@ class Agents:
         self.lost: set[str] = set()
         self.notes: list[tuple[str, str, str]] = []
         self.conclusion_count = 0
-        self.woken = threading.Event()
         self.examiners = {name: FakeExaminer() for name in names}
-        self.agents = {name: self._make(name) for name in names}
+        self.agents: dict[str, Examination] = {}
+        self.inquiries = {name: self._make(name) for name in names}
         self.leader, first = names[0], 0
         for name in names:
             if name != spare:
@@ -94,23 +103,30 @@ class Agents:
                 first += 2
         self.round = [name for name in names if name != spare]
 
-    def _make(self, name: str) -> Examination:
+    def _make(self, name: str) -> Inquiries:
         def submit(event: Any) -> None:
             assert isinstance(event, SendNote)
-            self.conclusion_count += '"note":"conclusion"' in event.text
-            to = {TO_LEADER: [self.leader], TO_ROUND: self.round, TO_ALL: list(self.agents)}.get(event.to, [event.to])
+            self.conclusion_count += '"culprits"' in event.text
+            to = {TO_LEADER: [self.leader], TO_ROUND: self.round}.get(event.to, [event.to])
             self.notes += [(name, one, event.text) for one in to]
 
+        def list_members() -> dict[str, str]:
+            return {one: one for one in self.agents} if name == self.leader else {}
+
         examiner: Any = self.examiners[name]
-        return Examination(
+        member: Any = SimpleNamespace(member_id=name, list_members=list_members)
+        observer: Any = SimpleNamespace(attempt=lambda call: call())
+        surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
+        self.agents[name] = Examination(
             examiner,
             submit,
-            self.woken.set,
+            surveys.begin,
+            reporter,
             name,
             lambda round: f"/log/{round}",
-            lambda: len(self.agents),
             keeps_failures=self.keeps_failures,
         )
+        return Inquiries(select.poll(), surveys, self.agents[name], reporter, observer, submit, dict, None)
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
         self.agents[name].begin(number, MESH, targets)
@@ -126,7 +142,12 @@ class Agents:
             else:
                 self.told[name].append(conclusion)
 
-        self.agents[name].ask(take, self.now)
+        self.inquiries[name].ask_why(take, self.now)
+
+    def advance(self, name: str, now: float) -> None:
+        with no_threads():
+            self.told[name] += self.inquiries[name].advance(now)
+            self.told[name] += self.inquiries[name].advance(now)  # what it has concluded in the first turn
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""
@@ -135,18 +156,12 @@ class Agents:
             notes, self.notes = self.notes, []
             for sender, to, text in notes:
                 if to not in self.lost and sender not in self.lost:
-                    note = decode_note(text)
-                    assert note is not None
-                    self.agents[to].take_note(sender, note, self.now)
-            for name, agent in self.agents.items():
+                    self.inquiries[to].take_note(sender, text, self.now)
+            for name in self.agents:
                 if name not in self.lost:
-                    self.told[name] += agent.advance(self.now)
-            for thread in threading.enumerate():
-                if thread.name == "diagnosis":
-                    thread.join()
-            if not self.notes and not self.woken.is_set():
+                    self.advance(name, self.now)
+            if not self.notes:
                 return
-            self.woken.clear()
 
 
 @pytest.mark.parametrize("asker", ["a", "b"], ids=["the leader", "another agent"])
@@ -161,10 +176,11 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
 
 
 def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
-    sent = Evidence(id="x", node="h\udcff1", round=1, mesh=MESH, ranks=(), folder="/log\udcff")
-    found = decode_note(encode_message(sent))
-    assert isinstance(found, Evidence)
-    assert (found.node, found.folder) == ("h?1", "/log?")
+    agents = Agents("a", "b")
+    agents.examiners["b"].remarks = ("no /log\udcff",)
+    agents.ask("a")
+    agents.run()
+    assert [gap.reason for gap in agents.told["a"][0].answer.gaps] == ["b: no /log?"]
 
 
 def test_a_leader_without_ranks_concludes_as_well() -> None:
@@ -192,7 +208,7 @@ def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents.ask("a")
     agents.run()
     assert not agents.told["a"], "it waits for the other agent"
-    agents.run(agents.agents["a"].wake_at)
+    agents.run(agents.inquiries["a"].wake_at)
     (conclusion,) = agents.told["a"]
     assert conclusion.answer.gaps[0].ranks == (2, 3)
 
@@ -203,7 +219,7 @@ def test_without_a_leader_a_question_is_given_up() -> None:
     agents.ask("b")
     agents.run(AT + 1)
     assert agents.unanswered == []
-    agents.run(agents.agents["b"].wake_at)
+    agents.run(agents.inquiries["b"].wake_at)
     assert agents.unanswered == ["b"]
     agents.run(AT + 100)
     assert agents.unanswered == ["b"]
@@ -250,10 +266,10 @@ def test_evidence_of_an_earlier_look_is_not_taken() -> None:
     agents.examiners["b"].is_stuck = True
     agents.ask("a")
     agents.run()
-    late = Evidence(id="earlier", node="b", round=1, mesh=MESH, ranks=tuple(
-        RankEvidence(rank=rank, state="ended") for rank in (2, 3)
-    ))  # fmt: skip
-    agents.agents["a"].take_note("b", late, AT)
+    ranks = tuple(RankEvidence(rank=rank, state="ended") for rank in (2, 3))
+    answer = Raw(encode(Evidence(node="b", round=1, mesh=MESH, ranks=ranks)))
+    late = Reply(id="earlier", asker="a", member_id="b", answer=answer)
+    agents.inquiries["a"].take_note("b", encode_note(late), AT)
     agents.run()
     assert not agents.told["a"]
 
@@ -263,7 +279,7 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
     agents.examiners["b"].is_stuck = True
     agents.ask("b")
     agents.run()
-    agents.agents["b"].advance(AT + 100)
+    agents.advance("b", AT + 100)
     assert agents.unanswered == ["b"]
     agents.examiners["b"].is_stuck = False
     agents.run()
@@ -310,7 +326,7 @@ def test_workers_are_looked_at_once_they_run() -> None:
 def test_each_question_is_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
-        agents.ask("b")
+        agents.ask("a")
         agents.run()
     assert agents.conclusion_count == 3
 
@@ -383,7 +399,7 @@ def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
 def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
     agents = Agents("a", "b")
     agents.agents["a"].report_silence(AT, is_silent=True)
-    old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4)
+    old = NodeSilence(round=0, ranks=(2, 3), world_size=4)
     agents.agents["a"].take_note("b", old, AT)
     agents.run()
     assert not agents.told["a"]
