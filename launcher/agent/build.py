@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
     from launcher.config.options.readers import HangLimits
+    from launcher.diagnose.request import LocalRound
     from launcher.logs.pump import OutputPump
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
@@ -169,6 +170,7 @@ def _make_inquiries(
     observer: Observer,
     poll: select.poll,
     listener: int | None,
+    read_round: Callable[[], LocalRound | None],
 ) -> Inquiries:
     """Build what answers for this node's workers."""
     from launcher.agent.diagnosis.examination import Examination
@@ -183,6 +185,7 @@ def _make_inquiries(
         driver.submit,
         surveys.begin,
         reporter,
+        read_round,
         host,
         layout.make_incident_path,
         keeps_failures=not layout.is_temporary,

@@ -17,7 +17,7 @@ from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
 from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
-from launcher.diagnose.request import ExamineReport, Target
+from launcher.diagnose.request import ExamineReport, LocalRound, Target
 from launcher.worker.grid import WorkerMesh
 from rendezvous.codec import encode
 from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
@@ -39,43 +39,36 @@ class FakeExaminer:
         self.states: dict[int, State] = {}
         self.groups: tuple[GroupCalls, ...] | None = None
         self.remarks: tuple[str, ...] = ()
-        self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
+        self.begun: list[tuple[Callable[[ExamineReport], object], Sequence[Target], str, float]] = []
         self.folders: list[str] = []
 
     def begin(
         self,
-        key: object,
+        finish: Callable[[ExamineReport], object],
         targets: Sequence[Target],
         levels: str,
         find_folder: Callable[[], str],
         limit_s: float,
         now: float,
     ) -> None:
-        self.begun.append((key, targets, levels, limit_s))
+        self.begun.append((finish, targets, levels, limit_s))
         self.folders.append(find_folder())
 
-    def take(self, now: float) -> list[tuple[object, ExamineReport]]:
+    def advance(self, now: float) -> None:
         if self.is_stuck:
-            return []
+            return
         done, self.begun = self.begun, []
-        return [
-            (
-                key,
-                ExamineReport(
-                    ranks=tuple(
-                        RankEvidence(
-                            rank=one.rank,
-                            state=self.states.get(one.rank, "sleeps"),
-                            stack=LOADER if one.rank == 3 else WAITING,
-                            groups=self.groups,
-                        )
-                        for one in targets
-                    ),
-                    remarks=self.remarks,
-                ),
-            )
-            for key, targets, _, _ in done
-        ]
+        for finish, targets, _, _ in done:
+            ranks = [
+                RankEvidence(
+                    rank=one.rank,
+                    state=self.states.get(one.rank, "sleeps"),
+                    stack=LOADER if one.rank == 3 else WAITING,
+                    groups=self.groups,
+                )
+                for one in targets
+            ]
+            finish(ExamineReport(ranks=tuple(ranks), remarks=self.remarks))
 
     def close(self) -> None:
         pass
@@ -94,6 +87,7 @@ class Agents:
         self.conclusion_count = 0
         self.examiners = {name: FakeExaminer() for name in names}
         self.agents: dict[str, Examination] = {}
+        self.rounds: dict[str, LocalRound] = {}
         self.inquiries = {name: self._make(name) for name in names}
         self.leader, first = names[0], 0
         for name in names:
@@ -122,6 +116,7 @@ class Agents:
             submit,
             surveys.begin,
             reporter,
+            lambda: self.rounds.get(name),
             name,
             lambda round: f"/log/{round}",
             keeps_failures=self.keeps_failures,
@@ -129,9 +124,7 @@ class Agents:
         return Inquiries(select.poll(), surveys, self.agents[name], reporter, observer, submit, dict, None)
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
-        self.agents[name].begin(number, MESH, targets)
-        for local_rank in range(len(targets)):
-            self.agents[name].add_worker(local_rank, 1)
+        self.rounds[name] = LocalRound(number=number, mesh=MESH, targets=tuple(targets), exit_codes={})
 
     def ask(self, name: str) -> None:
         """Ask as this agent, which is told the answer, or nothing and counted in `unanswered`."""
@@ -227,8 +220,7 @@ def test_without_a_leader_a_question_is_given_up() -> None:
 
 def test_between_two_rounds_the_answer_says_so() -> None:
     agents = Agents("a", "b")
-    for agent in agents.agents.values():
-        agent.end()
+    agents.rounds.clear()
     agents.ask("b")
     agents.run()
     assert agents.told["b"][0].round == 0
@@ -241,9 +233,9 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     for examiner in agents.examiners.values():
         examiner.is_stuck = True
     agents.run()
-    for name, agent in agents.agents.items():
-        agent.end()
-        agents.examiners[name].is_stuck = False
+    agents.rounds.clear()
+    for examiner in agents.examiners.values():
+        examiner.is_stuck = False
     agents.begin("b", 2, [Target(rank=0, pid=1)])  # what it has seen is of round 1
     agents.run()
     assert agents.told["a"][0].round == 0
@@ -289,7 +281,7 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
 def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[3] = "ended"
-    agents.agents["b"].end_worker(1, 7)
+    agents.rounds["b"].exit_codes[3] = 7
     agents.ask("a")
     agents.run()
     assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
@@ -303,24 +295,10 @@ def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
 ) -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[2] = "ended"
-    agents.agents["b"].end_worker(0, exit_code)
+    agents.rounds["b"].exit_codes[2] = exit_code
     agents.ask("b") if purpose == "question" else agents.agents["b"].report_failure()
     agents.run()
     assert agents.told["b"][0].answer.culprits == culprits
-
-
-def test_workers_are_looked_at_once_they_run() -> None:
-    agents = Agents("a", "b")
-    agents.agents["b"].begin(2, MESH, [Target(rank=rank, pid=0) for rank in (2, 3)])
-    agents.agents["b"].add_worker(1, 4711)
-    agents.agents["b"].add_worker(9, 1)
-    agents.agents["b"].end_worker(9, 1)
-    agents.agents["b"].count_calls(AT)
-    assert [(one.rank, one.pid) for one in agents.examiners["b"].begun[0][1]] == [(3, 4711)]
-    agents.agents["b"].end()
-    agents.agents["b"].add_worker(0, 1)
-    agents.agents["b"].count_calls(AT)
-    assert len(agents.examiners["b"].begun) == 1
 
 
 def test_each_question_is_answered_once() -> None:
@@ -423,6 +401,9 @@ def test_nothing_is_repeated_after_progress_or_in_another_round() -> None:
     assert agents.agents["a"].wake_at == float("inf")
     agents.agents["a"].report_silence(AT, is_silent=True)
     agents.begin("a", 2, [Target(rank=0, pid=1)])
+    agents.notes.clear()
+    agents.advance("a", AT + REPEAT_S)
+    assert agents.notes == []
     assert agents.agents["a"].wake_at == float("inf")
 
 
@@ -438,12 +419,12 @@ def test_a_silence_reaches_a_leader_that_came_later() -> None:
 
 def test_how_far_each_group_has_come_is_counted() -> None:
     agents = Agents("a", "b")
-    agents.agents["b"].count_calls(AT)
+    counted: list[dict[int, object]] = []
+    agents.agents["b"].count_calls(counted.append, AT)
     assert agents.examiners["b"].begun[0][2] == "recorder"
     agents.run()
-    assert agents.agents["b"].take_counters() == {}, "no recorder has answered"
-    assert agents.agents["b"].take_counters() is None
+    assert counted == [{}], "no recorder has answered"
     agents.examiners["b"].groups = ()
-    agents.agents["b"].count_calls(AT)
+    agents.agents["b"].count_calls(counted.append, AT)
     agents.run()
-    assert agents.agents["b"].take_counters() == {2: (), 3: ()}, "they have called nothing"
+    assert counted[1:] == [{2: (), 3: ()}], "they have called nothing"
