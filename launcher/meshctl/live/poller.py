@@ -19,6 +19,7 @@ from msgspec import Struct
 from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
+from launcher.observe.local_socket import SilentNodeError
 from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
 from launcher.observe.run_source import RunSource
 
@@ -203,7 +204,7 @@ class NodePoller:
             node.has_all = False
             node.next_at = now + min(BACKOFF_MAX_S, 2.0**node.failures / 2)
             if node.failures == FAILURES_MAX and not self.is_over:
-                self._tell_one_silent(node.name, str(result))
+                self._tell_one_silent(node.name, "" if isinstance(result, SilentNodeError) else str(result))
             return None
         assert isinstance(result, NodeReply)
         node.failures, node.has_answered = 0, True

@@ -15,6 +15,7 @@ from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
+from launcher.observe.local_socket import SilentNodeError
 from launcher.observe.node_report import ReadLogs
 from tests.support.run_reports import REPORT, FakeSource, make_node
 
@@ -91,7 +92,7 @@ def test_many_pages_are_every_line_once(source: FakeSource, tmp_path: Path) -> N
 def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(member_id: str) -> None:
         if member_id == "m1":
-            raise TemporaryError("h1 has not answered in time")
+            raise SilentNodeError("run exp: h1 has not answered in time")
 
     source.before_answer = refuse
     source.report = replace(source.report, missing=("h7\x1b[2J",))
@@ -99,7 +100,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
     assert screen.lines == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
     assert screen.remarks == [
         "node 'h7\\x1b[2J' does not answer",
-        "node h1 does not answer: h1 has not answered in time",
+        "node h1 does not answer",
     ]
 
 
