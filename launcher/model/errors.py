@@ -97,8 +97,10 @@ def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str
     return f"did you mean {known[close[0]]}?" if close else ""
 
 
-def describe(reason: Reason) -> str:
-    """Return the sentence of a reason, whether the agreement or the launcher has made it."""
+def describe(reason: Reason | None) -> str:
+    """Return the sentence of a reason, whether the agreement or the launcher has made it; "" for none."""
+    if reason is None:
+        return ""
     from launcher.model.sentences import SENTENCES  # not before the first worker, unless something is logged
     from rendezvous import sentences
 

@@ -27,7 +27,27 @@ SENTENCES: Mapping[str, Sentence] = {
     "torchrun/no-port": "{error}",
     # --- why no restart would help ---
     "agent/gave-up": lambda text: text or "a worker gave up",
-    "agent/no-program": "{error}",
+    # --- how a worker failed, the same when it fails in the same way again ---
+    "failure/class": "{failure_class}: {why}",
+    "failure/claim": "{claim}",
+    "failure/node-leaves": "this node was told to leave",
+    "failure/no-program": "the program does not exist",
+    "failure/no-memory": "not enough memory to start it",
+    "failure/machine-limit": "this machine allows no more processes or files",
+    "failure/not-started": "it could not be started",
+    "failure/port-taken": "another process listens on the worker port",
+    "failure/killed-for-memory": "the kernel killed it",
+    "failure/illegal-access": "an illegal access on its GPU",
+    "failure/gpu-error": "the kernel reports an error of its GPU",
+    "failure/peer-lost": "it lost a peer",
+    "failure/file-too-large": "a file exceeded the size limit",
+    "failure/bad-arguments": "bad arguments",
+    "failure/native-crash": "it crashed in native code",
+    "failure/exception": "{type}",
+    "failure/signal": "{signal}",
+    "failure/exit-code": "exit code {exit_code}",
+    # --- how a round ended ---
+    "observe/ended": "{why}: {error}",
     # --- the size of the job, and its plan ---
     "placement/size": "{text}",
     "placement/no-size": "{text}",

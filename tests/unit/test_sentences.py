@@ -20,7 +20,7 @@ from rendezvous.sentences import HINTS, SENTENCES, describe, give_hint
 ROOT = Path(__file__).parents[2]
 TABLES = {**SENTENCES, **launcher_sentences.SENTENCES}
 A, AB = (Reason.of("nodes", names=names, count=len(names)) for names in (("a",), ("a", "b")))
-ENOUGH, LOST = Reason.of("text", text="2 nodes are enough"), Reason.of("lost", nodes=A, round=4)
+ENOUGH, LOST = Reason.of("store-error", error="2 nodes are enough"), Reason.of("lost", nodes=A, round=4)
 USED = Reason.of("restarts-used", used=3, allowed=3)
 
 
@@ -110,7 +110,7 @@ EXAMPLES = [
     ),
     (USED, "3 of 3 restarts used"),
     (because("restarts-used", used=0, allowed=0), "no restarts allowed"),
-    (because("restart-useless", why=because("text", text="no data")), "a restart would not help: no data"),
+    (because("restart-useless", why=because("store-error", error="no data")), "a restart would not help: no data"),
     (because("restart-declined", nodes=A), "node a does not restart workers"),
     (
         because("same-failure", rank=5, failure_class="memory: E", times=3),
@@ -294,7 +294,6 @@ EXAMPLES = [
     (because("longer-lease-waits", lease_ttl_s=15.0), "if nodes lose their membership, set --lease-ttl 15"),
     (because("store-fast-again"), "writes to the store are fast again"),
     (because("plan-put-off", error="out of memory"), "the next round cannot be planned yet: out of memory"),
-    (because("text", text="as it is"), "as it is"),
     # The launcher's.
     (because("agent/signal", signal="SIGINT"), "stopped by SIGINT"),
     (because("agent/preemption-signal", signal="SIGUSR1"), "SIGUSR1 announces a preemption"),
@@ -305,7 +304,28 @@ EXAMPLES = [
     (because("agent/fork-server-failed", error="no such module"), "no such module"),
     (because("agent/gave-up", text=""), "a worker gave up"),
     (because("agent/gave-up", text="no data"), "no data"),
-    (because("agent/no-program", error="there is no such program"), "there is no such program"),
+    (
+        because("failure/class", failure_class="memory", why=because("failure/no-memory")),
+        "memory: not enough memory to start it",
+    ),
+    (because("failure/claim", claim="gave up"), "gave up"),
+    (because("failure/node-leaves"), "this node was told to leave"),
+    (because("failure/no-program"), "the program does not exist"),
+    (because("failure/no-memory"), "not enough memory to start it"),
+    (because("failure/machine-limit"), "this machine allows no more processes or files"),
+    (because("failure/not-started"), "it could not be started"),
+    (because("failure/port-taken"), "another process listens on the worker port"),
+    (because("failure/killed-for-memory"), "the kernel killed it"),
+    (because("failure/illegal-access"), "an illegal access on its GPU"),
+    (because("failure/gpu-error"), "the kernel reports an error of its GPU"),
+    (because("failure/peer-lost"), "it lost a peer"),
+    (because("failure/file-too-large"), "a file exceeded the size limit"),
+    (because("failure/bad-arguments"), "bad arguments"),
+    (because("failure/native-crash"), "it crashed in native code"),
+    (because("failure/exception", type="KeyError"), "KeyError"),
+    (because("failure/signal", signal="SIGKILL"), "SIGKILL"),
+    (because("failure/exit-code", exit_code=3), "exit code 3"),
+    (because("observe/ended", why=because("all-succeeded"), error="KeyError: 1"), "all workers succeeded: KeyError: 1"),
     (because("torchrun/ended"), "torchrun has ended"),
     (because("torchrun/workers-finished"), "the workers of torchrun have finished"),
     (because("torchrun/told-to-end"), "torchrun was told to end"),

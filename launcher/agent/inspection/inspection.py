@@ -221,13 +221,11 @@ class Inspection:
 
 
 def shorten_reply(reply: Reply) -> Reply:
-    """Shorten a reply that no note can hold: a node with hundreds of workers, or rounds with long reasons."""
+    """Shorten a reply that no note can hold: a node with hundreds of workers, or rounds with long errors."""
     if reply.report is None:
         return replace(reply, events=None, logs=None, error="the answer is too long for a message")
-    rounds = tuple(
-        replace(one, reason=one.reason[:200], error=one.error[:200], ranks=()) for one in reply.report.rounds
-    )
-    short = replace(reply, report=replace(reply.report, rounds=rounds[-20:]))
+    rounds = tuple(replace(one, error=one.error[:200], ranks=()) for one in reply.report.rounds[-20:])
+    short = replace(reply, report=replace(reply.report, rounds=rounds))
     if notes.fits(encode_inspection(short)):
         return short
     return replace(reply, report=replace(reply.report, rounds=(), ranks=reply.report.ranks[:100]))

@@ -27,14 +27,14 @@ from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.model.console import format_local_time, log, write_stderr
 from launcher.model.errors import describe, give_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.supervisor.messages import describe_exit
+from launcher.supervisor.messages import describe_exit, find_signal_name
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE
 from rendezvous.events import Exit
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.diagnose.failure_class import FailureEvidence
+    from launcher.diagnose.failure_class import Classified, FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import Claim, WorkerFailure
@@ -49,12 +49,15 @@ agent or a watchdog of its own, and it may have waited for another one; so may o
 
 
 class RootCause(Struct, frozen=True):
-    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows."""
+    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows.
+
+    `failure_class`: the same whenever the rank fails in the same way; None if nothing is known but its exit.
+    """
 
     exit_code: int
     text: str
     rank: int
-    failure_class: str
+    failure_class: Reason | None
     consequence: tuple[Reason | None, bool]
 
 
@@ -129,7 +132,7 @@ class Failures:
         """
         self._exit_codes.setdefault(local_rank, exit_code)
         try:
-            from launcher.diagnose.failure_class import FailureEvidence, classify
+            from launcher.diagnose.failure_class import FailureEvidence
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
             from launcher.logs.reports.report import WorkerFailure
@@ -167,7 +170,6 @@ class Failures:
             ),
         )
         self._evidence[local_rank] = evidence
-        failure_class, why = classify(evidence)
         self._failures[local_rank] = WorkerFailure(
             rank=rank,
             local_rank=local_rank,
@@ -180,8 +182,6 @@ class Failures:
             tail=tail,
             is_out_of_memory=evidence.is_out_of_memory,
             sentence=sentence,
-            failure_class=failure_class,
-            class_reason=why,
             claim=_CLAIMS.get(claim[0], "") if claim else "",
             claim_reason=sanitize(claim[1]) if claim else "",
             exception=exception,
@@ -220,25 +220,32 @@ class Failures:
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
-            return RootCause(verdict_code, "", rank, "", (None, False))
+            return RootCause(verdict_code, "", rank, None, (None, False))
         from launcher.diagnose.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
-        failure_class, why = classify(evidence)
-        failure = replace(self._failures[local_rank], failure_class=failure_class, class_reason=why)
+        self._evidence[local_rank] = evidence
+        failure = self._add_class(local_rank, self._failures[local_rank])
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         text = codec.encode(failure).decode()
-        return RootCause(verdict_code, text, failure.rank, failure.describe_class(), consequence)
+        failure_class = identify_failure(classify(evidence), exit_code, failure.claim)
+        return RootCause(verdict_code, text, failure.rank, failure_class, consequence)
 
     def _settle(self) -> None:
-        """Read the last output of workers that failed, when all of it is there: no restart waits for that."""
+        """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""
+        found = {rank: self._add_class(rank, failure) for rank, failure in self._failures.items()}
         if self._pump is not None:
-            self._failures = {
-                rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in self._failures.items()
-            }
+            found = {rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in found.items()}
+        self._failures = found
+
+    def _add_class(self, local_rank: int, failure: WorkerFailure) -> WorkerFailure:
+        from launcher.diagnose.failure_class import classify
+
+        failure_class, why = classify(self._evidence[local_rank])
+        return replace(failure, failure_class=failure_class, class_reason=describe(why))
 
     def _add_output(self, failure: WorkerFailure, tail: tuple[str, ...]) -> WorkerFailure:
         from launcher.logs.reports.symptoms import find_exception
@@ -277,6 +284,16 @@ class Failures:
 
     def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
         return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
+
+
+def identify_failure(found: Classified, exit_code: int, claim: Claim) -> Reason:
+    """Return how a worker failed: the same whenever it fails in the same way."""
+    if claim:
+        return Reason.of("failure/claim", claim=claim)
+    why = found.why or Reason.of("failure/exit-code", exit_code=exit_code)
+    if found.why is None and (name := find_signal_name(exit_code)):
+        why = Reason.of("failure/signal", signal=name)
+    return Reason.of("failure/class", failure_class=found.failure_class, why=why)
 
 
 def find_spawn_exit_code(error_number: int) -> int:

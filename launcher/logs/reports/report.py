@@ -87,13 +87,6 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         class_text = f" ({self.failure_class}: {self.class_reason})" if self.class_reason else ""
         return self._describe_exit() + ("" if self.sentence else class_text)
 
-    def describe_class(self) -> str:
-        """Describe how it failed, in words that are the same when it fails in the same way again."""
-        if self.claim:
-            return self.claim
-        ending = find_signal_name(self.exit_code) or f"exit code {self.exit_code}"
-        return f"{self.failure_class or 'unknown'}: {self.class_reason or ending}"
-
     def _describe_exit(self) -> str:
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"

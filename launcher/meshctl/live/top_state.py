@@ -17,6 +17,7 @@ from launcher.meshctl.live.tables import Column, fit_columns, format_age, format
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline, format_mesh
 from launcher.model.console import escape
+from launcher.model.errors import describe
 from launcher.model.ranges import format_ranges
 from launcher.model.text import format_clock, format_duration
 from launcher.observe.goodput import Goodput
@@ -146,14 +147,14 @@ def _make_node_row(node: NodeReport) -> tuple[str, ...]:
         format_ranges(sorted(rank.rank for rank in node.ranks)) or "-",
         f"{sum(cores):.1f}" if cores else "-",
         format_size(memory) if memory else "-",
-        node.waiting,
+        describe(node.waiting),
     )
     return tuple(map(escape, cells))
 
 
 def _make_round_row(one: RoundSummary, now: float) -> tuple[str, ...]:
-    failure = ", ".join(filter(None, (one.failure_class, one.error)))
-    ended = (one.reason or one.cause) if one.ended_at else "runs"
+    failure = ", ".join(filter(None, (describe(one.failure_class), one.error)))
+    ended = (describe(one.reason) or one.cause) if one.ended_at else "runs"
     cells = (
         str(one.round),
         format_clock(one.began_at, now),

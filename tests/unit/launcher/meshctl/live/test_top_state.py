@@ -10,6 +10,7 @@ from launcher.meshctl.live.events import read_event
 from launcher.meshctl.live.top_state import TopState
 from launcher.observe.goodput import Goodput
 from launcher.observe.timeline import RoundSummary
+from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 
 GOODPUT = Goodput(total_s=100.0, trained_s=93.0, lost_s={"failure": 5.0, "start": 2.0})
@@ -78,9 +79,9 @@ def test_names_and_errors_cannot_control_the_terminal(state: TopState) -> None:
     rude = "\x1b[2J"
     bad = RoundSummary(
         round=1, began_at=NOW, ended_at=NOW, world_size=1, node_count=1, ranks=(), restart_count=0, waited_s=0.0,
-        reason=rude, failure_class=rude, error=rude,
+        reason=because(rude), failure_class=because(rude), error=rude,
     )  # fmt: skip
-    node = make_node(0, node=rude, waiting=rude, ranks=(make_rank(0, phase=rude, place=rude),))
+    node = make_node(0, node=rude, waiting=because(rude), ranks=(make_rank(0, phase=rude, place=rude),))
     state.report = replace(REPORT, nodes=(node,), missing=(rude,), rounds=(bad,), leader=rude)
     tables = (state.make_rank_table(), state.make_node_table(), state.make_round_table(NOW))
     texts = [cell for table in tables for row in table.rows for cell in row] + state.describe_head(NOW)
