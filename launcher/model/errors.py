@@ -52,7 +52,14 @@ class ShortageError(TemporaryError):
 
 
 class UnfitError(TemporaryError):
-    """This node lacks what it needs before it may join, and may have it later: it reports that and tries again."""
+    """This node lacks what it needs before it may join, and may have it later: it reports that and tries again.
+
+    `kind`: what it lacks, equal as long as that is the same, whatever the sentence says.
+    """
+
+    def __init__(self, sentence: str, hint: str | None = None, *, kind: tuple[str | int, ...]) -> None:
+        super().__init__(sentence, hint)
+        self.kind = kind
 
 
 class EarlyExitError(LauncherError):
