@@ -289,11 +289,11 @@ class Failures:
 def identify_failure(found: Classified, exit_code: int, claim: Claim) -> Reason:
     """Return how a worker failed: the same whenever it fails in the same way."""
     if claim:
-        return Reason.of("failure/claim", claim=claim)
-    why = found.why or Reason.of("failure/exit-code", exit_code=exit_code)
+        return Reason.of("logs/claim", claim=claim)
+    why = found.why or Reason.of("logs/exit-code", exit_code=exit_code)
     if found.why is None and (name := find_signal_name(exit_code)):
-        why = Reason.of("failure/signal", signal=name)
-    return Reason.of("failure/class", failure_class=found.failure_class, why=why)
+        why = Reason.of("logs/signal", signal=name)
+    return Reason.of("logs/failure", failure_class=found.failure_class, why=why)
 
 
 def find_spawn_exit_code(error_number: int) -> int:

@@ -128,7 +128,7 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
     failures.begin(1, SHARE, lambda local_rank: "")
     failures.note(1, 7, 76, 0.0, None, claim=(1, "the loss: nan"))
     cause = failures.set_root_cause(1)
-    assert cause.failure_class == Reason.of("failure/claim", claim="gave up")
+    assert cause.failure_class == Reason.of("logs/claim", claim="gave up")
     assert capfd.readouterr().err == "meshrun: rank 1 (pid 7) gave up: the loss: nan (exit code 76)\n"
 
 
