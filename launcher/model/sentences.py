@@ -62,7 +62,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/signal": "{signal}",
     "logs/exit-code": "exit code {exit_code}",
     # --- how a round ended ---
-    "observe/ended": "{why}: {error}",
+    "meshctl/error": "{error}",
     # --- the size of the job, and its plan ---
     "placement/size": "{text}",
     "placement/no-size": "{text}",

@@ -346,7 +346,7 @@ EXAMPLES = [
     (because("diagnose/exception", type="KeyError"), "KeyError"),
     (because("logs/signal", signal="SIGKILL"), "SIGKILL"),
     (because("logs/exit-code", exit_code=3), "exit code 3"),
-    (because("observe/ended", why=because("all-succeeded"), error="KeyError: 1"), "all workers succeeded: KeyError: 1"),
+    (because("meshctl/error", error="KeyError: 1"), "KeyError: 1"),
     (because("torchrun/ended"), "torchrun has ended"),
     (because("torchrun/workers-finished"), "the workers of torchrun have finished"),
     (because("torchrun/told-to-end"), "torchrun was told to end"),

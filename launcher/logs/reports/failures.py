@@ -132,6 +132,8 @@ class Failures:
         """
         self._exit_codes.setdefault(local_rank, exit_code)
         try:
+            import launcher.model.sentences  # noqa: F401
+            import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
             from launcher.diagnose.failure_class import FailureEvidence
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms

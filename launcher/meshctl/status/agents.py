@@ -87,9 +87,10 @@ def _derive_node(node: NodeReport, leader: str) -> NodeState:
 
 
 def _derive_history(one: RoundSummary) -> RoundHistory:
-    ended = one.reason or UNTOLD
+    ended = one.reason
     if one.error:
-        ended = Reason.of("observe/ended", why=ended, error=one.error)
+        error = Reason.of("meshctl/error", error=one.error)
+        ended = one.reason.add(error) if one.reason is not None else error
     return RoundHistory(
         round=one.round,
         world_size=one.world_size,

@@ -253,10 +253,10 @@ class TrainerReporter:
                 sent, sent_at, failure_count = status, time.monotonic(), 0
         status = self._make_last_status()
         if status is not None:
-            self._send(server, status, 0.9 * END_LIMIT_S, "the last state was not accepted: ")
+            self._send(server, status, 0.9 * END_LIMIT_S, is_last=True)
 
     def _send(
-        self, server: StatusServer, status: TrainerStatus, limit_s: float, what: str = ""
+        self, server: StatusServer, status: TrainerStatus, limit_s: float, *, is_last: bool = False
     ) -> tuple[HttpResponse | None, bool]:
         """Return the answer, None if there was none, and whether it accepts the status; say what is wrong."""
         answer = None
@@ -268,7 +268,8 @@ class TrainerReporter:
         except Exception as error:  # none may end the thread, and its text might hold what is secret
             kind, problem = type(error).__name__, f"cannot be asked: {type(error).__name__}"
         if problem:
-            self._complain(f"{what}{kind}", f"{what}the Trainer's server {problem}")
+            what = "the last state was not accepted: " if is_last else ""
+            self._complain(f"last {kind}" if is_last else kind, f"{what}the Trainer's server {problem}")
         return answer, not problem
 
     def _make_status(self, now: float) -> TrainerStatus | None:

@@ -78,8 +78,9 @@ def test_a_failure_has_its_class_in_one_field_and_its_error_in_another() -> None
     )
     seen = derive_overview(replace(REPORT, rounds=(replace(failed, error="KeyError: 'lost'"),)))
     (past,) = encode_overview(seen)["history"]
-    assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed: KeyError: 'lost'")
-    assert "rank 1 failed: KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
+    assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed; KeyError: 'lost'")
+    assert past["ended_kind"] == because("").kind
+    assert "rank 1 failed; KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
 
 
 def test_slots_are_counted_also_where_no_workers_run() -> None:
