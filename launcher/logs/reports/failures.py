@@ -27,14 +27,14 @@ from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.model.console import format_local_time, log, write_stderr
 from launcher.model.errors import describe, give_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.supervisor.messages import describe_exit, find_signal_name
+from launcher.supervisor.messages import describe_exit
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE
 from rendezvous.events import Exit
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.diagnose.failure_class import Classified, FailureEvidence
+    from launcher.diagnose.failure_class import FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import Claim, WorkerFailure
@@ -49,10 +49,7 @@ agent or a watchdog of its own, and it may have waited for another one; so may o
 
 
 class RootCause(Struct, frozen=True):
-    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows.
-
-    `failure_class`: the same whenever the rank fails in the same way; None if nothing is known but its exit.
-    """
+    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows."""
 
     exit_code: int
     text: str
@@ -233,8 +230,7 @@ class Failures:
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         text = codec.encode(failure).decode()
-        failure_class = identify_failure(classify(evidence), exit_code, failure.claim)
-        return RootCause(verdict_code, text, failure.rank, failure_class, consequence)
+        return RootCause(verdict_code, text, failure.rank, failure.identify(classify(evidence).why), consequence)
 
     def _settle(self) -> None:
         """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""
@@ -286,16 +282,6 @@ class Failures:
 
     def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
         return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
-
-
-def identify_failure(found: Classified, exit_code: int, claim: Claim) -> Reason:
-    """Return how a worker failed: the same whenever it fails in the same way."""
-    if claim:
-        return Reason.of("logs/claim", claim=claim)
-    why = found.why or Reason.of("logs/exit-code", exit_code=exit_code)
-    if found.why is None and (name := find_signal_name(exit_code)):
-        why = Reason.of("logs/signal", signal=name)
-    return Reason.of("logs/failure", failure_class=found.failure_class, why=why)
 
 
 def find_spawn_exit_code(error_number: int) -> int:
