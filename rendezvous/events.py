@@ -167,7 +167,7 @@ class RoundFailed(Event, frozen=True):
     is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
     final_reason: Reason | None = None  # why no restart would help
     is_node_fault: bool = False  # its worker says that this node is at fault
-    failure_class: str = ""  # the launcher's words for how it failed, the same for the same failure
+    failure_class: Reason | None = None  # how it failed, for the launcher: the same for the same failure
 
 
 class RoundStopped(Event, frozen=True):

@@ -147,7 +147,7 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     """What ended it."""
     failed_rank: Rank = -1
     """Of the first failure, if one ended it."""
-    failure_class: str = ""
+    failure_class: Reason | None = None
     """Of the first failure, if one ended it."""
     nodes: tuple[str, ...] = ()
     """Names of the nodes that were lost, failed or left, `CAUSE_NODES_MAX` at most."""
@@ -184,7 +184,7 @@ class Seal(Record, frozen=True, kw_only=True):
     """The highest training step that any round reached, -1 if none was reported."""
     stuck_rounds: Count = 0
     """Rounds in a row that a failure ended before they got beyond `best_step`."""
-    same_failure: str = ""
+    same_failure: Reason | None = None
     """Which rank failed last and how."""
     same_rank: Rank = -1
     same_failures: Count = 0
@@ -251,8 +251,8 @@ class Status(Record, frozen=True, kw_only=True):
     """Why no restart would help, "" if one might."""
     is_node_fault: bool = False
     """A worker has reported that its node is at fault."""
-    failure_class: str = ""
-    """The launcher's words for how the rank failed, without anything that differs from one time to the next."""
+    failure_class: Reason | None = None
+    """How the rank failed, for the launcher, without anything that differs from one time to the next."""
     step: Step = -1
     """The highest training step that its workers reported, -1 for none; with `is_stopped`."""
 

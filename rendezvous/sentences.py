@@ -235,8 +235,6 @@ SENTENCES: Mapping[str, Sentence] = {
     "longer-lease-waits": "if nodes lose their membership, set --lease-ttl {lease_ttl_s:g}",
     "store-fast-again": "writes to the store are fast again",
     "plan-put-off": "the next round cannot be planned yet: {error}",
-    # --- of the program above ---
-    "text": "{text}",
 }
 
 _SAME = {

@@ -182,7 +182,7 @@ class ClusterMembership(NodeMembership):
             try:
                 occupant = self._find_occupant(store, own)
             except StoreError as error:  # it is gone again: this agent may have to serve it now
-                sentence = str(error)
+                sentence, what = str(error), type(error).__name__
             except VersionError as error:
                 store.close()
                 here, hint = f"node {own.node_name} has meshrun {__version__}", f"install meshrun {error.version}"
@@ -195,14 +195,13 @@ class ClusterMembership(NodeMembership):
                 is_ours = occupant is None or occupant.is_of(own)
                 if occupant is None or not occupant.is_over or (is_ours and self._settings.on_finished == "exit"):
                     break
-                sentence = (
-                    f"the store at {endpoint} is that of {name_run(occupant.owner.run_id)}, which has ended: waiting"
-                )
+                what = name_run(occupant.owner.run_id)
+                sentence = f"the store at {endpoint} is that of {what}, which has ended: waiting"
             store.close()
             if time.monotonic() >= deadline:
                 raise TemporaryError(f"no store could be used within {self._settings.start_timeout_s:g} s: {sentence}")
-            if sentence != said:
-                said = sentence
+            if what != said:
+                said = what
                 log(sentence)
             with end_on_signal():
                 time.sleep(PAUSE_S)

@@ -73,7 +73,7 @@ class HealthGate:
         self._fork_server = fork_server
         limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
         self._backoff = Backoff(limit_s, read_clock())
-        self._last_reason = ""
+        self._last_kind: tuple[str | int, ...] = ()  # of what was said last
         self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
         self._needs_sweep = False  # the end of the last check has not been confirmed
         self._poll = select.poll()
@@ -97,7 +97,7 @@ class HealthGate:
                 self._wait_for_retry(error)
         if passed:
             log(passed)
-        if self._last_reason:
+        if self._last_kind:
             log("this node is fit now")
         return found
 
@@ -108,14 +108,14 @@ class HealthGate:
         if pause_s is None:
             hint = error.hint or "set a longer --start-timeout to look again for longer"
             raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
-        if str(error) != self._last_reason:
+        if error.kind != self._last_kind:
             hint = f"\nhint: {error.hint}" if error.hint else ""
             again = (
                 ""
-                if self._last_reason
+                if self._last_kind
                 else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s (--start-timeout)"
             )
-            self._last_reason = str(error)
+            self._last_kind = error.kind
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
         until = read_clock() + pause_s
         while read_clock() < until:
@@ -149,34 +149,38 @@ class HealthGate:
         finally:
             os.close(read_end)
             os.close(kept_end)
-        if end:
-            raise UnfitError(f"{self._origin} {end}{_format_last_lines(tail)}")
-        return f"{self._origin} passed after {read_clock() - start:.2g} s"
+        match end:
+            case Exited(exit_code=0):
+                return f"{self._origin} passed after {read_clock() - start:.2g} s"
+            case Exited(exit_code=number):
+                how = describe_exit(number)
+            case SpawnFailed(error_number=number):
+                how = f"cannot be started: {os.strerror(number)}"
+            case None:
+                how, number = f"had not ended after {self._timeout_s:g} s and was killed", 0
+        kind = ("check", type(end).__name__, number)
+        raise UnfitError(f"{self._origin} {how}{_format_last_lines(tail)}", kind=kind)
 
-    def _wait_for_check(self, read_end: int, tail: bytearray, until: float) -> str:
-        """Return how it failed, as the end of a sentence; empty if it passed."""
+    def _wait_for_check(self, read_end: int, tail: bytearray, until: float) -> Exited | SpawnFailed | None:
+        """Return how it ended; None if it has not."""
         self._poll.register(read_end, select.POLLIN)
         try:
             while read_clock() < until:
                 for report in self._wait_for_reports(until):
-                    match report:
-                        case Exited(self._check_number, _, _, exit_code):
-                            return describe_exit(exit_code) if exit_code else ""
-                        case SpawnFailed(self._check_number, _, _, error_number):
-                            return f"cannot be started: {os.strerror(error_number)}"
+                    if isinstance(report, Exited | SpawnFailed) and report.round == self._check_number:
+                        return report
                 _read_output(read_end, tail)
         finally:
             self._poll.unregister(read_end)
-        return f"had not ended after {self._timeout_s:g} s and was killed"
+        return None
 
     def _wait_for_sweep(self) -> None:
         """Wait until nothing is left of the last check. Raises UnfitError for processes that do not end."""
         until = read_clock() + SWEEP_LIMIT_S
         while self._needs_sweep:
             if read_clock() >= until:
-                raise UnfitError(
-                    f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} is still there"
-                )
+                sentence = f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} is still there"
+                raise UnfitError(sentence, kind=("check", "stuck"))
             self._needs_sweep = not any(
                 isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)
             )

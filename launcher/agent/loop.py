@@ -130,7 +130,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def run(self) -> int:
         log(self.reason)
-        for remark in self.spec_builder.list_remarks():
+        for remark in filter(None, (self.spec_builder.choice.reason, *self.spec_builder.list_remarks())):
             log(remark)
         self._poll.register(self.wakeup, select.POLLIN)
         self._poll.register(self.supervisor, select.POLLIN)

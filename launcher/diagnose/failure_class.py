@@ -69,16 +69,19 @@ class FailureEvidence(Struct, frozen=True, kw_only=True):
 
 
 class Classified(NamedTuple):
-    """A class, and why: "the kernel killed it"; "" where its ending says it."""
+    """A class, and why; None where its ending says it."""
 
     failure_class: FailureClass
-    why: str = ""
+    why: Reason | None = None
+
+
+_EXCEPTION = Reason("diagnose/exception")
+"""Stands for the type of the worker's exception."""
 
 
 class Rule(NamedTuple):
     failure_class: FailureClass
-    why: str
-    """"{exception}" is its type."""
+    why: Reason | None
     applies: Callable[[FailureEvidence], bool]
 
 
@@ -106,38 +109,38 @@ _ARGPARSE = 2
 _NATIVE_CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGILL, -signal.SIGFPE, -signal.SIGABRT})
 
 RULES = (
-    Rule("unknown", "", lambda e: e.is_unresponsive),
-    Rule("preemption", "this node was told to leave", lambda e: e.is_leaving),
-    Rule("configuration", "the program does not exist", lambda e: e.spawn_error in _NO_PROGRAM),
-    Rule("memory", "not enough memory to start it", lambda e: e.spawn_error == errno.ENOMEM),
-    Rule("launcher", "this machine allows no more processes or files", lambda e: e.spawn_error in _SHORTAGES),
-    Rule("launcher", "it could not be started", lambda e: bool(e.spawn_error)),
-    Rule("launcher", "another process listens on the worker port", lambda e: e.is_port_taken),
-    Rule("memory", "the kernel killed it", lambda e: e.is_out_of_memory),
-    Rule("user code", "an illegal access on its GPU", lambda e: e.xid in _XIDS_OF_PROGRAMS),
-    Rule("device", "the kernel reports an error of its GPU", lambda e: bool(e.xid)),
-    Rule("memory", "{exception}", lambda e: e.exception_type in _MEMORY_TYPES),
-    Rule("memory", "{exception}", lambda e: e.exception_type in _XLA_TYPES and e.mentions(" RESOURCE_EXHAUSTED:")),
-    Rule("memory", "{exception}", lambda e: e.error_number == errno.ENOMEM),
+    Rule("unknown", None, lambda e: e.is_unresponsive),
+    Rule("preemption", Reason.of("diagnose/node-leaves"), lambda e: e.is_leaving),
+    Rule("configuration", Reason.of("diagnose/no-program"), lambda e: e.spawn_error in _NO_PROGRAM),
+    Rule("memory", Reason.of("diagnose/no-memory"), lambda e: e.spawn_error == errno.ENOMEM),
+    Rule("launcher", Reason.of("diagnose/machine-limit"), lambda e: e.spawn_error in _SHORTAGES),
+    Rule("launcher", Reason.of("diagnose/not-started"), lambda e: bool(e.spawn_error)),
+    Rule("launcher", Reason.of("diagnose/port-taken"), lambda e: e.is_port_taken),
+    Rule("memory", Reason.of("diagnose/killed-for-memory"), lambda e: e.is_out_of_memory),
+    Rule("user code", Reason.of("diagnose/illegal-access"), lambda e: e.xid in _XIDS_OF_PROGRAMS),
+    Rule("device", Reason.of("diagnose/gpu-error"), lambda e: bool(e.xid)),
+    Rule("memory", _EXCEPTION, lambda e: e.exception_type in _MEMORY_TYPES),
+    Rule("memory", _EXCEPTION, lambda e: e.exception_type in _XLA_TYPES and e.mentions(" RESOURCE_EXHAUSTED:")),
+    Rule("memory", _EXCEPTION, lambda e: e.error_number == errno.ENOMEM),
     Rule(
         "device",
-        "{exception}",
+        _EXCEPTION,
         lambda e: e.exception_type in _CUDA_TYPES and e.mentions(" CUDA error:") and e.mentions(*_DEVICE_WORDS),
     ),
-    Rule("network", "it lost a peer", lambda e: e.is_peer_loss),
-    Rule("network", "{exception}", lambda e: e.exception_type in _NETWORK_TYPES),
-    Rule("network", "{exception}", lambda e: e.error_number in _NETWORK_ERRORS),
+    Rule("network", Reason.of("diagnose/peer-lost"), lambda e: e.is_peer_loss),
+    Rule("network", _EXCEPTION, lambda e: e.exception_type in _NETWORK_TYPES),
+    Rule("network", _EXCEPTION, lambda e: e.error_number in _NETWORK_ERRORS),
     Rule(
         "network",
-        "{exception}",
+        _EXCEPTION,
         lambda e: e.exception_type in _XLA_TYPES and e.mentions(" UNAVAILABLE:", " DEADLINE_EXCEEDED:"),
     ),
-    Rule("storage", "{exception}", lambda e: e.error_number in _STORAGE_ERRORS),
-    Rule("storage", "a file exceeded the size limit", lambda e: e.exit_code == -signal.SIGXFSZ),
-    Rule("configuration", "{exception}", lambda e: e.exception_type in _IMPORT_TYPES),
-    Rule("configuration", "bad arguments", lambda e: e.exit_code == _ARGPARSE and not e.exception),
-    Rule("user code", "{exception}", lambda e: bool(e.exception)),
-    Rule("user code", "it crashed in native code", lambda e: e.exit_code in _NATIVE_CRASHES),
+    Rule("storage", _EXCEPTION, lambda e: e.error_number in _STORAGE_ERRORS),
+    Rule("storage", Reason.of("diagnose/file-too-large"), lambda e: e.exit_code == -signal.SIGXFSZ),
+    Rule("configuration", _EXCEPTION, lambda e: e.exception_type in _IMPORT_TYPES),
+    Rule("configuration", Reason.of("diagnose/bad-arguments"), lambda e: e.exit_code == _ARGPARSE and not e.exception),
+    Rule("user code", _EXCEPTION, lambda e: bool(e.exception)),
+    Rule("user code", Reason.of("diagnose/native-crash"), lambda e: e.exit_code in _NATIVE_CRASHES),
 )
 
 
@@ -145,7 +148,9 @@ def classify(evidence: FailureEvidence) -> Classified:
     """Return the class of a failure, and why."""
     for rule in RULES:
         if rule.applies(evidence):
-            return Classified(rule.failure_class, rule.why.format(exception=evidence.exception_type))
+            is_named = rule.why is _EXCEPTION
+            why = Reason.of("diagnose/exception", type=evidence.exception_type) if is_named else rule.why
+            return Classified(rule.failure_class, why)
     return Classified("unknown")
 
 
@@ -166,4 +171,4 @@ def find_consequence(evidence: FailureEvidence, *, is_alone: bool) -> Consequenc
         return Consequence()
     if not is_alone:
         return Consequence(is_node_fault=True)
-    return Consequence(final_reason=Reason.of("agent/no-program", error=classify(evidence).why))
+    return Consequence(final_reason=classify(evidence).why)

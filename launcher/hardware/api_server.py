@@ -47,9 +47,9 @@ def read_token(path: str, missing: str = "no token of a service account (automou
             token = file.read(_TOKEN_MAX).strip()
     except OSError as error:
         why = error.strerror or "it cannot be read"
-        raise NoAnswer(f"{missing}: {path}: {why}") from None
+        raise NoAnswer(f"{missing}: {path}: {why}", "token") from None
     if not is_token(token):
-        raise NoAnswer(f"{path} does not contain a token")
+        raise NoAnswer(f"{path} does not contain a token", "token")
     return token
 
 
@@ -64,7 +64,7 @@ def make_tls_context(authority: str) -> ssl.SSLContext:
     try:
         trusting = ssl.create_default_context(cafile=authority)
     except OSError as error:
-        raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}") from None
+        raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}", "authority") from None
     trusting.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return trusting
 

@@ -38,7 +38,14 @@ _NO_HTTP = "returned a response that is not HTTP"
 
 
 class NoAnswer(Exception):
-    """The server returned nothing usable; the message is a clause that says what it did."""
+    """The server returned nothing usable; the message is a clause that says what it did.
+
+    `kind`: of what went wrong, for who says each once.
+    """
+
+    def __init__(self, clause: str, kind: str = "") -> None:
+        super().__init__(clause)
+        self.kind = kind
 
 
 class HttpResponse(Struct, frozen=True):
@@ -153,23 +160,23 @@ class Server:
 
         try:
             yield
-            return
-        except TimeoutError:
-            clause = f"does not answer within {self._limit_s:g} s"
-        except ConnectionRefusedError:
-            clause = "refuses connections"
-        except HTTPException:
-            clause = _NO_HTTP
-        except OSError as error:  # described without the library's numbers
-            said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
-            clause = f"cannot be asked: {said}"
-        except UnicodeDecodeError:
-            clause = "returned a response that is not text"
-        except UnicodeError:  # of the look-up
-            clause = "has an invalid name"
-        except ValueError:  # of a chunk with a negative size; errors of TLS are such, too
-            clause = _NO_HTTP
-        raise NoAnswer(clause)
+        except (OSError, HTTPException, ValueError) as error:
+            raise NoAnswer(self._describe_error(error), type(error).__name__) from None
+
+    def _describe_error(self, error: Exception) -> str:
+        match error:
+            case TimeoutError():
+                return f"does not answer within {self._limit_s:g} s"
+            case ConnectionRefusedError():
+                return "refuses connections"
+            case OSError():  # described without the library's numbers
+                said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
+                return f"cannot be asked: {said}"
+            case UnicodeDecodeError():
+                return "returned a response that is not text"
+            case UnicodeError():  # of the look-up
+                return "has an invalid name"
+        return _NO_HTTP  # a ValueError: a chunk with a negative size
 
 
 class _LimitedReader(io.RawIOBase):

@@ -52,7 +52,14 @@ class ShortageError(TemporaryError):
 
 
 class UnfitError(TemporaryError):
-    """This node lacks what it needs before it may join, and may have it later: it reports that and tries again."""
+    """This node lacks what it needs before it may join, and may have it later: it reports that and tries again.
+
+    `kind`: what it lacks, equal as long as that is the same, whatever the sentence says.
+    """
+
+    def __init__(self, sentence: str, hint: str | None = None, *, kind: tuple[str | int, ...]) -> None:
+        super().__init__(sentence, hint)
+        self.kind = kind
 
 
 class EarlyExitError(LauncherError):
@@ -97,8 +104,10 @@ def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str
     return f"did you mean {known[close[0]]}?" if close else ""
 
 
-def describe(reason: Reason) -> str:
-    """Return the sentence of a reason, whether the agreement or the launcher has made it."""
+def describe(reason: Reason | None) -> str:
+    """Return the sentence of a reason, whether the agreement or the launcher has made it; "" for none."""
+    if reason is None:
+        return ""
     from launcher.model.sentences import SENTENCES  # not before the first worker, unless something is logged
     from rendezvous import sentences
 

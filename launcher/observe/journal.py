@@ -39,7 +39,7 @@ from launcher.placement.adapter.description import NodeAssignment, decode_assign
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import __version__, events
 from rendezvous.errors import RecordError
-from rendezvous.records import Cause
+from rendezvous.reasons import Reason
 
 NOT_STARTED = 127
 """The exit code of a worker that could not be started, as a shell has it."""
@@ -115,14 +115,14 @@ class Journal:
             ):
                 self.is_stopping, self._stop_mode = True, mode  # the agent may be told again after a pause
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
-                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes))
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes), reason)
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
                 self._end(step, at)
             case events.Log(reason, True, rule):
                 told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
                 self._add(RemarkMade(**told, rule=rule))
             case events.Log(reason) if self.assignment is None:
-                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind))
+                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
@@ -141,8 +141,8 @@ class Journal:
     def _common(self, at: float) -> dict[str, Any]:
         return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
 
-    def _add(self, event: RunEvent) -> None:
-        self.timeline.take(event)
+    def _add(self, event: RunEvent, reason: Reason | None = None) -> None:
+        self.timeline.take(event, reason)
         self.buffer.take(event)
         for write in self._write_events:
             write(event)
@@ -197,17 +197,16 @@ class Journal:
                 **self._common(at),
                 rank=failed.rank,
                 exit_code=failed.exit_code,
-                failure_class=failed.failure_class,
+                failure_class=describe(failed.failure_class),
                 error=(failure.exception or failure.sentence or "") if failure is not None else "",
                 log_file=failure.log_file if failure is not None else "",
-            )
+            ),
+            failed.failure_class,
         )
 
     def _end(self, step: int, at: float) -> None:
-        cause: Cause = ""
-        reason, current = "", self.timeline.current
-        if current is not None:
-            cause, reason = current.cause, current.reason
+        current = self.timeline.current
+        cause, reason = (current.cause, describe(current.reason)) if current is not None else ("", "")
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
         self.assignment, self._idle_since = None, at

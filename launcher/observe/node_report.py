@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from launcher.observe.goodput import Goodput
 from launcher.observe.timeline import RoundSummary
+from rendezvous.reasons import Reason
 
 REPORT_SCHEMA = 1
 PAGE_BYTES_MAX = 40_000
@@ -62,8 +63,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     state: str
     """"waiting", "running", "stopping", "leaving" or "spare"."""
     is_leader: bool = False
-    waiting: str = ""
-    """What it waits for, a sentence."""
+    waiting: Reason | None = None
+    """What it waits for."""
     round: int = 0
     """The round that runs here, 0 for none."""
     restart_count: int = 0

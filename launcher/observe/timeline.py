@@ -6,11 +6,15 @@ were, and what ended them.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any
 
+from msgspec import Struct, to_builtins
+
+from launcher.model.errors import describe
 from launcher.observe import run_events
 from launcher.observe.goodput import TimeSpent
 from launcher.observe.run_events import RunEvent
+from rendezvous.reasons import Reason
 from rendezvous.records import Cause
 
 ROUNDS_MAX = 100
@@ -32,17 +36,22 @@ class RoundSummary(Struct, kw_only=True):
     """0 for not yet."""
     cause: Cause = ""
     """What ended it, as `reason`."""
-    reason: str = ""
+    reason: Reason | None = None
     nodes: tuple[str, ...] = ()
     """Those that were lost, failed or left, if that ended it."""
     failed_rank: int = -1
     """Of the failure on this node, if the round ended by one; otherwise -1."""
-    failure_class: str = ""
+    failure_class: Reason | None = None
     error: str = ""
     saved_at: float = 0.0
     """The last checkpoint that was reported, 0 for none yet."""
     step: int = -1
     """The highest."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields for JSON, with sentences for its reasons."""
+        reasons = {"reason": describe(self.reason), "failure_class": describe(self.failure_class)}
+        return {**to_builtins(self), **reasons}
 
 
 class WorkerRecord(Struct, kw_only=True):
@@ -62,7 +71,7 @@ class WorkerRecord(Struct, kw_only=True):
 
 
 class RunTimeline:
-    """What has happened so far. `waiting`: what the node waits for, "" in a round.
+    """What has happened so far. `waiting`: what the node waits for, None in a round.
 
     `before`: what became of the time since the agent's start, up to the first of `rounds`. `end_counts`: how many
     rounds ended, by cause.
@@ -72,7 +81,7 @@ class RunTimeline:
         self.before = TimeSpent(until=0.0)
         self.rounds: list[RoundSummary] = []
         self.workers: dict[int, WorkerRecord] = {}
-        self.waiting = ""
+        self.waiting: Reason | None = None
         self.failure_counts: dict[str, int] = {}
         self.end_counts: dict[str, int] = {}
         self.checkpoint_count = 0
@@ -83,13 +92,13 @@ class RunTimeline:
         """The round that runs here, or is being stopped."""
         return self.rounds[-1] if self.rounds and not self.rounds[-1].ended_at else None
 
-    def take(self, event: RunEvent) -> None:
-        """Take the next event."""
+    def take(self, event: RunEvent, reason: Reason | None = None) -> None:
+        """Take the next event. `reason`: why it happened, of which the event has the sentence."""
         self.before.until = self.before.until or event.at
         current = self.current
         match event:
             case run_events.RoundStarted():
-                self.waiting, self.workers = "", {}
+                self.waiting, self.workers = None, {}
                 for old in self.rounds[: 1 - ROUNDS_MAX]:
                     self.before.add(old, event.at)
                 self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event)]
@@ -100,27 +109,25 @@ class RunTimeline:
                 worker.state, worker.ended_at, worker.exit_code = event.outcome, event.at, event.exit_code
                 worker.sentence = event.sentence
             case run_events.WaitChanged():
-                self.waiting = event.sentence
+                self.waiting = reason
             case run_events.HangReported():
                 self.hang_count += 1
             case _ if current is not None:
-                self._take_of_round(current, event)
+                self._take_of_round(current, event, reason)
 
-    def _take_of_round(self, current: RoundSummary, event: RunEvent) -> None:
+    def _take_of_round(self, current: RoundSummary, event: RunEvent, reason: Reason | None) -> None:
         match event:
             case run_events.FailureFound():
-                current.failed_rank, current.failure_class = event.rank, event.failure_class
-                current.error = event.error
-                kind = event.failure_class.partition(":")[0] or "unknown"
+                current.failed_rank, current.failure_class, current.error = event.rank, reason, event.error
+                kind = str(reason.values.get("failure_class", "unknown")) if reason is not None else "unknown"
                 self.failure_counts[kind] = self.failure_counts.get(kind, 0) + 1
             case run_events.CheckpointReported():
                 current.saved_at = event.at
                 self.checkpoint_count += 1
             case run_events.RoundStopping():
-                current.cause, current.reason, current.nodes = event.cause, event.reason, event.nodes
+                current.cause, current.reason, current.nodes = event.cause, reason, event.nodes
             case run_events.RoundEnded():
                 current.ended_at, current.step = event.at, max(current.step, event.step)
-                current.cause, current.reason = event.cause or current.cause, event.reason or current.reason
                 self.end_counts[current.cause or "unknown"] = self.end_counts.get(current.cause or "unknown", 0) + 1
 
 

@@ -76,8 +76,8 @@ class WorkerSpecBuilder:
         self._extra_variables: dict[str, str] = {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
-        self._choice = choose_environments(config.framework, devices, config.python, parent)
-        self._environments = make_environments(self._choice, config, parent)
+        self.choice = choose_environments(config.framework, devices, config.python, parent)
+        self._environments = make_environments(self.choice, config, parent)
         self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)
@@ -85,7 +85,7 @@ class WorkerSpecBuilder:
     @property
     def is_jax(self) -> bool:
         """Whether workers run JAX: they swallow SIGTERM, and abort when another has ended."""
-        return "jax" in self._choice.names
+        return "jax" in self.choice.names
 
     def read_assignment(self, assignment: str, coordinator: str = "") -> NodeAssignment:
         """Return this node's assignment, with the port of `coordinator`, HOST:PORT.
@@ -122,7 +122,7 @@ class WorkerSpecBuilder:
 
     def list_remarks(self) -> list[str]:
         """Return sentences for the start: the workers' environments, the outputs, the CPUs to which they are bound."""
-        sentences = [self._choice.reason] if self._choice.reason else []
+        sentences: list[str] = []
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
         sentences += self._routes.list_remarks()

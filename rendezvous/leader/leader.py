@@ -213,7 +213,7 @@ def _end_history(
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
     if history is None or history.ended or not is_sealed:
         return []
-    rank, failure_class = -1, ""
+    rank, failure_class = -1, None
     if cause in ("failure", "end"):
         rank, failure_class = _find_first_failure(state, job, number, report)
     ended = replace(
@@ -231,18 +231,18 @@ def _end_history(
 
 def _find_first_failure(
     state: MemberState, job: records.Keys, number: int, report: StatusReport | None
-) -> tuple[int, str]:
-    """Return the rank that failed first in the round, and its class; -1 and "" if none has, or none was named."""
+) -> tuple[int, Reason | None]:
+    """Return the rank that failed first in the round, and its class; -1 and None if none has, or none was named."""
     items = state.cache.keys.list_under(job.statuses)
     found = [(item.mod_revision, status) for item in items if (status := state.cache.read(Status, item.key))]
-    failed: list[tuple[float, int, str]] = [
+    failed: list[tuple[float, int, Reason | None]] = [
         (status.failed_revision or revision, status.rank, status.failure_class)
         for revision, status in found
         if status.outcome == "failed" and status.round == number
     ]
     if report is not None:
         failed.append((math.inf, report.status.rank, report.status.failure_class))
-    return min(failed)[1:] if failed else (-1, "")
+    return min(failed, key=lambda one: one[:2])[1:] if failed else (-1, None)
 
 
 def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:

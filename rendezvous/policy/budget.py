@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rendezvous.policy import quarantine
 from rendezvous.policy.quarantine import Strike
+from rendezvous.reasons import Reason
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
@@ -37,7 +38,7 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
     blamed: tuple[Strike, ...] = ()
     best_step: int = -1
     stuck_rounds: int = 0
-    same_failure: str = ""
+    same_failure: Reason | None = None
     same_rank: int = -1
     same_failures: int = 0
 
@@ -60,8 +61,8 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
             return replace(self, best_step=step, stuck_rounds=0)
         return replace(self, stuck_rounds=self.stuck_rounds + 1) if has_failed and self.best_step >= 0 else self
 
-    def note_failure(self, rank: int, failure_class: str) -> RestartBudget:
-        """Return the budget after a failure, given as which rank failed and how; -1 and "" if that is unknown."""
+    def note_failure(self, rank: int, failure_class: Reason | None) -> RestartBudget:
+        """Return the budget after a failure, given as which rank failed and how; -1 and None if that is unknown."""
         is_same = (rank, failure_class) == (self.same_rank, self.same_failure)
         count = (self.same_failures + 1 if is_same else 1) if failure_class else 0
         return replace(self, same_failure=failure_class, same_rank=rank, same_failures=count)

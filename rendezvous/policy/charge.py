@@ -99,16 +99,16 @@ def _find_step(view: View) -> int:
     return max((status.step for status in stopped), default=-1)
 
 
-def _identify_failure(view: View, failures: Sequence[str]) -> tuple[int, str]:
-    """Return which rank failed first and how; "" if that is unknown, or was only a lost connection to a peer."""
+def _identify_failure(view: View, failures: Sequence[str]) -> tuple[int, Reason | None]:
+    """Return which rank failed first and how; None if that is unknown, or was only a lost connection to a peer."""
     status = view.statuses[sort_failures(view, failures)[0]].status
     is_known = not status.is_peer_loss and status.failure_class and status.rank >= 0
-    return (status.rank, status.failure_class) if is_known else (-1, "")
+    return (status.rank, status.failure_class) if is_known else (-1, None)
 
 
 def explain_repetition(budget: RestartBudget) -> Reason | None:
     """Return the remark that the same rank fails in the same way; None if it does not."""
-    if budget.same_failures < SAME_FAILURES_TOLD:
+    if budget.same_failure is None or budget.same_failures < SAME_FAILURES_TOLD:
         return None
     rank, failure_class = budget.same_rank, budget.same_failure
     return Reason.of("same-failure", rank=rank, failure_class=failure_class, times=budget.same_failures)

@@ -65,6 +65,12 @@ def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
     assert not job.has_mark("trained", 0, 1)
 
 
+def test_a_check_that_fails_again_with_other_output_is_told_once(tmp_path: Path) -> None:
+    with Job(tmp_path, "--health-check", "date +%N; exit 3", "--start-timeout=1.1", script=TRAIN) as job:
+        ended = job.wait()
+    assert ended.stderr.count("does not join") == 1
+
+
 def test_a_check_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
     check = LEAVES_A_CHILD + "exec >&- 2>&-; trap '' TERM; sleep 1000; :"
     options = ("--health-check", check, "--start-timeout=0.1")

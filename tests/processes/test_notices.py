@@ -25,6 +25,8 @@ from launcher.hardware.notices.providers import (
     measure_left_s,
 )
 from launcher.hardware.notices.watcher import FAILURES_UNTIL_SAID, PAUSE_MAX_S, NoticeWatcher, make_watcher
+from launcher.model.errors import describe
+from rendezvous.reasons import Reason
 from tests.support.network.metadata_servers import (
     Answering,
     Request,
@@ -75,7 +77,7 @@ def test_amazon_without_notices_has_none() -> None:
 
 def test_amazon_announces_a_spot_interruption_by_the_servers_own_clock() -> None:
     (notice,) = read(AmazonNotices(), amazon({"spot/instance-action": SPOT}))
-    assert notice.what == "announces a spot interruption (terminate)"
+    assert notice.what == Reason.of("hardware/spot-interruption", action="terminate")
     assert (notice.ends_node, notice.left_s, notice.when) == (True, 120.0, "2026-01-05T18:02:00Z")
 
 
@@ -133,8 +135,8 @@ def test_amazon_recommends_and_announces_maintenance() -> None:
     }  # fmt: skip
     rebalance, retirement, network = read(AmazonNotices(), amazon(values))
     assert (rebalance.ends_node, retirement.ends_node, network.ends_node) == (False, True, False)
-    assert "(rebalance recommendation)" in rebalance.what
-    assert retirement.what == "announces scheduled maintenance (instance-retirement)"
+    assert rebalance.what == Reason.of("hardware/rebalance")
+    assert retirement.what == Reason.of("hardware/maintenance", code="instance-retirement")
     assert retirement.left_s == pytest.approx(15 * 86400 + 15 * 3600 + 43)
 
 
@@ -142,7 +144,8 @@ def test_maintenance_that_was_due_before_the_agent_began_is_over() -> None:
     past = {**EVENT, "NotBefore": "5 Jan 2026 17:00:43 GMT", "Code": "instance-reboot"}
     (notice,) = read(AmazonNotices(), amazon({"events/maintenance/scheduled": [past]}))
     assert not notice.ends_node
-    assert notice.what == "announces scheduled maintenance (instance-reboot), for a time that is past"
+    reboot = Reason.of("hardware/maintenance", code="instance-reboot")
+    assert notice.what == Reason.of("hardware/over", what=reboot)
 
 
 def test_scheduled_events_are_read_once_a_minute_and_kept_meanwhile() -> None:
@@ -205,7 +208,7 @@ def test_a_machine_that_is_migrated_goes_on(event: str, ends_node: bool) -> None
     values = {"instance/preempted": "FALSE", "instance/maintenance-event": event}
     (notice,) = read(GoogleNotices(), google(values))
     assert notice.ends_node == ends_node
-    assert notice.what.isprintable()
+    assert describe(notice.what).isprintable()
 
 
 def test_a_server_that_hides_both_keys_has_no_notices() -> None:

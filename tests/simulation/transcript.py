@@ -51,7 +51,6 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from rendezvous.reasons import Reason
 from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
 from tests.simulation.cluster import SimulatedCluster
@@ -61,6 +60,7 @@ from tests.simulation.invariants.history import Violation
 from tests.simulation.network import ANYBODY, STORE, NetworkModel
 from tests.simulation.node import SimulatedNode
 from tests.simulation.processes import SimulatedProcesses
+from tests.support.reasons import because
 
 SEPARATOR = "----"
 VIOLATION = "violation of"
@@ -161,13 +161,11 @@ class _Player:
         nodes, cluster = self._cluster.nodes, self._cluster
         match words:
             case ["fail", name, code, "gives", "up", *reason]:
-                nodes[name].processes.fail(
-                    int(code), is_final=True, final_reason=Reason.of("text", text=" ".join(reason))
-                )
+                nodes[name].processes.fail(int(code), is_final=True, final_reason=because(" ".join(reason)))
             case ["fail", name, code, "blames", "node"]:
                 nodes[name].processes.fail(int(code), is_node_fault=True)
             case ["fail", name, code, "by", *failure_class]:
-                nodes[name].processes.fail(int(code), failure_class=" ".join(failure_class))
+                nodes[name].processes.fail(int(code), failure_class=because(" ".join(failure_class)))
             case ["fail", name, code, *how]:
                 nodes[name].processes.fail(int(code), how == ["echo"], how == ["port"])
             case ["step", number, *names]:

@@ -1,4 +1,4 @@
-"""A reason for tests in which it does not matter."""
+"""A reason for tests in which it does not matter: of a kind that is shown as its text."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from rendezvous.reasons import Reason
 
 
 def because(text: str) -> Reason:
-    return Reason.of("text", text=text)
+    return Reason.of("store-error", error=text)

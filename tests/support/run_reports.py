@@ -23,6 +23,7 @@ from launcher.observe.node_report import (
 )
 from launcher.observe.run_events import RunEvent, parse_time
 from launcher.observe.timeline import RoundSummary
+from tests.support.reasons import because
 
 NOW = 1_800_000_000.0
 
@@ -50,7 +51,13 @@ def make_round(round: int, **fields: object) -> RoundSummary:
 
 
 FIRST = make_round(
-    1, began_at=NOW - 120, ended_at=NOW - 90, cause="loss", reason="node h9 is lost", nodes=("h9",), world_size=6
+    1,
+    began_at=NOW - 120,
+    ended_at=NOW - 90,
+    cause="loss",
+    reason=because("node h9 is lost"),
+    nodes=("h9",),
+    world_size=6,
 )
 REPORT = RunReport(
     run_id="exp", at=NOW, leader="h0", nodes=(make_node(0), make_node(1)), rounds=(FIRST, make_round(2)),

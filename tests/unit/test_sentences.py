@@ -20,7 +20,7 @@ from rendezvous.sentences import HINTS, SENTENCES, describe, give_hint
 ROOT = Path(__file__).parents[2]
 TABLES = {**SENTENCES, **launcher_sentences.SENTENCES}
 A, AB = (Reason.of("nodes", names=names, count=len(names)) for names in (("a",), ("a", "b")))
-ENOUGH, LOST = Reason.of("text", text="2 nodes are enough"), Reason.of("lost", nodes=A, round=4)
+ENOUGH, LOST = Reason.of("store-error", error="2 nodes are enough"), Reason.of("lost", nodes=A, round=4)
 USED = Reason.of("restarts-used", used=3, allowed=3)
 
 
@@ -110,7 +110,7 @@ EXAMPLES = [
     ),
     (USED, "3 of 3 restarts used"),
     (because("restarts-used", used=0, allowed=0), "no restarts allowed"),
-    (because("restart-useless", why=because("text", text="no data")), "a restart would not help: no data"),
+    (because("restart-useless", why=because("store-error", error="no data")), "a restart would not help: no data"),
     (because("restart-declined", nodes=A), "node a does not restart workers"),
     (
         because("same-failure", rank=5, failure_class="memory: E", times=3),
@@ -294,18 +294,59 @@ EXAMPLES = [
     (because("longer-lease-waits", lease_ttl_s=15.0), "if nodes lose their membership, set --lease-ttl 15"),
     (because("store-fast-again"), "writes to the store are fast again"),
     (because("plan-put-off", error="out of memory"), "the next round cannot be planned yet: out of memory"),
-    (because("text", text="as it is"), "as it is"),
     # The launcher's.
     (because("agent/signal", signal="SIGINT"), "stopped by SIGINT"),
     (because("agent/preemption-signal", signal="SIGUSR1"), "SIGUSR1 announces a preemption"),
     (because("agent/slurm-end", signal="SIGUSR1"), "SIGUSR1 announces the end of the Slurm job"),
     (because("agent/preemption-file", path="/f"), "/f announces a preemption"),
-    (because("agent/notice", source="AWS", notice="announces an interruption"), "AWS announces an interruption"),
+    (
+        because("hardware/notice", source="AWS", notice=because("hardware/preemption")),
+        "AWS announces the preemption of this machine",
+    ),
+    (because("hardware/spot-interruption", action="stop"), "announces a spot interruption (stop)"),
+    (
+        because("hardware/rebalance"),
+        "recommends replacing this machine, as an interruption is likely (rebalance recommendation)",
+    ),
+    (because("hardware/maintenance", code="instance-stop"), "announces scheduled maintenance (instance-stop)"),
+    (because("hardware/preemption"), "announces the preemption of this machine"),
+    (because("hardware/host-maintenance", event="MIGRATE"), "announces host maintenance (MIGRATE)"),
+    (because("hardware/eviction"), "announces the eviction of this machine"),
+    (because("hardware/deletion"), "announces the deletion of this machine"),
+    (because("hardware/reboot"), "announces a reboot of this machine"),
+    (because("hardware/move"), "announces that this machine moves to another host"),
+    (because("hardware/pause"), "announces that this machine pauses for some seconds"),
+    (because("hardware/event", event="Boom"), "announces an event of this machine (Boom)"),
+    (
+        because("hardware/over", what=because("hardware/reboot")),
+        "announces a reboot of this machine, for a time that is past",
+    ),
     (because("agent/supervisor-lost", error="it was killed"), "it was killed"),
     (because("agent/fork-server-failed", error="no such module"), "no such module"),
     (because("agent/gave-up", text=""), "a worker gave up"),
     (because("agent/gave-up", text="no data"), "no data"),
-    (because("agent/no-program", error="there is no such program"), "there is no such program"),
+    (
+        because("logs/failure", failure_class="memory", why=because("diagnose/no-memory")),
+        "memory: not enough memory to start it",
+    ),
+    (because("logs/claim", claim="gave up"), "gave up"),
+    (because("diagnose/node-leaves"), "this node was told to leave"),
+    (because("diagnose/no-program"), "the program does not exist"),
+    (because("diagnose/no-memory"), "not enough memory to start it"),
+    (because("diagnose/machine-limit"), "this machine allows no more processes or files"),
+    (because("diagnose/not-started"), "it could not be started"),
+    (because("diagnose/port-taken"), "another process listens on the worker port"),
+    (because("diagnose/killed-for-memory"), "the kernel killed it"),
+    (because("diagnose/illegal-access"), "an illegal access on its GPU"),
+    (because("diagnose/gpu-error"), "the kernel reports an error of its GPU"),
+    (because("diagnose/peer-lost"), "it lost a peer"),
+    (because("diagnose/file-too-large"), "a file exceeded the size limit"),
+    (because("diagnose/bad-arguments"), "bad arguments"),
+    (because("diagnose/native-crash"), "it crashed in native code"),
+    (because("diagnose/exception", type="KeyError"), "KeyError"),
+    (because("logs/signal", signal="SIGKILL"), "SIGKILL"),
+    (because("logs/exit-code", exit_code=3), "exit code 3"),
+    (because("meshctl/error", error="KeyError: 1"), "KeyError: 1"),
     (because("torchrun/ended"), "torchrun has ended"),
     (because("torchrun/workers-finished"), "the workers of torchrun have finished"),
     (because("torchrun/told-to-end"), "torchrun was told to end"),

@@ -36,7 +36,7 @@ class LivePage:
         self._source = source
         self._is_leader = is_leader
         self._log = log
-        self._problem = ""
+        self._problem: type[Exception] | None = None  # the kind that was said last
         self._is_wanted = False
         self._is_closed = False
         self._changed = threading.Event()
@@ -75,10 +75,10 @@ class LivePage:
 
             server = PageServer(self._source, *self._address)
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
-            if str(error) != self._problem:
-                self._problem = str(error)
+            if type(error) is not self._problem:
+                self._problem = type(error)
                 self._log(f"{self._origin}: {error}; the job continues; retrying every {RETRY_S:g} s")
             return None
-        self._problem = ""
+        self._problem = None
         self._log(f"live page: {server.url}")
         return server

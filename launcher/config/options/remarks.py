@@ -34,11 +34,11 @@ _UNMISTAKABLE = frozenset({
 
 def list_remarks(args: ParsedArgs, environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each misspelt variable, and one for options after the script."""
-    return [*list_misspelt_variables(environ), *_list_passed_options(args)]
+    return [*find_misspelt_variables(environ).values(), *_list_passed_options(args)]
 
 
-def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that is not known and nearly has the name of one that is.
+def find_misspelt_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return each variable that is not known and nearly has the name of one that is, with a sentence.
 
     Its value is not repeated: it may be meant for a secret. An address is Kubernetes' link to a Service of that name.
     """
@@ -47,7 +47,7 @@ def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
         for name, text in environ.items()
         if text and "://" not in text and name.startswith(FAMILIES) and name not in KNOWN
     )
-    found = []
+    found = {}
     for name in unknown:
         family = next(family for family in FAMILIES if name.startswith(family))
         # Of the other family only the same name is near: PET_MESH, since only torchrun's options have a PET_ variable.
@@ -56,7 +56,7 @@ def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
         own = f"LAUNCHER_{suffix}"
         question = f"did you mean {own}?" if own in KNOWN else suggest(suffix, candidates, SIMILARITY)
         if question:
-            found.append(f"{sanitize(name)} is not read: {question}")
+            found[name] = f"{sanitize(name)} is not read: {question}"
     return found
 
 

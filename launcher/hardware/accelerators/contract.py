@@ -140,6 +140,7 @@ def make_unresponsive_error(inventory: Inventory) -> UnfitError:
     return UnfitError(
         f"{these} {verb} not answer ({inventory.reason})",
         f"check dmesg, or use --nproc-per-node={found} to go without" if found else "check dmesg",
+        kind=("silent devices", count),
     )
 
 

@@ -85,7 +85,8 @@ def detect_requested(
         raise UsageError(f"{request}: no such device found ({reason})", hint)
     if count is not None and count > len(found.devices):
         shares = f"use --devices {request.kind} --nproc-per-node={count} for {count} workers that share them"
-        raise UnfitError(f"{request}: {count} requested, {len(found.devices)} found ({reason})", shares)
+        sentence = f"{request}: {count} requested, {len(found.devices)} found ({reason})"
+        raise UnfitError(sentence, shares, kind=("devices", len(found.devices)))
     return replace(found, devices=found.devices[:count], reason=reason)
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from launcher.model.errors import describe
 from launcher.model.text import format_duration
 from rendezvous.reasons import Reason
 
@@ -35,8 +36,8 @@ class Notice(Struct, frozen=True, kw_only=True):
 
     key: str
     """The same as long as it is the same thing."""
-    what: str
-    """A clause that follows the cloud's name, such as "announces a spot interruption"."""
+    what: Reason
+    """Its sentence is a clause that follows the cloud's name, such as "announces a spot interruption"."""
     ends_node: bool
     """Whether the machine goes away, with what is in its memory."""
     when: str = ""
@@ -96,7 +97,7 @@ class NodeOutlook(Struct, kw_only=True):
     def reason(self) -> Reason:
         """Why: of several notices, because of the first to make it leave."""
         change = min(self.notices.values(), key=self._find_leave_at)
-        return Reason.of("agent/notice", source=self.source, notice=change.notice.what)
+        return Reason.of("hardware/notice", source=self.source, notice=change.notice.what)
 
     def take(self, change: NoticeChange, now: float, *, is_leaving: bool) -> NoticeUpdate:
         """Note a change; return what to say. `is_leaving`: whether this node leaves already, for whatever reason."""
@@ -106,7 +107,7 @@ class NodeOutlook(Struct, kw_only=True):
         else:
             self.notices[notice.key] = change
         is_cause = not change.is_withdrawn and self._find_leave_at(change) < math.inf
-        said = f"{self.source} {'no longer ' * change.is_withdrawn}{notice.what}"
+        said = f"{self.source} {'no longer ' * change.is_withdrawn}{describe(notice.what)}"
         has_time = notice.left_s is not None and notice.ends_node and not change.is_withdrawn
         left = _describe_left(notice.left_s or 0.0) if has_time else ""
         if is_leaving:
@@ -120,7 +121,7 @@ class NodeOutlook(Struct, kw_only=True):
             follows = "this node leaves"
         return NoticeUpdate(
             source=self.source,
-            what=notice.what,
+            what=describe(notice.what),
             state="withdrawn" if change.is_withdrawn else "announced",
             leaves=is_cause,
             left_s=-1.0 if notice.left_s is None or not notice.ends_node else round(max(0.0, notice.left_s), 1),

@@ -30,6 +30,7 @@ from launcher.hardware.metadata_server import (
 )
 from launcher.hardware.notices.notice import LEAD_S, Notice
 from launcher.model.errors import sanitize
+from rendezvous.reasons import Reason
 
 OpenServer = Callable[[float], Server]
 """Makes the connection for queries that together take no longer than these seconds."""
@@ -92,7 +93,7 @@ class AmazonNotices:
         left_s = measure_left_s(when, answer)
         notice = Notice(
             key="spot/instance-action",
-            what=f"announces a spot interruption ({_read_text(action, 'action') or 'of no kind'})",
+            what=Reason.of("hardware/spot-interruption", action=_read_text(action, "action") or "of no kind"),
             ends_node=True,
             when=when,
             left_s=None if left_s is not None and left_s > LEAD_S else left_s,  # none is that early: a clock is wrong
@@ -103,7 +104,7 @@ class AmazonNotices:
     def _read_others(self, server: Server) -> list[Notice]:
         found = []
         if self._ask(server, "events/recommendations/rebalance") is not None:
-            what = "recommends replacing this machine, as an interruption is likely (rebalance recommendation)"
+            what = Reason.of("hardware/rebalance")
             found.append(Notice(key="events/recommendations/rebalance", what=what, ends_node=False))
         if self._clock() >= self._scheduled_at + self.SCHEDULED_EVERY_S:
             self._scheduled = self._read_scheduled(server)
@@ -120,11 +121,11 @@ class AmazonNotices:
                 continue
             code, when = _read_text(event, "Code"), _read_text(event, "NotBefore")
             key, left_s = f"events/maintenance/scheduled {_read_text(event, 'EventId')}", measure_left_s(when, answer)
-            is_over = _is_over(key, left_s, self._ahead)
+            is_over, what = _is_over(key, left_s, self._ahead), Reason.of("hardware/maintenance", code=code)
             found.append(
                 Notice(
                     key=key,
-                    what=f"announces scheduled maintenance ({code}){_OVER if is_over else ''}",
+                    what=Reason.of("hardware/over", what=what) if is_over else what,
                     # That of the system is of its network or power, which may be away for a while.
                     ends_node=code != "system-maintenance" and not is_over,
                     when=when,
@@ -182,7 +183,7 @@ class GoogleNotices:
             found.append(
                 Notice(
                     key="instance/preempted",
-                    what="announces the preemption of this machine",
+                    what=Reason.of("hardware/preemption"),
                     ends_node=True,
                     least_s=self.PREEMPTED_LEAST_S,
                 )
@@ -194,7 +195,7 @@ class GoogleNotices:
             found.append(
                 Notice(
                     key=f"instance/maintenance-event {event}",
-                    what=f"announces host maintenance ({event})",
+                    what=Reason.of("hardware/host-maintenance", event=event),
                     ends_node=self._maintenance == "TERMINATE_ON_HOST_MAINTENANCE",
                     least_s=self.MAINTENANCE_LEAST_S,
                 )
@@ -227,12 +228,12 @@ class AzureNotices:
     VERSION = "2020-07-01"
     NAME_VERSION = "2021-02-01"
     LEAST_S: Mapping[str, float] = {"Preempt": 30.0}
-    CLAUSES: Mapping[str, str] = {
-        "Preempt": "announces the eviction of this machine",
-        "Terminate": "announces the deletion of this machine",
-        "Reboot": "announces a reboot of this machine",
-        "Redeploy": "announces that this machine moves to another host",
-        "Freeze": "announces that this machine pauses for some seconds",
+    EVENTS: Mapping[str, Reason] = {
+        "Preempt": Reason.of("hardware/eviction"),
+        "Terminate": Reason.of("hardware/deletion"),
+        "Reboot": Reason.of("hardware/reboot"),
+        "Redeploy": Reason.of("hardware/move"),
+        "Freeze": Reason.of("hardware/pause"),
     }
 
     def __init__(self) -> None:
@@ -268,10 +269,11 @@ class AzureNotices:
         has_begun = status == "Started"
         key, left_s = _read_text(event, "EventId"), 0.0 if has_begun else measure_left_s(when, answer)
         is_over = kind in ("Reboot", "Redeploy") and _is_over(key, left_s, self._ahead)
+        what = self.EVENTS.get(kind) or Reason.of("hardware/event", event=kind)
         return Notice(
             key=key,
-            what=self.CLAUSES.get(kind, f"announces an event of this machine ({kind})") + _OVER * is_over,
-            ends_node=kind in self.CLAUSES and kind != "Freeze" and not is_over,
+            what=Reason.of("hardware/over", what=what) if is_over else what,
+            ends_node=kind in self.EVENTS and kind != "Freeze" and not is_over,
             when=status if has_begun else when,
             left_s=left_s,
             least_s=self.LEAST_S.get(kind, 0.0),
@@ -283,9 +285,6 @@ PROVIDERS: Mapping[str, Callable[[], NoticeProvider]] = {
     "gce": GoogleNotices,
     "azure": AzureNotices,
 }
-
-
-_OVER = ", for a time that is past"
 
 
 def _is_over(key: str, left_s: float | None, ahead: set[str]) -> bool:

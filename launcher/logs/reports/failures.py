@@ -54,7 +54,7 @@ class RootCause(Struct, frozen=True):
     exit_code: int
     text: str
     rank: int
-    failure_class: str
+    failure_class: Reason | None
     consequence: tuple[Reason | None, bool]
 
 
@@ -129,7 +129,9 @@ class Failures:
         """
         self._exit_codes.setdefault(local_rank, exit_code)
         try:
-            from launcher.diagnose.failure_class import FailureEvidence, classify
+            import launcher.model.sentences  # noqa: F401
+            import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
+            from launcher.diagnose.failure_class import FailureEvidence
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
             from launcher.logs.reports.report import WorkerFailure
@@ -167,7 +169,6 @@ class Failures:
             ),
         )
         self._evidence[local_rank] = evidence
-        failure_class, why = classify(evidence)
         self._failures[local_rank] = WorkerFailure(
             rank=rank,
             local_rank=local_rank,
@@ -180,8 +181,6 @@ class Failures:
             tail=tail,
             is_out_of_memory=evidence.is_out_of_memory,
             sentence=sentence,
-            failure_class=failure_class,
-            class_reason=why,
             claim=_CLAIMS.get(claim[0], "") if claim else "",
             claim_reason=sanitize(claim[1]) if claim else "",
             exception=exception,
@@ -220,25 +219,31 @@ class Failures:
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
-            return RootCause(verdict_code, "", rank, "", (None, False))
+            return RootCause(verdict_code, "", rank, None, (None, False))
         from launcher.diagnose.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
-        failure_class, why = classify(evidence)
-        failure = replace(self._failures[local_rank], failure_class=failure_class, class_reason=why)
+        self._evidence[local_rank] = evidence
+        failure = self._add_class(local_rank, self._failures[local_rank])
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         text = codec.encode(failure).decode()
-        return RootCause(verdict_code, text, failure.rank, failure.describe_class(), consequence)
+        return RootCause(verdict_code, text, failure.rank, failure.identify(classify(evidence).why), consequence)
 
     def _settle(self) -> None:
-        """Read the last output of workers that failed, when all of it is there: no restart waits for that."""
+        """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""
+        found = {rank: self._add_class(rank, failure) for rank, failure in self._failures.items()}
         if self._pump is not None:
-            self._failures = {
-                rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in self._failures.items()
-            }
+            found = {rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in found.items()}
+        self._failures = found
+
+    def _add_class(self, local_rank: int, failure: WorkerFailure) -> WorkerFailure:
+        from launcher.diagnose.failure_class import classify
+
+        failure_class, why = classify(self._evidence[local_rank])
+        return replace(failure, failure_class=failure_class, class_reason=describe(why))
 
     def _add_output(self, failure: WorkerFailure, tail: tuple[str, ...]) -> WorkerFailure:
         from launcher.logs.reports.symptoms import find_exception

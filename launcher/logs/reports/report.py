@@ -32,6 +32,7 @@ from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
 from rendezvous.errors import RecordError
+from rendezvous.reasons import Reason
 
 WIDTH = 80
 LINE_LIMIT = 400
@@ -87,12 +88,14 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         class_text = f" ({self.failure_class}: {self.class_reason})" if self.class_reason else ""
         return self._describe_exit() + ("" if self.sentence else class_text)
 
-    def describe_class(self) -> str:
-        """Describe how it failed, in words that are the same when it fails in the same way again."""
+    def identify(self, why: Reason | None) -> Reason:
+        """Return how it failed, the same when it fails in the same way again. `why`: it is of its class."""
         if self.claim:
-            return self.claim
-        ending = find_signal_name(self.exit_code) or f"exit code {self.exit_code}"
-        return f"{self.failure_class or 'unknown'}: {self.class_reason or ending}"
+            return Reason.of("logs/claim", claim=self.claim)
+        if why is None and (name := find_signal_name(self.exit_code)):
+            why = Reason.of("logs/signal", signal=name)
+        why = why or Reason.of("logs/exit-code", exit_code=self.exit_code)
+        return Reason.of("logs/failure", failure_class=self.failure_class, why=why)
 
     def _describe_exit(self) -> str:
         if self.sentence and not self.pid:

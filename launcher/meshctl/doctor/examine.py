@@ -25,7 +25,7 @@ from launcher.agent.membership import make_settings
 from launcher.config import config, credentials, files, frameworks, schedulers
 from launcher.config.config import Config
 from launcher.config.options import command_line
-from launcher.config.options.remarks import list_misspelt_variables
+from launcher.config.options.remarks import find_misspelt_variables
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
@@ -64,9 +64,10 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
+    misspelt = find_misspelt_variables(environ)
     run = config.resolve(
         replace(words, script=words.script or NO_SCRIPT),
-        environ,
+        {name: text for name, text in environ.items() if name not in misspelt},
         python,
         hostname,
         is_whole_job=node_count in (None, 1),
@@ -94,7 +95,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     if world:
         with _report(findings, "workers"):
             remarks = list_worker_remarks(run, slots, world[0], environ, hostname)
-            findings += [Finding("start", "note", remark) for remark in remarks if remark != choice.reason]
+            findings += [Finding("start", "note", remark) for remark in remarks]
     planned = PlannedRun(
         worker_count=len(slots),
         accelerators=frozenset(device.kind for device in used) - {"cpu"},
@@ -110,10 +111,8 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     if words.script is not None:
         with _report(findings, "script"):
             files.check(replace(run, log_dir=None))  # which would be created
-    misspelt = list_misspelt_variables(environ)
-    findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt]
-    notes = (Finding("options", "note", note) for note in run.notes if note not in misspelt)
-    findings = sort_findings([*findings, *notes])
+    findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt.values()]
+    findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
     return {
         "version": VERSION,
         "meshrun": __version__,
@@ -136,7 +135,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         "secrets": credentials.find_variables(environ),
         "machine": _describe_machine(machine),
         "store": store,
-        "notes": list(run.notes),
+        "notes": [*misspelt.values(), *run.notes],
         "findings": [finding._asdict() for finding in findings],
         "verdict": {
             "would_start": not any(finding.level == "stop" for finding in findings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.meshctl.table import Column, format_age, format_size, format_table
 from launcher.model.console import escape
+from launcher.model.errors import describe
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
@@ -26,7 +27,7 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
     for node in report.nodes:
         if not node.ranks:
             state = "" if node.state == "waiting" and node.waiting else node.state  # the sentence contains it
-            idle.setdefault(": ".join(filter(None, (state, node.waiting))), []).append(node.node)
+            idle.setdefault(": ".join(filter(None, (state, describe(node.waiting)))), []).append(node.node)
     rest = [f"{format_names(names)}: {state}" for state, names in sorted(idle.items())]
     if report.missing:
         rest.append(f"{format_names(report.missing)}: no answer")

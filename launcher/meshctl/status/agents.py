@@ -16,10 +16,14 @@ from launcher.meshctl.status.state import (
     Overview,
     find_lost_nodes,
 )
+from launcher.model.errors import describe
 from launcher.observe.node_report import NodeReport, RunReport
 from launcher.observe.timeline import RoundSummary
 from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory
+
+UNTOLD = Reason("")
+"""What agents do not know of a round: it is shown as nothing."""
 
 
 def derive_overview(report: RunReport) -> Overview:
@@ -39,7 +43,7 @@ def derive_overview(report: RunReport) -> Overview:
         shape=shape,
         round=last.round if last is not None else 0,
         world_size=last.world_size if last is not None else 0,
-        stop_reason=_make_reason(last.reason) if last is not None else None,
+        stop_reason=last.reason if last is not None else None,
         leader=report.leader,
         restart_count=last.restart_count if last is not None else 0,
         max_restarts=max((node.max_restarts for node in report.nodes), default=0),
@@ -48,11 +52,6 @@ def derive_overview(report: RunReport) -> Overview:
         silent=report.missing,
         history=history,
     )
-
-
-def _make_reason(sentence: str) -> Reason | None:
-    """Agents report sentences, made for people."""
-    return Reason.of("text", text=sentence) if sentence else None
 
 
 def _derive_phase(report: RunReport) -> str:
@@ -82,19 +81,23 @@ def _derive_node(node: NodeReport, leader: str) -> NodeState:
         slot_count=node.slot_count or len(node.ranks),
         path=tuple(domain for _, domain in node.locality),
         locality=node.locality,
-        why=failed[0] if failed else node.waiting,
+        why=failed[0] if failed else describe(node.waiting),
         is_leader=node.node == leader and node.is_leader,
     )
 
 
 def _derive_history(one: RoundSummary) -> RoundHistory:
+    ended = one.reason
+    if one.error:
+        error = Reason.of("meshctl/error", error=one.error)
+        ended = one.reason.add(error) if one.reason is not None else error
     return RoundHistory(
         round=one.round,
         world_size=one.world_size,
         node_count=one.node_count,
         coordinator="",
-        reason=Reason.of("text", text=""),
-        ended=_make_reason(": ".join(filter(None, (one.reason or one.cause, one.error)))) if one.ended_at else None,
+        reason=UNTOLD,
+        ended=ended if one.ended_at else None,
         ran_s=max(0.0, one.ended_at - one.began_at) if one.ended_at else 0.0,
         began_at=one.began_at,
         ended_at=one.ended_at,

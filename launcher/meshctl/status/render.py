@@ -53,6 +53,8 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
     for told, one in [(content, overview), *zip(content["history"], overview.history, strict=True)]:
         for name in filter(told.__contains__, _REASONS):  # in one order, whatever the hashes of texts are
             told |= _encode_reason(name, getattr(one, name))
+    for told, past in zip(content["history"], overview.history, strict=True):
+        told["failure_class"] = describe_reason(past.failure_class)
     if overview.verdict is not None:
         content["verdict"] |= _encode_reason("reason", overview.verdict.reason)
     if overview.verdict is not None:
@@ -79,10 +81,7 @@ def _encode_time(name: str, value: object) -> object:
 
 def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
     """Return the sentence of a reason, and beside it the kind, for programs."""
-    return {
-        name: "" if reason is None else describe_reason(reason),
-        f"{name}_kind": "" if reason is None else reason.kind,
-    }
+    return {name: describe_reason(reason), f"{name}_kind": "" if reason is None else reason.kind}
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
@@ -305,11 +304,12 @@ def _format_history(overview: Overview) -> str:
     history = overview.history
     hidden = len(history) - HISTORY_MAX
     text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden > 0 else ""
-    said = {_describe_first(overview.reason)} if overview.reason and overview.phase not in (ENDED, FORMING) else set()
+    said = [_find_first(overview.reason)] if overview.reason and overview.phase not in (ENDED, FORMING) else []
     for past in history[-HISTORY_MAX:]:
-        why = _describe_first(past.reason)
-        reason = f": {why}" if why and why not in said else ""
-        said.add(why)
+        first = _find_first(past.reason)
+        why = "" if first in said else describe_reason(first)
+        reason = f": {why}" if why else ""
+        said.append(first)
         clock = f"{format_clock(past.began_at, overview.at)}  " if past.began_at and overview.at else ""
         world = _format_world(past.world_size, past.node_count)
         text += _wrap(f"round {past.round}", f"{clock}{world}{reason}{_format_end(past)}")
@@ -319,14 +319,13 @@ def _format_history(overview: Overview) -> str:
 def _format_end(past: RoundHistory) -> str:
     if past.ended is None:
         return ""
-    failure = (
-        f" (rank {past.failed_rank}: {past.failure_class})" if past.failure_class and past.failed_rank >= 0 else ""
-    )
+    how = describe_reason(past.failure_class)
+    failure = f" (rank {past.failed_rank}: {how})" if how and past.failed_rank >= 0 else ""
     return f"; ended after {format_duration(past.ran_s)}: {describe_reason(past.ended)}{failure}"
 
 
-def _describe_first(reason: Reason) -> str:
-    return describe_reason(replace(reason, also=()))  # the planner's further reasons are in the JSON
+def _find_first(reason: Reason) -> Reason:
+    return replace(reason, also=())  # the planner's further reasons are in the JSON
 
 
 def _format_faults(faults: Sequence[str]) -> str:

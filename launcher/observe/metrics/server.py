@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, describe
 from launcher.observe.http_server import HttpServer, Request, Response
 from launcher.observe.metrics.exposition import encode_report
 from launcher.observe.metrics.report_cache import ReportCache
@@ -54,4 +54,4 @@ def describe_readiness(report: NodeReport) -> tuple[bool, str]:
         return True, f"round {report.round} runs here, with {len(report.ranks)} of {report.world_size} ranks"
     if report.state == "spare":
         return True, "this node is a spare"
-    return False, f"{report.state}: {report.waiting}" if report.waiting else report.state
+    return False, f"{report.state}: {describe(report.waiting)}" if report.waiting else report.state

@@ -8,14 +8,15 @@ shape, and shows what was last known there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.model.errors import describe
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
-from launcher.observe.timeline import RoundSummary
 
 SILENT, LOST = "silent", "lost"
 LOST_MAX = 200
@@ -92,8 +93,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     levels: tuple[str, ...]
     """Of the network, outermost first."""
     nodes: tuple[NodeView, ...]
-    rounds: tuple[RoundSummary, ...]
-    """As the leader saw them."""
+    rounds: tuple[dict[str, Any], ...]
+    """As the leader saw them: a `RoundSummary` with sentences, and without the ranks of a node."""
     goodput: Goodput | None
     """As the leader computed it."""
     checkpoint_count: int
@@ -134,7 +135,7 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         now=leader.at if leader is not None else report.at,
         leader=report.leader,
         state="running" if source is not None and source.round else "waiting",
-        waiting=source.waiting if source is not None else "",
+        waiting=describe(source.waiting) if source is not None else "",
         problem="",
         age_s=0.0,
         round=source.round if source is not None else 0,
@@ -145,7 +146,7 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         mesh=tuple(zip(source.mesh_axes, source.mesh_shape, strict=False)) if source is not None else (),
         levels=levels,
         nodes=tuple(nodes),
-        rounds=tuple(replace(one, ranks=()) for one in report.rounds),
+        rounds=tuple(replace(one, ranks=()).describe() for one in report.rounds),
         goodput=report.goodput,
         checkpoint_count=leader.checkpoint_count if leader is not None else 0,
         hang_count=leader.hang_count if leader is not None else 0,
@@ -174,7 +175,7 @@ def _make_node(report: NodeReport, state: str, seen_s: float, levels: tuple[str,
         path=tuple(place.get(level, "") for level in levels),
         seen_s=round(seen_s, 1),
         is_leader=report.is_leader and state not in (SILENT, LOST),
-        waiting=report.waiting,
+        waiting=describe(report.waiting),
         round=report.round,
         slot_count=report.slot_count or len(report.ranks),
         version=report.version,

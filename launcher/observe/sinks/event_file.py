@@ -169,7 +169,7 @@ def make_round_writer(
         if writer is not None and writer.is_alive():
             return
         path = os.path.join(folder, f"round_{summary.round}.json")
-        fields = msgspec.to_builtins(summary)
+        fields = summary.describe()
         for name in _ROUND_TIMES:
             fields[name] = format_time(fields[name]) if fields[name] else None
         records = [msgspec.to_builtins(worker) for worker in workers]

@@ -227,15 +227,15 @@ class TrainerReporter:
         self._has_ended.set()
         if not self.thread.finish(END_LIMIT_S):
             why = f": {NO_THREAD}" if self.thread.is_missing else f" within {END_LIMIT_S:g} s"
-            self._complain(f"the last state was not sent{why}")
+            self._complain("not sent", f"the last state was not sent{why}")
 
     def _run(self) -> None:
         try:
             self._report(find_server(self._environ))
         except NoAnswer as error:
-            self._complain(str(error))
+            self._complain("no server", str(error))
         except Exception as error:  # the job goes on without it
-            self._complain(f"no further progress is reported: {describe_bug(error)}")
+            self._complain("bug", f"no further progress is reported: {describe_bug(error)}")
 
     def _report(self, server: StatusServer) -> None:
         pause_s, sent_at, failure_count = PAUSE_S, -math.inf, 0
@@ -245,29 +245,32 @@ class TrainerReporter:
             status = self._make_status(time.monotonic())
             if status is None or (status == sent and time.monotonic() < sent_at + UNCHANGED_S):
                 continue
-            answer, problem = self._send(server, status, LIMIT_S)
-            if problem:
-                self._complain(f"the Trainer's server {problem}")
+            answer, is_accepted = self._send(server, status, LIMIT_S)
+            if not is_accepted:
                 failure_count += 1
                 pause_s = find_pause_s(answer, failure_count)
             else:
                 sent, sent_at, failure_count = status, time.monotonic(), 0
         status = self._make_last_status()
-        if status is None:
-            return
-        _, problem = self._send(server, status, 0.9 * END_LIMIT_S)
-        if problem:
-            self._complain(f"the last state was not accepted: the Trainer's server {problem}")
+        if status is not None:
+            self._send(server, status, 0.9 * END_LIMIT_S, is_last=True)
 
-    def _send(self, server: StatusServer, status: TrainerStatus, limit_s: float) -> tuple[HttpResponse | None, str]:
-        """Return the answer, None if there was none, and what is wrong, as a clause about the server."""
+    def _send(
+        self, server: StatusServer, status: TrainerStatus, limit_s: float, *, is_last: bool = False
+    ) -> tuple[HttpResponse | None, bool]:
+        """Return the answer, None if there was none, and whether it accepts the status; say what is wrong."""
+        answer = None
         try:
             answer = post(server, status.encode(time.time()), limit_s)
+            kind, problem = str(answer.status), describe_refusal(answer, server.token_file)
         except NoAnswer as error:
-            return None, str(error)
+            kind, problem = error.kind, str(error)
         except Exception as error:  # none may end the thread, and its text might hold what is secret
-            return None, f"cannot be asked: {type(error).__name__}"
-        return answer, describe_refusal(answer, server.token_file)
+            kind, problem = type(error).__name__, f"cannot be asked: {type(error).__name__}"
+        if problem:
+            what = "the last state was not accepted: " if is_last else ""
+            self._complain(f"last {kind}" if is_last else kind, f"{what}the Trainer's server {problem}")
+        return answer, not problem
 
     def _make_status(self, now: float) -> TrainerStatus | None:
         """Return the state of the round that runs here with rank 0; None if there is none."""
@@ -330,11 +333,11 @@ class TrainerReporter:
         metrics = [*((name, value) for name, value in own if name not in theirs), *theirs.items()]
         kept, remark = limit_metrics(metrics)
         if remark:
-            self._complain(remark)
+            self._complain("metrics", remark)
         return TrainerStatus(percentage=100 if is_done else percentage, remaining_s=remaining_s, metrics=kept)
 
-    def _complain(self, problem: str) -> None:
-        """Say it, unless that has been said."""
-        if problem not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
-            self._complaints.add(problem)
+    def _complain(self, kind: str, problem: str) -> None:
+        """Say it, unless one of this kind has been said."""
+        if kind not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
+            self._complaints.add(kind)
             self._warn(f"{_LABEL}: {problem}")

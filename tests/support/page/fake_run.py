@@ -43,6 +43,7 @@ from launcher.observe.run_events import (
     encode_event,
 )
 from launcher.observe.timeline import RoundSummary
+from tests.support.reasons import because
 
 BEGAN = 1_796_100_000.0
 SCRIPT = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -162,7 +163,7 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
     lost: tuple[str, ...] = ()
     if not calm and node_count >= 4:
         spare = replace(nodes[0], node=f"spare{node_count}", is_leader=False, state="spare", round=0, ranks=(),
-                        group_rank=-1, waiting="a place: 2 nodes make a replica")  # fmt: skip
+                        group_rank=-1, waiting=because("a place: 2 nodes make a replica"))  # fmt: skip
         nodes[2] = replace(nodes[2], state="leaving")
         nodes.append(spare)
         lost = (f"h{node_count}",)
@@ -199,11 +200,12 @@ def make_rounds(world_size: int, node_count: int, text: str = "") -> tuple[Round
     common = {"world_size": world_size, "node_count": node_count, "ranks": tuple(range(8)), "mesh": "pp=2,dp=*,tp=8"}
     return (
         RoundSummary(round=1, began_at=BEGAN + 95, restart_count=0, waited_s=95.0, ended_at=BEGAN + 2400,
-                     cause="failure", reason="rank 7 failed", failed_rank=7, failure_class="user code: KeyError",
-                     error=f"KeyError: 'shard_0412' {text}".strip(), saved_at=BEGAN + 2100, step=480, **common),
+                     cause="failure", reason=because("rank 7 failed"), failed_rank=7,
+                     failure_class=because("user code: KeyError"), error=f"KeyError: 'shard_0412' {text}".strip(),
+                     saved_at=BEGAN + 2100, step=480, **common),
         RoundSummary(round=2, began_at=BEGAN + 2460, restart_count=1, waited_s=60.0, ended_at=BEGAN + 3900,
-                     cause="loss", reason=f"h{node_count} is lost: two dials were refused", nodes=(f"h{node_count}",),
-                     saved_at=BEGAN + 3600, step=760, **common),
+                     cause="loss", reason=because(f"h{node_count} is lost: two dials were refused"),
+                     nodes=(f"h{node_count}",), saved_at=BEGAN + 3600, step=760, **common),
         RoundSummary(round=3, began_at=BEGAN + 3990, restart_count=1, waited_s=90.0, saved_at=BEGAN + 7000, **common),
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from launcher.hardware.notices import node_notices
 from launcher.hardware.notices.notice import LEAD_S, Notice, NoticeChange
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
+from tests.support.reasons import because
 
 
 def resolve(*words: str) -> Config:
@@ -117,7 +118,7 @@ class Announced:
         return []
 
     def announce(self, left_s: float | None, at: float, *, is_withdrawn: bool = False) -> None:
-        notice = Notice(key="spot", what="announces an interruption", ends_node=True, left_s=left_s)
+        notice = Notice(key="spot", what=because("announces an interruption"), ends_node=True, left_s=left_s)
         self.changes.append(NoticeChange(notice=notice, read_at=at, is_withdrawn=is_withdrawn))
 
 
@@ -142,7 +143,7 @@ def test_a_notice_makes_the_node_leave_as_sigterm_does(monkeypatch: pytest.Monke
     (update,) = departure.take_notices(12.0)
     assert update.sentence == "AWS announces an interruption in 2 min: this node leaves"
     assert departure.check(12.0) == LeaveRequest(
-        Reason.of("agent/notice", source="AWS", notice="announces an interruption"), 143
+        Reason.of("hardware/notice", source="AWS", notice=because("announces an interruption")), 143
     )
     assert departure.signum == signal.SIGTERM
     assert departure.check(13.0) is None

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.table import Column, format_age, format_size, format_table
+from tests.support.reasons import because
 from tests.support.run_reports import REPORT, make_node, make_rank
 
 BUSY = make_rank(
@@ -14,7 +15,9 @@ BUSY = make_rank(
     device="cuda0", device_memory_bytes=20 << 30, device_memory_total_bytes=80 << 30, read_bytes=5000,
 )  # fmt: skip
 FAILED = make_rank(1, pid=4712, state="failed", exit_code=-9)
-RUN = replace(REPORT, nodes=(make_node(0, ranks=(FAILED, BUSY)), make_node(3, state="spare", ranks=(), waiting="full")))
+RUN = replace(
+    REPORT, nodes=(make_node(0, ranks=(FAILED, BUSY)), make_node(3, state="spare", ranks=(), waiting=because("full")))
+)
 
 
 def test_every_worker_has_a_line_and_other_nodes_are_named() -> None:

@@ -78,7 +78,7 @@ def test_a_round_from_its_start_to_its_end() -> None:
     assert (summary.round, summary.cause, summary.reason, summary.nodes, summary.step) == (
         1,
         "loss",
-        "gone",
+        because("gone"),
         ("n9",),
         8,
     )
@@ -124,10 +124,10 @@ def test_an_assignment_that_cannot_be_read_is_no_round_here() -> None:
 def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:
     run = Run()
     run.take(events.Log(because("waiting for 2 more nodes")))
-    assert run.journal.timeline.waiting == "waiting for 2 more nodes"
+    assert run.journal.timeline.waiting == because("waiting for 2 more nodes")
     run.take(start(), events.Log(because("round 1 runs")))
     assert run.list_kinds().count(run_events.WaitChanged) == 1
-    assert run.journal.timeline.waiting == ""
+    assert run.journal.timeline.waiting is None
 
 
 def test_the_end_has_the_verdict_of_the_job() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from launcher.observe import run_events
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.timeline import ROUNDS_MAX, RunTimeline
+from rendezvous.reasons import Reason
 from rendezvous.records import Cause
+from tests.support.reasons import because
 
 
 def start(at: float, number: int, restarts: int = 0) -> run_events.RoundStarted:
@@ -15,25 +17,35 @@ def start(at: float, number: int, restarts: int = 0) -> run_events.RoundStarted:
     )  # fmt: skip
 
 
-def end(at: float, number: int, cause: Cause, step: int = -1) -> list[run_events.RunEvent]:
+Told = run_events.RunEvent | tuple[run_events.RunEvent, Reason]
+
+
+def end(at: float, number: int, cause: Cause, step: int = -1) -> list[Told]:
     stopping = run_events.RoundStopping(
         at=at - 1, run_id="r", node="n0", round=number, cause=cause, reason="why", mode="kill"
     )
     ended = run_events.RoundEnded(at=at, run_id="r", node="n0", round=number, cause="", reason="", ran_s=1.0, step=step)
-    return [stopping, ended]
+    return [(stopping, because("why")), ended]
 
 
-def follow(*events: run_events.RunEvent) -> RunTimeline:
+def follow(*events: Told) -> RunTimeline:
     timeline = RunTimeline()
-    for event in events:
-        timeline.take(event)
+    for told in events:
+        timeline.take(*(told if isinstance(told, tuple) else (told,)))
     return timeline
 
 
 def test_a_round_has_its_times_and_what_ended_it() -> None:
     timeline = follow(start(10.0, 1), *end(30.0, 1, "loss", step=7), start(31.0, 2, restarts=1))
     first, second = timeline.rounds
-    assert (first.began_at, first.ended_at, first.cause, first.reason, first.step) == (10.0, 30.0, "loss", "why", 7)
+    assert (first.began_at, first.ended_at, first.cause, first.reason, first.step) == (
+        10.0,
+        30.0,
+        "loss",
+        because("why"),
+        7,
+    )
+    assert (first.describe()["reason"], first.describe()["failure_class"]) == ("why", "")
     assert (second.restart_count, second.ended_at) == (1, 0.0)
     assert timeline.current is second
     assert timeline.end_counts == {"loss": 1}
@@ -50,9 +62,11 @@ def test_a_failure_names_rank_and_class() -> None:
         failure_class="user code: KeyError",
         error="KeyError: 1",
     )
-    timeline = follow(start(10.0, 1), failure, *end(30.0, 1, "failure"))
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("diagnose/exception", type="KeyError"))
+    timeline = follow(start(10.0, 1), (failure, how), *end(30.0, 1, "failure"))
     first = timeline.rounds[0]
-    assert (first.failed_rank, first.failure_class, first.error) == (1, "user code: KeyError", "KeyError: 1")
+    assert (first.failed_rank, first.failure_class, first.error) == (1, how, "KeyError: 1")
+    assert first.describe()["failure_class"] == "user code: KeyError"
     assert timeline.failure_counts == {"user code": 1}
 
 
@@ -68,8 +82,9 @@ def test_workers_are_those_of_the_last_round() -> None:
 
 def test_what_is_waited_for_ends_with_a_round() -> None:
     waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
-    assert follow(waiting).waiting == "waiting for more nodes"
-    assert follow(waiting, start(2.0, 1)).waiting == ""
+    why = because("waiting for more nodes")
+    assert follow((waiting, why)).waiting == why
+    assert follow((waiting, why), start(2.0, 1)).waiting is None
 
 
 def test_checkpoints_belong_to_the_round_that_runs() -> None:

@@ -10,6 +10,7 @@ from rendezvous.events import Start, StartRound, StopRound
 from rendezvous.records import Member, RoundHistory, Stop, Verdict
 from rendezvous.stores.contract import TxnResult
 from tests.support.protocol.member_harness import Bench, only, running
+from tests.support.reasons import because
 
 OFFSET_S = 1_767_225_600.0
 
@@ -28,7 +29,7 @@ def read_history(bench: Bench) -> RoundHistory:
 
 
 def fail(bench: Bench) -> list[events.Action]:
-    return bench.tell(events.RoundFailed(1, 1, False, "", 3, failure_class="user code: KeyError"))
+    return bench.tell(events.RoundFailed(1, 1, False, "", 3, failure_class=because("KeyError")))
 
 
 def test_a_failure_is_the_cause_with_rank_class_and_times() -> None:
@@ -38,7 +39,7 @@ def test_a_failure_is_the_cause_with_rank_class_and_times() -> None:
     bench.now += 20.0
     assert only(fail(bench), StopRound).cause == "failure"
     history = read_history(bench)
-    assert (history.cause, history.failed_rank, history.failure_class) == ("failure", 3, "user code: KeyError")
+    assert (history.cause, history.failed_rank, history.failure_class) == ("failure", 3, because("KeyError"))
     assert abs(history.ended_at - began_at - 20.0) < 1.0
     stop = bench.store.get(bench.job.stop).first
     assert stop is not None

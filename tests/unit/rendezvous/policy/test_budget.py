@@ -88,7 +88,7 @@ def test_a_seal_carries_the_ledger_to_another_clock(
         blamed=tuple(Strike("n boot", at) for at in blamed_at),
         best_step=short_rounds - 1,
         stuck_rounds=short_rounds,
-        same_failure="user code: E",
+        same_failure=Reason.of("key-error"),
         same_rank=5,
         same_failures=short_rounds,
     )

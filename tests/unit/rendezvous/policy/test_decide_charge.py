@@ -12,6 +12,7 @@ from rendezvous.policy.decide import decide
 from rendezvous.policy.decisions import EndJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import MemberView
+from rendezvous.reasons import Reason
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
 from tests.support.protocol.views import (
@@ -28,7 +29,8 @@ from tests.support.protocol.views import (
     verdict,
 )
 
-SAME_TWICE = replace(ONE_USED, same_failure="user code: E", same_rank=5, same_failures=2)
+KEY_ERROR, NO_MEMORY = Reason.of("class", why="key-error"), Reason.of("class", why="no-memory")
+SAME_TWICE = replace(ONE_USED, same_failure=KEY_ERROR, same_rank=5, same_failures=2)
 STUCK_TWICE = replace(ONE_USED, best_step=10, stuck_rounds=2)
 
 ROWS = [
@@ -225,25 +227,25 @@ ROWS = [
     # --- the same failure again
     Row(
         "the third failure in a row of the same rank in the same way is told",
-        stopping(a=failed(119.0, rank=5, failure_class="user code: E"), budget=SAME_TWICE),
+        stopping(a=failed(119.0, rank=5, failure_class=KEY_ERROR), budget=SAME_TWICE),
         121.0,
         SealRound(
             ("a", "b"),
-            replace(charged(121.0, 119.0, is_settled=True), same_failure="user code: E", same_rank=5, same_failures=3),
+            replace(charged(121.0, 119.0, is_settled=True), same_failure=KEY_ERROR, same_rank=5, same_failures=3),
             "here nodes=2",
-            "same-failure rank=5 failure_class=user code: E times=3",
+            "same-failure rank=5 failure_class=(class why=key-error) times=3",
         ),
     ),
     Row(
         "and in the verdict",
-        stopping(a=failed(119.0, rank=5, failure_class="user code: E"), budget=SAME_TWICE),
+        stopping(a=failed(119.0, rank=5, failure_class=KEY_ERROR), budget=SAME_TWICE),
         121.0,
         verdict(
             "failure",
             3,
             (
                 "worker-failed node=na round=4 use=(restarts-used used=1 allowed=1); same-failure rank=5 "
-                "failure_class=user code: E times=3"
+                "failure_class=(class why=key-error) times=3"
             ),
             failure="text",
         ),
@@ -266,9 +268,9 @@ ROWS = [
             ),
         )
         for what, how, rank, same in (
-            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, 4, "user code: E"),
-            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, 5, "memory: E"),
-            ("one of unknown class", {"rank": 5}, -1, ""),
+            ("one of another rank", {"rank": 4, "failure_class": KEY_ERROR}, 4, KEY_ERROR),
+            ("one in another way", {"rank": 5, "failure_class": NO_MEMORY}, 5, NO_MEMORY),
+            ("one of unknown class", {"rank": 5}, -1, None),
         )
     ),
     # --- the cause

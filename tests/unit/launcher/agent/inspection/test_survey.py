@@ -216,7 +216,7 @@ def test_a_report_that_no_note_can_hold_is_shortened() -> None:
     rounds = tuple(
         RoundSummary(
             round=number, began_at=0.0, world_size=1, node_count=1, ranks=tuple(range(64)), restart_count=0,
-            waited_s=0.0, reason="x" * 2000,
+            waited_s=0.0, error="x" * 2000,
         )
         for number in range(100)
     )  # fmt: skip

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from launcher.config.options import command_line
-from launcher.config.options.remarks import KNOWN, list_misspelt_variables, list_remarks
+from launcher.config.options.remarks import KNOWN, find_misspelt_variables, list_remarks
 from tests.support.documents.pages import ROOT
 
 
@@ -25,7 +25,8 @@ from tests.support.documents.pages import ROOT
     ],
 )
 def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
-    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"{name} is not read: did you mean {meant}?"]
+    found = find_misspelt_variables({name: "hunter2", "HOME": "/"})
+    assert found == {name: f"{name} is not read: did you mean {meant}?"}
 
 
 @pytest.mark.parametrize(
@@ -33,13 +34,13 @@ def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str
     ["LAUNCHER_DIR", "LAUNCHER_JOB_FILE", "LAUNCHER_WORKDIR", "LAUNCHER_GROUP", "LAUNCHER_", "PET_", "LAUNCHERS"],
 )
 def test_other_programs_may_have_variables_of_their_own(name: str) -> None:
-    assert list_misspelt_variables({name: "1"}) == []
-    assert list_misspelt_variables({"LAUNCHER_NPROC_PER_NDOE": ""}) == [], "it counts as not given"
+    assert find_misspelt_variables({name: "1"}) == {}
+    assert find_misspelt_variables({"LAUNCHER_NPROC_PER_NDOE": ""}) == {}, "it counts as not given"
 
 
 def test_a_kubernetes_service_of_our_name_sets_no_option() -> None:
     links = {"LAUNCHER_PORT": "tcp://10.0.0.1:9090", "LAUNCHER_METRICS_PORT": "tcp://10.0.0.1:9090"}
-    assert list_misspelt_variables(links) == []
+    assert find_misspelt_variables(links) == {}
     assert command_line.resolve_values({}, links)["metrics-port"].text == ""
 
 
@@ -48,7 +49,7 @@ def test_every_variable_in_the_code_is_known_and_causes_no_remark() -> None:
     named = {name for text in texts for name in re.findall(r'"(LAUNCHER_[A-Z_]+[A-Z])"', text)}
     assert {"LAUNCHER_ROUND", "LAUNCHER_POD_GRACE"} <= named
     assert named <= KNOWN
-    assert list_misspelt_variables(dict.fromkeys(KNOWN, "1")) == []
+    assert find_misspelt_variables(dict.fromkeys(KNOWN, "1")) == {}
 
 
 def remarks(line: str) -> list[str]:

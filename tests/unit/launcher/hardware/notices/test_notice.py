@@ -14,10 +14,11 @@ from launcher.hardware.notices.notice import (
     compare_notices,
 )
 from rendezvous.reasons import Reason
+from tests.support.reasons import because
 
 
 def make(key: str = "spot", left_s: float | None = 118.0, **words: object) -> Notice:
-    fields = {"what": "announces a spot interruption", "ends_node": True, **words}
+    fields = {"what": because("announces a spot interruption"), "ends_node": True, **words}
     return Notice(key=key, left_s=left_s, **fields)  # type: ignore[arg-type]
 
 
@@ -35,7 +36,7 @@ def test_what_is_near_makes_the_node_leave_at_once() -> None:
     outlook, said = look(make())
     assert outlook.leave_at <= 1000.0
     assert said == ["AWS announces a spot interruption in 1 min 58 s: this node leaves"]
-    assert outlook.reason == Reason.of("agent/notice", source="AWS", notice="announces a spot interruption")
+    assert outlook.reason == Reason.of("hardware/notice", source="AWS", notice=because("announces a spot interruption"))
 
 
 def test_what_is_far_is_waited_for_until_there_is_just_time_enough() -> None:
@@ -77,7 +78,7 @@ def test_a_time_that_is_past_hides_no_other() -> None:
 
 
 def test_a_recommendation_is_only_said() -> None:
-    outlook, said = look(make(what="recommends replacing this machine", ends_node=False, left_s=None))
+    outlook, said = look(make(what=because("recommends replacing this machine"), ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
     assert outlook.leave_at == math.inf
     assert outlook.limit_save(30.0, 1000.0)[0] == 30.0
@@ -110,13 +111,15 @@ def test_what_comes_while_the_node_leaves_changes_no_more_than_the_time() -> Non
 
 
 def test_of_several_notices_the_first_makes_the_node_leave() -> None:
-    outlook, _ = look(make("late", 7200.0, what="announces a reboot"), make("soon", 600.0, what="announces its end"))
+    outlook, _ = look(
+        make("late", 7200.0, what=because("announces a reboot")), make("soon", 600.0, what=because("announces its end"))
+    )
     assert outlook.leave_at == 1000.0 + 600.0 - LEAD_S
-    assert outlook.reason == Reason.of("agent/notice", source="AWS", notice="announces its end")
+    assert outlook.reason == Reason.of("hardware/notice", source="AWS", notice=because("announces its end"))
 
 
 def test_a_node_that_leaves_because_of_another_notice_is_not_said_to_stay() -> None:
-    outlook, said = look(make("reboot", 600.0, what="announces a reboot"), make(left_s=None, ends_node=False))
+    outlook, said = look(make("reboot", 600.0, what=because("announces a reboot")), make(left_s=None, ends_node=False))
     assert said[1] == "AWS announces a spot interruption: this node leaves in 7 min"
     outlook.take(read(make("other", 3600.0)), 1000.0, is_leaving=False)
     update = outlook.take(read(make("other", 3600.0), is_withdrawn=True), 1060.0, is_leaving=False)

@@ -11,6 +11,7 @@ from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.events import Exit
+from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from tests.support.reasons import because
 
@@ -50,6 +51,9 @@ def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
     assert "first reported; others failed at nearly the same time" in text
     assert "rank 3 on h2" in " ".join(text.split())
     assert "Other failures: rank 0 (exit code 7)\n" in text
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>'
 
 
 @pytest.mark.parametrize("failure", ["", "rubbish", "[1]", "{}", '{"rank":"x"}', "[" * 100_000])
@@ -127,8 +131,27 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
     failures.begin(1, SHARE, lambda local_rank: "")
     failures.note(1, 7, 76, 0.0, None, claim=(1, "the loss: nan"))
     cause = failures.set_root_cause(1)
-    assert cause.failure_class == "gave up"
+    assert cause.failure_class == Reason.of("logs/claim", claim="gave up")
     assert capfd.readouterr().err == "meshrun: rank 1 (pid 7) gave up: the loss: nan (exit code 76)\n"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "text", "why"),
+    [
+        (3, "", Reason.of("logs/exit-code", exit_code=3)),
+        (-15, "", Reason.of("logs/signal", signal="SIGTERM")),
+        (1, f"{TRACEBACK}\nKeyError: 'a'", Reason.of("diagnose/exception", type="KeyError")),
+        (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("diagnose/exception", type="KeyError")),
+    ],
+)
+def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
+    exit_code: int, text: str, why: Reason
+) -> None:
+    failures = Failures("h1", FakePump(text))  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(1, 7, exit_code, 0.0, None)
+    found = failures.set_root_cause(1).failure_class
+    assert found == Reason.of("logs/failure", failure_class="user code" if text else "unknown", why=why)
 
 
 @pytest.mark.parametrize(

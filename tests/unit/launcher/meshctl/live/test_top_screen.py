@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError
+from tests.support.reasons import because
 from tests.support.run_reports import REPORT, FakeSource, make_event, make_node
 
 
@@ -62,7 +63,7 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
 
 def test_square_brackets_are_shown_as_they_are() -> None:
     name = "[/] [red]x[/red]"
-    source = FakeSource(replace(REPORT, nodes=(make_node(0, node=name, waiting=name),), missing=(name,)))
+    source = FakeSource(replace(REPORT, nodes=(make_node(0, node=name, waiting=because(name)),), missing=(name,)))
 
     async def steps(pilot: object) -> None:
         from textual.widgets import DataTable

@@ -12,6 +12,7 @@ from launcher.meshctl.status import render
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe
 from launcher.observe.goodput import Goodput
+from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 
 GOODPUT = Goodput(total_s=100.0, trained_s=93.0, lost_s={"failure": 5.0, "start": 2.0})
@@ -71,7 +72,7 @@ def test_how_the_run_ended_stays(state: TopState) -> None:
 
 def test_names_and_errors_cannot_control_the_terminal(state: TopState) -> None:
     rude = "\x1b[2J"
-    node = make_node(0, node=rude, waiting=rude, ranks=(make_rank(0, phase=rude, place=rude),))
+    node = make_node(0, node=rude, waiting=because(rude), ranks=(make_rank(0, phase=rude, place=rude),))
     state.report = replace(REPORT, nodes=(node,), missing=(rude,), leader=rude)
     texts = [cell for column in state.make_rank_columns() for cell in column.cells] + state.describe_head(NOW)
     assert not any("\x1b" in text for text in texts)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe, encode_overview
+from tests.support.reasons import because
 from tests.support.run_reports import FIRST, NOW, REPORT, make_node, make_rank
 
 
@@ -54,11 +55,11 @@ def test_states_of_ranks_are_those_of_their_node(states: tuple[str, ...], node_s
 
 
 def test_before_and_between_rounds() -> None:
-    waiting = make_node(0, state="waiting", round=0, ranks=(), waiting="1 of at least 2 nodes", mesh_shape=())
+    waiting = make_node(0, state="waiting", round=0, ranks=(), waiting=because("1 of at least 2 nodes"), mesh_shape=())
     assert derive_overview(replace(REPORT, nodes=(waiting,), rounds=())).phase == "forming"
     between = derive_overview(replace(REPORT, nodes=(waiting,), rounds=(FIRST,)))
     assert (between.phase, between.nodes[0].why) == ("waiting", "1 of at least 2 nodes")
-    over = replace(FIRST, cause="end", reason="all workers succeeded")
+    over = replace(FIRST, cause="end", reason=because("all workers succeeded"))
     ended = derive_overview(replace(REPORT, nodes=(make_node(0, state="leaving"),), rounds=(over,)))
     assert (ended.phase, ended.leader) == ("ended", "h0")
     assert "now       has ended with round 1: all workers succeeded\n" in describe(ended)
@@ -68,11 +69,18 @@ def test_before_and_between_rounds() -> None:
 
 def test_a_failure_has_its_class_in_one_field_and_its_error_in_another() -> None:
     """As in the store, where a class is the same whenever a rank fails in the same way."""
-    failed = replace(FIRST, cause="failure", reason="rank 1 failed", failed_rank=1, failure_class="user code: KeyError")
+    failed = replace(
+        FIRST,
+        cause="failure",
+        reason=because("rank 1 failed"),
+        failed_rank=1,
+        failure_class=because("user code: KeyError"),
+    )
     seen = derive_overview(replace(REPORT, rounds=(replace(failed, error="KeyError: 'lost'"),)))
     (past,) = encode_overview(seen)["history"]
-    assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed: KeyError: 'lost'")
-    assert "rank 1 failed: KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
+    assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed; KeyError: 'lost'")
+    assert past["ended_kind"] == because("").kind
+    assert "rank 1 failed; KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
 
 
 def test_slots_are_counted_also_where_no_workers_run() -> None:

@@ -76,12 +76,14 @@ def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: p
         round=1, world_size=12, node_count=3, coordinator="", reason=why,
         ended=because("a worker failed on h2"), ran_s=3600.0,
         began_at=now - 100_000, ended_at=now - 96_400, cause="failure", failed_rank=5,
-        failure_class="user code: KeyError",
+        failure_class=because("user code: KeyError"),
     )  # fmt: skip
     lost = replace(
-        past, round=2, cause="loss", ended=because("node h9 is lost"), failed_rank=-1, failure_class="", nodes=("h9",)
+        past, round=2, cause="loss", ended=because("node h9 is lost"), failed_rank=-1, failure_class=None, nodes=("h9",)
     )
-    here = replace(past, round=3, began_at=now - 185, ended=None, ran_s=0.0, cause="", failed_rank=-1, failure_class="")
+    here = replace(
+        past, round=3, began_at=now - 185, ended=None, ran_s=0.0, cause="", failed_rank=-1, failure_class=None
+    )
     seen = replace(
         job.overview(), at=now, round=3, history=(past, lost, here), restart_count=1, max_restarts=3, reason=why,
         lost=find_lost_nodes((past, lost, here), {"h0", "h1", "h2"}), nodes=(),
