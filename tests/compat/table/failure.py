@@ -73,7 +73,9 @@ def _find_ending(seen: Seen) -> str:
 
 
 def _has_others(seen: Seen) -> bool:
-    return "Other failures:" in seen.err and "<NO_OTHER_FAILURES>" not in seen.err
+    """Torchrun's report always has "Failures:", with a placeholder for none."""
+    is_listed = re.search(r"^(Other failures|Failures):", seen.err, re.MULTILINE) is not None
+    return is_listed and "<NO_OTHER_FAILURES>" not in seen.err
 
 
 def _labels(seen: Seen) -> str:
