@@ -97,8 +97,10 @@ def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str
     return f"did you mean {known[close[0]]}?" if close else ""
 
 
-def describe(reason: Reason) -> str:
-    """Return the sentence of a reason, whether the agreement or the launcher has made it."""
+def describe(reason: Reason | None) -> str:
+    """Return the sentence of a reason, whether the agreement or the launcher has made it; "" of none."""
+    if reason is None:
+        return ""
     from launcher.model.sentences import SENTENCES  # not before the first worker, unless something is logged
     from rendezvous import sentences
 
@@ -107,6 +109,7 @@ def describe(reason: Reason) -> str:
 
 def give_hint(reason: Reason) -> str:
     """Return what the user can do about it; "" if nothing is known."""
+    from launcher.model.sentences import HINTS
     from rendezvous import sentences
 
-    return sentences.give_hint(reason)
+    return sentences.give_hint(reason, lambda kind: HINTS.get(kind) or sentences.HINTS.get(kind))

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from launcher.model.console import format_local_time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 WIDTH = 80
 """Of a terminal, in letters."""
 NAMES_MAX = 8
@@ -29,6 +33,21 @@ def format_number(count: float) -> str:
     if count >= 100 or count == int(count):
         return f"{round(count):,}"
     return f"{count:.1f}".removesuffix(".0")
+
+
+def format_amount(value: Fraction | int | float) -> str:
+    """1,008; 2.5; 1,397,981.3: one decimal is enough where there are thousands."""
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{float(value):,.1f}" if value >= 100 else f"{float(value):.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if 0 < seconds * factor < 100:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
 def format_count(count: int, noun: str) -> str:

@@ -101,7 +101,7 @@ def test_the_time_is_told_part_by_part_beside_that_of_other_orders(is_absolute: 
     [(0, "0"), (1008, "1,008"), (2.5, "2.5"), (Fraction(2, 3), "0.6667"), (Fraction(4194304, 3), "1,398,101.3")],
 )
 def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fraction | float, text: str) -> None:
-    assert render.format_number(value) == text
+    assert render.format_amount(value) == text
 
 
 def test_a_small_share_is_never_called_none() -> None:
