@@ -151,7 +151,7 @@ SENTENCES: Mapping[str, Sentence] = {
         f"mesh {mesh} fits on no {nodes} of the nodes present" + (" with these rules" if has_rules else "")
     ),
     "placement/domain-too-small": lambda ranks, axes, level, mesh, room, rules: (
-        f"{ranks:,} ranks of {axes} must be {'on' if level == 'host' else 'in'} one {level} for mesh {mesh}, the "
+        f"{ranks:,} ranks of {axes} must sit {'on' if level == 'host' else 'in'} one {level} for mesh {mesh}, the "
         f"largest {level} has room for {room:,}"
     ),
     "placement/too-few-domains": (
@@ -182,7 +182,7 @@ SENTENCES: Mapping[str, Sentence] = {
     # --- nodes that have no ranks ---
     "placement/unused": "not usable, as {why}: {nodes}",
     "placement/more-unused": lambda nodes: f"not usable for similar reasons: {format_count(nodes, 'node')} more",
-    "placement/too-small": lambda ranks: f"{format_count(ranks, 'rank')} must be on one node",
+    "placement/too-small": lambda ranks: f"{format_count(ranks, 'rank')} must sit on one node",
     "placement/no-level": "node {node} has no known {level}",
     "placement/slice-incomplete": _describe_incomplete_slice,
     "placement/slice-oversized": "{level} {domain} has {present} hosts, {hosts} make a complete one",
@@ -209,7 +209,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/summary": lambda nodes, present, ranks, sizes: (
         f"{nodes} of {format_count(present, 'node')}, {', '.join((format_count(ranks, 'rank'), *sizes))}"
     ),
-    "placement/spares": lambda nodes, count: f"{format_count(count, 'spare')}: {nodes}",
+    "placement/spares": "spares: {nodes}",
     "placement/idle-slots": lambda slots: (
         f"{format_count(slots, 'slot')} of active nodes {'stays' if slots == 1 else 'stay'} idle"
     ),
@@ -253,12 +253,8 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/level-strays": (
         "all on {level} {domain} are taken to be in {outer} {usual}, though {nodes} reported another {outer}"
     ),
-    "placement/level-unshared": lambda nodes, count, levels: (
-        f"only {nodes} know{'s its' if count == 1 else ' their'} {levels}: this is not used, as no other node is there"
-    ),
-    "placement/level-unknown": lambda level, nodes, count: (
-        f"the {level} of {nodes} is not known: {'it counts' if count == 1 else 'each counts'} as a {level} of its own"
-    ),
+    "placement/level-unshared": "{levels} has no effect: only {nodes} reports it, and no two nodes have it in common",
+    "placement/level-unknown": "the {level} of {nodes} is not known: such a node counts as a {level} of its own",
 }
 
 HINTS: Mapping[str, Sentence] = {

@@ -82,9 +82,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         found = replace(found, step_time=compute_step_time(found, tree.nodes, mesh, limits, costs))
     reason = world.explain(len(tree.nodes), limits)
     if spares:
-        reason = reason.add(
-            Reason.of("placement/spares", nodes=name_some([node.id for node in spares]), count=len(spares))
-        )
+        reason = reason.add(Reason.of("placement/spares", nodes=name_some([node.id for node in spares])))
     reasons = [
         reason,
         *explain_unused(world.unused),

@@ -141,8 +141,7 @@ class PlannerAdapter:
         )
         if not planned.spares:
             return summary
-        spares = Reason.of("placement/spares", nodes=name_some(planned.spares), count=len(planned.spares))
-        return summary.add(spares)
+        return summary.add(Reason.of("placement/spares", nodes=name_some(planned.spares)))
 
     def _list_elastic_size(self, planned: Plan) -> tuple[str, ...]:
         """("dp=7",), or nothing"""

@@ -233,7 +233,7 @@ def _explain_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[Reason
     for level in _sort_names(idle):
         groups.setdefault(idle[level], []).append(level)
     return [
-        Reason.of("placement/level-unshared", nodes=name_some(names), count=len(names), levels=name_some(levels))
+        Reason.of("placement/level-unshared", nodes=name_some(names), levels=name_some(levels))
         for names, levels in groups.items()
     ]
 
@@ -246,6 +246,5 @@ def _explain_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mappin
             continue
         absent = _sort_names(name for name, place in domains_by_node.items() if level not in place)
         if absent:
-            nodes, count = name_some(absent), len(absent)
-            found.append(Reason.of("placement/level-unknown", level=level, nodes=nodes, count=count))
+            found.append(Reason.of("placement/level-unknown", level=level, nodes=name_some(absent)))
     return found
