@@ -121,7 +121,8 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
          ("world ranks=32 nodes=4 present=9 why=(most-allowed size=dp=1) is_most=False; "
           "spares nodes=(names names=h4,h5,h6,h7,h8 count=5)",
           "cost cost=72 is_least=True")),
-        (cluster(1, 2), "dp=2", Limits(), ("world ranks=2 nodes=1 present=1 why=(fixed-size mesh=dp=2) is_most=False",)),
+        (cluster(1, 2), "dp=2", Limits(),
+         ("world ranks=2 nodes=1 present=1 why=(fixed-size mesh=dp=2) is_most=False",)),
         (nodes_of(8, 8, 7), "dp=*,tp=8", Limits(),
          ("world ranks=16 nodes=2 present=3 why=(largest size=dp=2 within= whole=) is_most=False",
           "unused why=(too-small ranks=8) nodes=(names names=c count=1)",
@@ -246,7 +247,7 @@ def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mes
     limits = Limits(nodes_max=nodes_max)
     found = assess_feasibility(nodes, mesh, limits)
     if not found.world_size:
-        with pytest.raises(NoWorldError, match="-too-low|-too-small|-missing"):
+        with pytest.raises(NoWorldError, match=r"-too-low|-too-small|-missing"):
             plan(nodes, mesh, limits, None)
         return
     answer = plan(nodes, mesh, limits, None)
