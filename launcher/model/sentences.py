@@ -24,10 +24,6 @@ def _pluralize(level: str) -> str:
     return f"{level[:-1]}ves" if level.endswith("leaf") else f"{level}s"
 
 
-def _count_nodes(nodes: int, devices: int) -> str:
-    return f"{format_count(nodes, 'node')} with {format_count(devices, 'device')}"
-
-
 def _raise_nnodes(least: int) -> str:
     return f"raise --nnodes to {least} or more, or ask for a smaller mesh"
 
@@ -39,12 +35,6 @@ def _be(count: int) -> str:
 def _describe_world(ranks: int, nodes: int, present: int, why: str, is_most: bool) -> str:
     most = f" on at most {format_count(nodes, 'node')}" if is_most else ""
     return f"world of {format_count(ranks, 'rank')} on {nodes:,} of {format_count(present, 'node')}: {why}{most}"
-
-
-def _describe_largest(size: str, within: Sequence[str], whole: str) -> str:
-    rules = [f"{axis} within a {level}" for axis, _, level in (rule.partition("=") for rule in within)]
-    rules += [f"whole {_pluralize(whole)}"] if whole else []
-    return f"{size} is the largest whole number of replicas{' with ' if rules else ''}{' and '.join(rules)}"
 
 
 def _describe_incomplete_slice(
@@ -112,7 +102,9 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/world": _describe_world,
     "placement/fixed-size": "mesh {mesh} has a fixed size",
     "placement/most-allowed": "{size} is the most that is allowed",
-    "placement/largest": _describe_largest,
+    "placement/largest": lambda size, rules: (
+        f"{size} is the largest whole number of replicas" + (f" with {' and '.join(rules)}" if rules else "")
+    ),
     "placement/joined": "joined: {nodes}",
     "placement/none-joined": "no node has joined",
     # --- why there is no valid size ---
@@ -127,24 +119,17 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/one-node-too-small": lambda mesh, ranks, devices, nnodes: (
         f"mesh {mesh} needs {ranks:,} devices, {devices:,} {_be(devices)} present on 1 node"
     ),
-    "placement/nodes-missing": lambda mesh, nodes, devices, present: (
-        f"mesh {mesh} needs at least {_count_nodes(nodes, devices)}; {present} {_be(present)} present"
+    "placement/nodes-missing": lambda mesh, nodes, devices, present, most: (
+        f"mesh {mesh} needs at least {format_count(nodes, 'node')} with {format_count(devices, 'device')}; "
+        + (f"at most {most} may be active" if most else f"{present} {_be(present)} present")
     ),
-    "placement/nnodes-too-low": lambda mesh, nodes, devices, most: (
-        f"mesh {mesh} needs at least {_count_nodes(nodes, devices)}; at most {most} may be active"
-    ),
-    "placement/odd-node": lambda node, devices: f"node {node} has {format_count(devices, 'device')}",
-    "placement/odd-nodes": "{nodes} nodes have other numbers of devices",
+    "placement/odd-nodes": "others have another number of devices: {nodes}",
     "placement/no-slice": lambda mesh, level, hosts: (
         f"mesh {mesh} needs complete {_pluralize(level)} of {hosts} hosts; none is present"
     ),
-    "placement/slices-missing": lambda mesh, slices, level, hosts, present: (
+    "placement/slices-missing": lambda mesh, slices, level, hosts, present, most: (
         f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {hosts} hosts; "
-        f"{present} {_be(present)} present"
-    ),
-    "placement/nnodes-too-low-for-slices": lambda mesh, slices, level, hosts, most: (
-        f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {hosts} hosts; at most "
-        f"{format_count(most, 'node')} may be active"
+        + (f"at most {format_count(most, 'node')} may be active" if most else f"{present} {_be(present)} present")
     ),
     "placement/uneven": _describe_uneven,
     "placement/no-fit": lambda mesh, nodes, has_rules: (
@@ -262,11 +247,9 @@ HINTS: Mapping[str, Sentence] = {
     "placement/too-few-nodes": "add nodes, or lower --nnodes",
     "placement/too-few-active": "lower --nnodes, or ask for a larger mesh",
     "placement/one-node-too-small": lambda nnodes, **_: _raise_nnodes(nnodes) if nnodes else _ADD_NODES,
-    "placement/nodes-missing": _ADD_NODES,
-    "placement/nnodes-too-low": lambda nodes, **_: _raise_nnodes(nodes),
+    "placement/nodes-missing": lambda nodes, most, **_: _raise_nnodes(nodes) if most else _ADD_NODES,
     "placement/no-slice": "add nodes until a {level} is complete",
-    "placement/slices-missing": _ADD_NODES,
-    "placement/nnodes-too-low-for-slices": lambda slices, hosts, **_: _raise_nnodes(slices * hosts),
+    "placement/slices-missing": lambda slices, hosts, most, **_: _raise_nnodes(slices * hosts) if most else _ADD_NODES,
     "placement/uneven": _hint_even_sizes,
     "placement/no-fit": lambda has_rules, **_: "change --within, or add nodes" if has_rules else _ADD_NODES,
     "placement/domain-too-small": _hint_larger_domain,

@@ -168,9 +168,9 @@ def _explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_
     size = f"{mesh.elastic_axis.name}={elastic_size}"
     if is_most_allowed:
         return Reason.of("placement/most-allowed", size=size)
-    rules = tuple(f"{axis}={level}" for axis, level in limits.within.items()) if is_held_back else ()
-    whole = limits.all_or_nothing.level if is_held_back and limits.all_or_nothing else ""
-    return Reason.of("placement/largest", size=size, within=rules, whole=whole)
+    rules = [f"--within {axis}={level}" for axis, level in limits.within.items()] if is_held_back else []
+    rules += [f"--whole {limits.all_or_nothing.level}"] if is_held_back and limits.all_or_nothing else []
+    return Reason.of("placement/largest", size=size, rules=tuple(rules))
 
 
 _Filling = list[tuple[int, int]]

@@ -18,17 +18,7 @@ from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
 from launcher.placement.capacity import LargestWorld, find_largest_world
-from launcher.placement.limits import (
-    NO_ITEM,
-    BlockRun,
-    Costs,
-    LayoutChoice,
-    Limits,
-    NoWorldError,
-    Plan,
-    StepTime,
-    name_some,
-)
+from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits, NoWorldError, Plan, name_some
 from launcher.placement.units import compute_grid, explain_unused
 from rendezvous.reasons import Reason
 
@@ -88,7 +78,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         *explain_unused(world.unused),
         *_explain_idle_slots(world, ranks),
         *_explain_cost(answer, found.cost),
-        *_explain_time(found.step_time),
+        *_explain_time(found),
         *(Reason.of("placement/remark", text=remark) for remark in remarks),
     ]
     if previous is not None and owners is None:
@@ -251,8 +241,9 @@ def _explain_cost(choice: LayoutChoice, cost: float) -> list[Reason]:
     return [Reason.of("placement/cost", cost=float(cost), is_least=is_least)] if choice.cost else []
 
 
-def _explain_time(time: StepTime | None) -> list[Reason]:
+def _explain_time(plan: Plan) -> list[Reason]:
     """Explain how long a step's communication takes, and for which link the longest part waits."""
+    time = plan.step_time
     if time is None or not time.seconds:
         return []
     most = max(time.parts, key=lambda part: part.seconds)

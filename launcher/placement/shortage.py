@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from launcher.model.node import Node
 from launcher.model.topology import HOST, sort_nodes
-from launcher.placement.limits import NAMES_MAX
+from launcher.placement.limits import name_some
 from launcher.placement.units import (
     Supply,
     build_layers,
@@ -90,12 +89,16 @@ def _explain_too_few_slots(supply: Supply) -> Reason:
         nnodes = node_count if limits.nodes_max == 1 else 0
         return Reason.of("placement/one-node-too-small", mesh=mesh, ranks=rank_count, devices=most, nnodes=nnodes)
     alike = sum(1 for node in supply.nodes if node.slot_count == slot_count)
-    if limits.nodes_max is not None and limits.nodes_max < min(node_count, alike + 1):
-        return Reason.of(
-            "placement/nnodes-too-low", mesh=mesh, nodes=node_count, devices=slot_count, most=limits.nodes_max
-        )
-    reason = Reason.of("placement/nodes-missing", mesh=mesh, nodes=node_count, devices=slot_count, present=alike)
-    return reason.add(*_explain_odd_nodes(supply.nodes, slot_count))
+    is_limited = limits.nodes_max is not None and limits.nodes_max < min(node_count, alike + 1)
+    most = limits.nodes_max or 0 if is_limited else 0
+    reason = Reason.of(
+        "placement/nodes-missing", mesh=mesh, nodes=node_count, devices=slot_count, present=alike, most=most
+    )
+    odd = sort_nodes(node for node in supply.nodes if node.slot_count != slot_count)
+    if is_limited or not odd:
+        return reason
+    names = name_some([f"{node.id} ({node.slot_count})" for node in odd])
+    return reason.add(Reason.of("placement/odd-nodes", nodes=names))
 
 
 def _explain_too_few_slices(supply: Supply, mesh: str, rank_count: int) -> Reason:
@@ -105,19 +108,12 @@ def _explain_too_few_slices(supply: Supply, mesh: str, rank_count: int) -> Reaso
     if not present:
         return Reason.of("placement/no-slice", mesh=mesh, level=whole.level, hosts=whole.hosts).add(*unused)
     count = math.ceil(rank_count / (whole.hosts * supply.items[0].nodes[0].slot_count))
-    if present >= count:
-        most = supply.limits.nodes_max or 0
-        return Reason.of(
-            "placement/nnodes-too-low-for-slices",
-            mesh=mesh,
-            slices=count,
-            level=whole.level,
-            hosts=whole.hosts,
-            most=most,
-        )
-    return Reason.of(
-        "placement/slices-missing", mesh=mesh, slices=count, level=whole.level, hosts=whole.hosts, present=present
-    ).add(*unused)
+    most = supply.limits.nodes_max or 0 if present >= count else 0
+    level, hosts = whole.level, whole.hosts
+    reason = Reason.of(
+        "placement/slices-missing", mesh=mesh, slices=count, level=level, hosts=hosts, present=present, most=most
+    )
+    return reason if most else reason.add(*unused)
 
 
 def _explain_no_even_size(supply: Supply, low: int, high: int) -> Reason:
@@ -172,11 +168,3 @@ def _explain_no_room(supply: Supply, low: int) -> Reason:
                 room=present,
             )
     return Reason.of("placement/no-fit", mesh=str(mesh), nodes=count, has_rules=True)
-
-
-def _explain_odd_nodes(present: Sequence[Node], slot_count: int) -> list[Reason]:
-    """Return the nodes that are not of the usual kind."""
-    odd = sort_nodes(node for node in present if node.slot_count != slot_count)
-    if len(odd) > NAMES_MAX:
-        return [Reason.of("placement/odd-nodes", nodes=len(odd))]
-    return [Reason.of("placement/odd-node", node=node.id, devices=node.slot_count) for node in odd]

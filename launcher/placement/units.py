@@ -237,11 +237,7 @@ def _find_slices(
     for name, _, nodes in complete:
         if nodes[0].slot_count != usual:
             reason = Reason.of(
-                "placement/slice-odd",
-                level=all_or_nothing.level,
-                domain=name,
-                devices=nodes[0].slot_count,
-                usual=usual,
+                "placement/slice-odd", level=all_or_nothing.level, domain=name, devices=nodes[0].slot_count, usual=usual
             )
             unused.append(UnusedNodes(nodes, reason))
     return [(position, nodes) for _, position, nodes in complete if nodes[0].slot_count == usual], unused

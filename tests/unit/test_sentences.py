@@ -33,7 +33,7 @@ ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
 RAISE_NNODES = "raise --nnodes to 2 or more, or ask for a smaller mesh"
 NAMES = because("placement/names", names=("a", "b"), count=5)
 FIXED, SMALL = because("placement/fixed-size", mesh="dp=2,tp=8"), because("placement/too-small", ranks=8)
-SHORT = because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=1)
+SHORT = because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=1, most=0)
 SAME_RANK = because("placement/same-node-rank", node="a", other="b", rank=1)
 UNSPLIT = because("placement/unsplit", ranks=210, nodes=30, now_ranks=252, now_nodes=32, cost=3920.0, now_cost=9328.0)
 
@@ -335,12 +335,12 @@ EXAMPLES = [
     (FIXED, "mesh dp=2,tp=8 has a fixed size"),
     (because("placement/most-allowed", size="dp=4"), "dp=4 is the most that is allowed"),
     (
-        because("placement/largest", size="dp=4", within=(), whole=""),
+        because("placement/largest", size="dp=4", rules=()),
         "dp=4 is the largest whole number of replicas",
     ),
     (
-        because("placement/largest", size="dp=4", within=("tp=host", "pp=leaf"), whole="leaf"),
-        "dp=4 is the largest whole number of replicas with tp within a host and pp within a leaf and whole leaves",
+        because("placement/largest", size="dp=4", rules=("--within pp=leaf", "--whole leaf")),
+        "dp=4 is the largest whole number of replicas with --within pp=leaf and --whole leaf",
     ),
     (because("placement/joined", nodes=NAMES), "joined: a, b and 3 more"),
     (because("placement/none-joined"), "no node has joined"),
@@ -356,21 +356,20 @@ EXAMPLES = [
     ),
     (SHORT, "mesh dp=2,tp=8 needs at least 2 nodes with 8 devices; 1 is present"),
     (
-        because("placement/nnodes-too-low", mesh="dp=2,tp=8", nodes=2, devices=8, most=1),
+        because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=2, most=1),
         "mesh dp=2,tp=8 needs at least 2 nodes with 8 devices; at most 1 may be active",
     ),
-    (because("placement/odd-node", node="a", devices=1), "node a has 1 device"),
-    (because("placement/odd-nodes", nodes=9), "9 nodes have other numbers of devices"),
+    (because("placement/odd-nodes", nodes=NAMES), "others have another number of devices: a, b and 3 more"),
     (
         because("placement/no-slice", mesh="dp=*", level="leaf", hosts=4),
         "mesh dp=* needs complete leaves of 4 hosts; none is present",
     ),
     (
-        because("placement/slices-missing", mesh="dp=*", slices=1, level="leaf", hosts=4, present=0),
+        because("placement/slices-missing", mesh="dp=*", slices=1, level="leaf", hosts=4, present=0, most=0),
         "mesh dp=* needs at least 1 complete leaf of 4 hosts; 0 are present",
     ),
     (
-        because("placement/nnodes-too-low-for-slices", mesh="dp=*", slices=2, level="leaf", hosts=4, most=3),
+        because("placement/slices-missing", mesh="dp=*", slices=2, level="leaf", hosts=4, present=2, most=3),
         "mesh dp=* needs at least 2 complete leaves of 4 hosts; at most 3 nodes may be active",
     ),
     (
@@ -663,8 +662,8 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
         ),
         (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=0), ADD_NODES),
         (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=2), RAISE_NNODES),
-        (because("placement/nnodes-too-low", mesh="m", nodes=2, devices=8, most=1), RAISE_NNODES),
-        (because("placement/nnodes-too-low-for-slices", mesh="m", slices=1, level="s", hosts=2, most=1), RAISE_NNODES),
+        (because("placement/nodes-missing", mesh="m", nodes=2, devices=8, present=2, most=1), RAISE_NNODES),
+        (because("placement/slices-missing", mesh="m", slices=1, level="s", hosts=2, present=1, most=1), RAISE_NNODES),
         (because("placement/no-slice", mesh="m", level="leaf", hosts=4), "add nodes until a leaf is complete"),
         (because("placement/no-fit", mesh="m", nodes=2, has_rules=True), "change --within, or add nodes"),
         (because("placement/unit-uneven", unit=6, mesh="m", fitting=("1",)), "use --unit 1"),

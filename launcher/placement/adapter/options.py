@@ -124,8 +124,7 @@ def _parse_within(text: str, what: str, mesh: Mesh, levels: Sequence[str], place
     for axis, level in rules.items():
         if axis not in axes:
             raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"use one of {', '.join(axes)}")
-        if level != HOST:
-            _require_level(level, what, levels, (*levels, HOST), place)
+        _require_level(level, what, (*levels, HOST), place)
     return rules
 
 
@@ -133,14 +132,14 @@ def _parse_all_or_nothing(text: str, what: str, levels: Sequence[str], place: st
     level, _, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
         raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
-    _require_level(level, what, levels, levels, place)
+    _require_level(level, what, levels, place)
     return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4"))
 
 
 def _parse_level_costs(text: str, what: str, levels: Sequence[str]) -> dict[str, int | float]:
     pairs = _parse_pairs(text, what, "LEVEL=COST", "--level-costs leaf=2,host=1")
     for level in pairs if levels else ():
-        _require_level(level, what, (*levels, HOST), (*levels, HOST))
+        _require_level(level, what, (*levels, HOST), "")
     return {level: parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
 
 
@@ -153,11 +152,11 @@ def _parse_rates(text: str, what: str, levels: Sequence[str]) -> Rates:
     return rates
 
 
-def _require_level(level: str, what: str, levels: Sequence[str], usable: Sequence[str], place: str = "") -> None:
-    """`levels`: the known ones; `usable`: those that the option may name; `place`: where no level is known."""
-    if level in levels:
+def _require_level(level: str, what: str, usable: Sequence[str], place: str) -> None:
+    """`usable`: those that the option may name; `place`: where, for a network whose levels are not known."""
+    if level in usable:
         return
-    if not levels:
+    if not {*usable}.difference([HOST]):
         raise UsageError(
             f"{what}: unknown level {sanitize(level)}; {place} only host exists",
             f"use {HOST}" if usable else "leave it out",

@@ -76,7 +76,7 @@ def formed(nodes: list[Node], mesh: str, rules: Limits) -> Plan:
 )
 def test_the_elastic_axis_keeps_to_its_bounds(least: int, most: int | None, size: int | None) -> None:
     answer = world(leaves(8, 8, 8, 7), "pp=4,dp=*,tp=8", limits(elastic_min=least, elastic_max=most))
-    refusal = "nodes-missing mesh=pp=4,dp>=8,tp=8 nodes=32 devices=8 present=31"
+    refusal = "nodes-missing mesh=pp=4,dp>=8,tp=8 nodes=32 devices=8 present=31 most=0"
     assert (answer.shape if isinstance(answer, Plan) else answer) == (refusal if size is None else (4, size, 8))
 
 
@@ -213,7 +213,7 @@ def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
 def test_what_a_rule_holds_back_is_said() -> None:
     answer = formed(leaves(7, 8, 8, 5), "pp=4,dp=*,tp=8", limits(within={"pp": "leaf"}))
     assert spell(answer.reasons[0]).startswith(
-        "world ranks=192 nodes=24 present=28 why=(largest size=dp=6 within=pp=leaf whole=) is_most=False; spares nodes="
+        "world ranks=192 nodes=24 present=28 why=(largest size=dp=6 rules=--within pp=leaf) is_most=False; spares nodes="
     )
 
 
@@ -224,7 +224,7 @@ ODD_LEAF = leaves(8, 8, 7, 1)
     ("nodes", "mesh", "rules", "spelt"),
     [
         (slices(4, 3), "pp=2,dp=*,tp=16", WHOLE,
-         "slices-missing mesh=pp=2,dp=*,tp=16 slices=2 level=leaf hosts=4 present=1; unused why=(slice-incomplete "
+         "slices-missing mesh=pp=2,dp=*,tp=16 slices=2 level=leaf hosts=4 present=1 most=0; unused why=(slice-incomplete "
          "level=leaf domain=p/s1 present=3 hosts=4 missing=1 indices=3 names=) nodes=(names names=s1h0,s1h1,s1h2 "
          "count=3)"),
         ([*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))], "dp=*", WHOLE,
@@ -240,7 +240,7 @@ ODD_LEAF = leaves(8, 8, 7, 1)
         (slices(4, 4), "dp=*,tp=3", WHOLE,
          "uneven mesh=dp=*,tp=3 ranks=16 level=leaf axis=dp low=1 high=10 larger=16"),
         (slices(4, 4), "dp=*", limits(all_or_nothing=SLICE, nodes_max=3),
-         "nnodes-too-low-for-slices mesh=dp=* slices=1 level=leaf hosts=4 most=3"),
+         "slices-missing mesh=dp=* slices=1 level=leaf hosts=4 present=2 most=3"),
         (slices(4, 3), "dp=*", limits(all_or_nothing=SLICE, nodes_min=5),
          "too-few-nodes least=5 present=4; unused why=(slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 "
          "missing=1 indices=3 names=) nodes=(names names=s1h0,s1h1,s1h2 count=3)"),

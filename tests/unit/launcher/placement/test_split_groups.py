@@ -70,4 +70,6 @@ def test_the_other_choice_is_told_with_its_price_or_why_it_is_none() -> None:
     found = plan(few, fixed, Limits(), Costs(), None)
     split = SplitGroups(axes="tp=7", group_size=7, slot_count=8, split_count=7, group_count=9)
     said = explain_split_groups(split, found, find_unsplit_world(split, few, fixed, Limits()))
-    assert spell(said).endswith("then=(none-unsplit why=(nodes-missing mesh=dp=9,tp=7 nodes=9 devices=8 present=8))")
+    assert spell(said).endswith(
+        "then=(none-unsplit why=(nodes-missing mesh=dp=9,tp=7 nodes=9 devices=8 present=8 most=0))"
+    )

@@ -55,7 +55,7 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
     (taker,) = (name for name in after.ranks if before.ranks[name][0] % 64 == 56)
     assert taker in {f"h{index}" for index in range(16, 24)}
     assert tuple(map(spell, after.reasons)) == (
-        "world ranks=224 nodes=28 present=31 why=(largest size=dp=7 within= whole=) is_most=False; "
+        "world ranks=224 nodes=28 present=31 why=(largest size=dp=7 rules=) is_most=False; "
         f"spares nodes=(names names={','.join(after.spares)} count=3)",
         "cost cost=3752 is_least=False",
         f"moved moved=8 ranks=224; without nodes=(names names=h17 count=1); with nodes=(names names={taker} count=1)",

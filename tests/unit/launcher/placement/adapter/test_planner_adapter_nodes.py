@@ -20,7 +20,7 @@ def planner() -> PlannerAdapter:
 def test_sentences_name_nodes_and_not_members() -> None:
     planned = plan(*(node(f"h{number}") for number in range(1, 8)), mesh="pp=2,dp=*,tp=2", limits=Limits(nodes_max=5))
     assert planned.reasons[0] == (
-        "world ranks=8 nodes=4 present=7 why=(largest size=dp=2 within= whole=) is_most=False; spares nodes=(names "
+        "world ranks=8 nodes=4 present=7 why=(largest size=dp=2 rules=) is_most=False; spares nodes=(names "
         "names=h5,h6,h7 count=3)"
     )
     assert set(planned.spare_reasons.values()) == {"spare ranks=8 sizes=dp=2 nodes=4"}
