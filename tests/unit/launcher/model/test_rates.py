@@ -56,7 +56,7 @@ def test_an_unknown_level_is_refused_with_a_question() -> None:
     with pytest.raises(UsageError) as caught:
         require_known_levels(parse_rates("leef=1Gbit"), ("pod", "leaf"), "rates")
     assert (str(caught.value), caught.value.hint) == (
-        "rates: unknown level 'leef'", "did you mean leaf? use one of pod, leaf, host, device",
+        "rates: unknown level leef", "did you mean leaf? use one of pod, leaf, host, device",
     )  # fmt: skip
 
 

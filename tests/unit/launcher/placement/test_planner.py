@@ -143,7 +143,8 @@ def test_the_reason_names_the_world_and_the_spares(
     [
         ([], "dp=*", Limits(), "no-node"),
         (nodes_of(8, 8, 4, 8), "pp=4,dp=*,tp=8", Limits(),
-         "nodes-missing mesh=pp=4,dp=*,tp=8 nodes=4 devices=8 present=3 most=0; odd-nodes nodes=(names names=c (4) count=1)"),
+         "nodes-missing mesh=pp=4,dp=*,tp=8 nodes=4 devices=8 present=3 most=0; "
+         "odd-nodes nodes=(names names=c (4) count=1)"),
         (nodes_of(2), "tp=4", Limits(), "one-node-too-small mesh=tp=4 ranks=4 devices=2 nnodes=0"),
         (cluster(9), "pp=4,dp=*,tp=8", Limits(nodes_max=3),
          "nodes-missing mesh=pp=4,dp=*,tp=8 nodes=4 devices=8 present=9 most=3"),

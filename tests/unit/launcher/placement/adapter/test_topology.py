@@ -289,6 +289,6 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
 def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
     found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
     assert found.reason == (
-        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; odd-nodes nodes=(names names=h3 (4) count=1); "
-        "joined nodes=(names names=h1,h2,h3 count=3)"
+        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
+        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
     )
