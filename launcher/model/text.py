@@ -5,8 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from launcher.model.console import format_local_time
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -72,17 +70,6 @@ def format_duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
-
-
-def format_clock(at: float, now: float) -> str:
-    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours.
-
-    A time may be foreign input: one that no calendar has is a question mark.
-    """
-    day, _, clock = format_local_time(at).partition("T")
-    if not clock:
-        return "?"
-    return f"{day} {clock}" if abs(now - at) > 12 * 3600 else clock
 
 
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:
