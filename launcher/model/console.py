@@ -204,14 +204,3 @@ def escape(text: str) -> str:
 
 def _encode(text: str) -> bytes:
     return text.translate(_ESCAPES).encode(errors="backslashreplace")
-
-
-def format_clock(at: float, now: float) -> str:
-    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours.
-
-    A time may be foreign input: one that no calendar has is a question mark.
-    """
-    day, _, clock = format_local_time(at).partition("T")
-    if not clock:
-        return "?"
-    return f"{day} {clock}" if abs(now - at) > 12 * 3600 else clock

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from launcher.meshctl.live.local_files import LocalFolders, describe_gone
 from launcher.meshctl.live.poller import NodePoller, PolledNode
-from launcher.model.console import escape, format_clock
+from launcher.meshctl.table import format_clock
+from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_duration, format_list
 from launcher.observe.node_report import EventPage, ReadEvents

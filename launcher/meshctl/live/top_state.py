@@ -16,7 +16,8 @@ from launcher.meshctl.live.ranks import RankRow, format_names, list_ranks, make_
 from launcher.meshctl.live.tables import Column, fit_columns, format_age, format_size
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline, format_mesh
-from launcher.model.console import escape, format_clock
+from launcher.meshctl.table import format_clock
+from launcher.model.console import escape
 from launcher.model.ranges import format_ranges
 from launcher.model.text import format_duration
 from launcher.observe.goodput import Goodput
