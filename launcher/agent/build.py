@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
     from launcher.config.options.readers import HangLimits
+    from launcher.diagnose.request import LocalRound
     from launcher.logs.pump import OutputPump
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
@@ -107,9 +108,7 @@ def build_agent(
     if config.hang_limits is not None:
         expects = config.expect is not None
         make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder, expects)
-    observer = make_observer(
-        config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks, wakeup.wake
-    )
+    observer = make_observer(config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks)
     inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
     return Agent(
         script=config.script,
@@ -171,19 +170,24 @@ def _make_inquiries(
     observer: Observer,
     poll: select.poll,
     listener: int | None,
+    read_round: Callable[[], LocalRound | None],
 ) -> Inquiries:
     """Build what answers for this node's workers."""
     from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.diagnosis.local_examiner import LocalExaminer
+    from launcher.agent.inspection.reporter import Reporter
+    from launcher.agent.inspection.survey import Surveys
 
+    surveys, reporter = Surveys(driver.machine, driver.submit), Reporter(wake)
     examination = Examination(
         LocalExaminer(supervisor, poll),
         driver.submit,
-        wake,
+        surveys.begin,
+        reporter,
+        read_round,
         host,
         layout.make_incident_path,
-        lambda: len(driver.machine.list_members()),
         keeps_failures=not layout.is_temporary,
     )
 
@@ -191,7 +195,7 @@ def _make_inquiries(
         job = driver.machine.state.membership.joined_root
         return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
 
-    return Inquiries(poll, examination, driver.submit, identify, observer.answer, listener)
+    return Inquiries(poll, surveys, examination, reporter, observer, driver.submit, identify, listener)
 
 
 def _watch_progress(
@@ -249,6 +253,6 @@ def _join_alone(
         sizer=planner.compute_size,
         rng=draw_random,
     )
-    store = MemoryStore(clock=read_clock, threaded=False)
+    store = MemoryStore(clock=read_clock)
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
     return NodeMembership(driver, settings.call_limit_s)

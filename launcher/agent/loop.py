@@ -52,9 +52,10 @@ from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.messages import Conclusion
     from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.preload import ForkServerClient
+    from launcher.diagnose.answer import Conclusion
+    from launcher.diagnose.request import LocalRound
     from launcher.hardware.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
@@ -98,7 +99,7 @@ class Agent(Struct, kw_only=True, eq=False):
     observer: Observer
     round_log: RoundLog
     failures: Failures
-    make_inquiries: Callable[[select.poll, int | None], Inquiries]
+    make_inquiries: Callable[[select.poll, int | None, Callable[[], LocalRound | None]], Inquiries]
     make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
     """Makes `progress`, the watch over a round that runs here; None with --hang-timeout 0."""
     progress: NodeProgress | None = None
@@ -221,9 +222,6 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):
                 self._take_conclusion(conclusion)
-            counters = self._inquiries.examination.take_counters()
-            if counters is not None and self.progress is not None:
-                self.progress.take_counters(counters)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
@@ -243,7 +241,8 @@ class Agent(Struct, kw_only=True, eq=False):
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
             case events.NoteReceived(member_id, text):
-                _attempt(partial(self._take_note, member_id, text), None)
+                if inquiries := self._get_inquiries():
+                    inquiries.take_note(member_id, text, read_clock())
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())
@@ -253,17 +252,6 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
-
-    def _take_note(self, member_id: str, text: str) -> None:
-        """Hand a note to the part that it is for; one of an unknown kind is ignored."""
-        from launcher.agent.inspection.messages import InspectionMessage
-        from launcher.agent.inspection.notes import decode_note
-
-        note = decode_note(text)
-        if isinstance(note, InspectionMessage):
-            self.observer.take_note(member_id, note)
-        elif note is not None and (inquiries := self._get_inquiries()):
-            inquiries.examination.take_note(member_id, note, read_clock())
 
     def _start(self, start: events.StartRound) -> None:
         try:
@@ -315,8 +303,6 @@ class Agent(Struct, kw_only=True, eq=False):
             self.fork_server.expect_workers(read_clock())
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
         self._specs = specs
-        if self._inquiries is not None:
-            self._begin_inquiries(self._inquiries, start.round, share)
 
     def _submit(self, event: events.Event) -> None:
         self.membership.driver.submit(event)
@@ -328,7 +314,9 @@ class Agent(Struct, kw_only=True, eq=False):
             return self._inquiries
         listener = self._listener
         try:
-            inquiries = self.make_inquiries(self._poll, None if listener is None else listener.fileno())
+            inquiries = self.make_inquiries(
+                self._poll, None if listener is None else listener.fileno(), self.read_round
+            )
         except (OSError, ImportError, MemoryError) as error:
             if self._inquire_at == math.inf:
                 log(f"this agent can answer no question at the moment: {describe_bug(error)}")
@@ -339,17 +327,21 @@ class Agent(Struct, kw_only=True, eq=False):
         self._inquiries, self._listener, self._inquire_at = inquiries, None, math.inf
         if listener is not None:
             self._poll.register(listener.detach(), select.POLLIN)
-        if self._round is not None and self._assignment is not None:
-            self._begin_inquiries(inquiries, self._round.round, self._assignment)
-            for local_rank, pid in self.worker_channel.list_started().items():
-                inquiries.examination.add_worker(local_rank, pid)
-            for local_rank, exit_code in self._exit_codes.items():
-                inquiries.examination.end_worker(local_rank, exit_code)
         return inquiries
 
-    def _begin_inquiries(self, inquiries: Inquiries, round: int, share: NodeAssignment) -> None:
-        targets = self.spec_builder.make_targets(share, self._specs)
-        inquiries.examination.begin(round, self.spec_builder.make_worker_mesh(share), targets)
+    def read_round(self) -> LocalRound | None:
+        """Return what is looked at of the round that runs here; None before its workers are started."""
+        share = self._assignment
+        if self._round is None or share is None or not self._specs:
+            return None
+        from launcher.diagnose.request import LocalRound
+
+        return LocalRound(
+            number=self._round.round,
+            mesh=self.spec_builder.make_worker_mesh(share),
+            targets=self.spec_builder.make_targets(share, self._specs, self.worker_channel.list_started()),
+            exit_codes={share.ranks[local_rank]: exit_code for local_rank, exit_code in self._exit_codes.items()},
+        )
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
@@ -364,6 +356,7 @@ class Agent(Struct, kw_only=True, eq=False):
         return grace_s
 
     def _stop(self, round: lifecycle.Round, mode: str, reason: Reason) -> None:
+        # Others may take this node's place, or it has no worker that could use a grace.
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
@@ -391,9 +384,8 @@ class Agent(Struct, kw_only=True, eq=False):
         match report:
             case Spawned(_, local_rank, pid):
                 self.worker_channel.add_worker(local_rank, pid)
-                if self._inquiries is not None:
-                    self._inquiries.examination.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
+                # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
                     self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
@@ -440,8 +432,6 @@ class Agent(Struct, kw_only=True, eq=False):
         may_be_victim = origin == "another" or (origin == "unclear" and not self._is_explained)
         may_be_victim &= self._has_survivors(round, local_rank)
         self._exit_codes[local_rank] = exit_code
-        if self._inquiries is not None:
-            self._inquiries.examination.end_worker(local_rank, exit_code)
         may_ask = may_be_victim and not self._is_explained and not round.failures
         if may_ask and (inquiries := self._get_inquiries()):
             inquiries.examination.report_failure()
@@ -481,14 +471,11 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- progress ---
 
     def _find_progress_wake(self) -> float:
-        """Return when to call `_check_progress`: only while workers run that are not stopping.
-
-        A node whose workers have all ended makes no progress either: others may wait for them.
-        """
+        """Return when to call `_check_progress`: only while workers run that are not stopping."""
         round, share = self._round, self._assignment
         if self.make_progress is None or round is None or round.is_stopping or share is None:
             return math.inf
-        if not round.live and share.group_world_size == 1:
+        if not round.live and share.group_world_size == 1:  # of several nodes, others may wait for those that ended
             return math.inf
         return self._progress_at if self.progress is None else self.progress.wake_at
 
@@ -515,7 +502,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if news is not None:
             inquiries.examination.report_silence(now, is_silent=not isinstance(news, str))
         if self.progress.needs_counters:
-            inquiries.examination.count_calls(now)
+            inquiries.examination.count_calls(self.progress.take_counters, now)
 
     def _take_conclusion(self, conclusion: Conclusion) -> None:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
@@ -600,8 +587,6 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
         self._round, self._stuck_at, self._pending = None, math.inf, None
-        if self._inquiries is not None:
-            self._inquiries.examination.end()
         self.port.renew()
         self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
 
@@ -620,7 +605,7 @@ class Agent(Struct, kw_only=True, eq=False):
         elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
             self._has_asked = True
             if inquiries := self._get_inquiries():
-                inquiries.examination.ask(self._end_after_answer, read_clock())
+                inquiries.ask_why(self._end_after_answer, read_clock())
             else:
                 self._end_after_answer(None)
         elif leave := self.termination.take_signal(signum):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -35,6 +36,8 @@ STACKS_SHOWN = 3
 FRAMES_SHOWN = 8
 REASONS_SHOWN = 6
 _AGAIN = "ask again in a minute"
+Purpose = Literal["question", "failure", "silence"]
+"""Why the workers are looked at: a person asks, one of them has failed, or none makes progress any more."""
 
 
 class Gap(Struct, frozen=True, kw_only=True):
@@ -67,6 +70,21 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     """Where the complete evidence is, as "node:path"."""
     hint: str
     """What to do now."""
+
+
+class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="conclusion"):
+    """What the leader concludes of what all nodes have seen; to the agents of a round it goes as a note."""
+
+    round: int
+    """0 if no agent has answered."""
+    purpose: Purpose = "question"
+    answer: HangAnswer
+    stacks: str = ""
+    """Of all ranks, for people."""
+    is_news: bool = True
+    """It names more than a worker that has failed."""
+    to_end: tuple[int, ...] = ()
+    """The ranks to end so that all restart."""
 
 
 def make_answer(

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence
+from launcher.worker.grid import WorkerMesh
 from rendezvous import codec
 
 RANK_BYTES_MAX = 2000
@@ -38,6 +39,18 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where its recorder would listen; there need not be one."""
     outputs: tuple[str, ...] = ()
     """Its log files."""
+
+
+class LocalRound(Struct, frozen=True, kw_only=True):
+    """The round that runs on this node, as its workers are looked at."""
+
+    number: int
+    mesh: WorkerMesh
+    """Of the whole world."""
+    targets: tuple[Target, ...]
+    """The workers that were started."""
+    exit_codes: dict[int, int]
+    """By rank, of the workers that have ended."""
 
 
 class ExamineRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

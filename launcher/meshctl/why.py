@@ -11,8 +11,7 @@ import time
 
 import msgspec
 
-from launcher.agent.diagnosis.messages import Conclusion
-from launcher.diagnose.answer import render_answer
+from launcher.diagnose.answer import Conclusion, render_answer
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.requests import POLL_INTERVAL_S, write_request
 from launcher.model.errors import TemporaryError, UsageError, describe

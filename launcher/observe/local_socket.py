@@ -8,7 +8,7 @@ line of JSON, its answer another.
 | kind | answer |
 |---|---|
 | run | `LocalAgent`, without the name |
-| why | a Conclusion of launcher.agent.diagnosis; "{}" if nobody answers |
+| why | a Conclusion of launcher.diagnose; "{}" if nobody answers |
 | inspect | a RunReport, from all nodes by way of the leader |
 | inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
 
@@ -86,8 +86,17 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
         return read_name(self.name)[1]
 
 
-class _Problem(Struct, frozen=True, kw_only=True):
+class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent says in place of an answer."""
+
     error: str
+    """A sentence."""
+    is_silent: bool = False
+    """Whether it is that the node which was asked has not answered."""
+
+
+class SilentNodeError(TemporaryError):
+    """An agent answers that the node which it was to ask has not."""
 
 
 Answer = TypeVar("Answer")
@@ -174,10 +183,11 @@ class QuestionSource:
             raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
-                problem = msgspec.json.decode(line, type=_Problem).error
+                refusal = msgspec.json.decode(line, type=Refusal)
             except msgspec.MsgspecError:
-                problem = "its agent answers with an error that cannot be read"
-            raise TemporaryError(f"{name_run(self._run_id)}: {sanitize(problem)}")
+                refusal = Refusal(error="its agent answers with an error that cannot be read")
+            kind = SilentNodeError if refusal.is_silent else TemporaryError
+            raise kind(f"{name_run(self._run_id)}: {sanitize(refusal.error)}")
         return line
 
 

@@ -27,5 +27,5 @@ class RunSource(Protocol):
         ...
 
     def ask_why(self) -> bytes:
-        """Return the encoded Conclusion of launcher.agent.diagnosis: which rank the run waits for, with all stacks."""
+        """Return the encoded Conclusion of launcher.diagnose: which rank the run waits for, with all stacks."""
         ...

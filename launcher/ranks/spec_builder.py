@@ -78,7 +78,6 @@ class WorkerSpecBuilder:
         devices = [device for slot in slots for device in slot.devices]
         self._choice = choose_environments(config.framework, devices, config.python, parent)
         self._environments = make_environments(self._choice, config, parent)
-        self._layout = layout
         self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)
@@ -161,21 +160,24 @@ class WorkerSpecBuilder:
         rank = share.ranks[0] if share.ranks else 0
         return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._config, self._mesh)))
 
-    def make_targets(self, share: NodeAssignment, specs: Sequence[WorkerSpec]) -> list[Target]:
-        """Return what is to be examined of these workers, without their pids. Call it in their round."""
+    def make_targets(
+        self, share: NodeAssignment, specs: Sequence[WorkerSpec], pids: Mapping[int, int]
+    ) -> tuple[Target, ...]:
+        """Return what is to be examined of the workers that have a pid, by local rank. Call it in their round."""
         from launcher.diagnose.request import Target
 
-        return [
+        return tuple(
             Target(
                 rank=share.ranks[spec.local_rank],
-                pid=0,
+                pid=pids[spec.local_rank],
                 socket_path=spec.env.get("LAUNCHER_RECORDER_SOCKET", ""),
                 outputs=tuple(
                     path for stream in STREAMS if (path := self._routes.find_route(spec.local_rank, stream).path)
                 ),
             )
             for spec in specs
-        ]
+            if spec.local_rank in pids
+        )
 
     def list_log_files(self, share: NodeAssignment) -> dict[tuple[int, str], str]:
         """Return the files that keep the output of the round that was made last, by rank and stream."""

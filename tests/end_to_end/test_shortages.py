@@ -65,7 +65,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
         wait_until(lambda: answers(metrics, "/healthz"), 60)
         assert b"meshrun_round{" in get(metrics, "/metrics")
         wait_until(lambda: "live page" in job.refused, 60)
-        assert {"diagnosis", "report state", "report logs", "reader", "events", "teller"} <= {*job.refused}
+        assert {"report diagnosis", "report state", "report logs", "reader", "events", "teller"} <= {*job.refused}
         assert not answers(page, "/api/run")
         assert (tmp_path / "events").read_text() == ""
         job.end_shortage()
@@ -87,7 +87,7 @@ def test_without_a_thread_sigquit_shows_what_the_workers_do(tmp_path: Path) -> N
         ended = job.wait()
     assert ended.exit_code == 128 + signal.SIGQUIT
     assert "no rank is unlike the others" in ended.stderr
-    assert "diagnosis" in job.refused
+    assert "report diagnosis" in job.refused
 
 
 @pytest.mark.parametrize("options", [(), ("--preload=json", "--standby=1"), ("--log-dir=logs", "--tee=3")], ids=str)

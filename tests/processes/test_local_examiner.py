@@ -8,7 +8,6 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -56,12 +55,11 @@ def supervisor() -> Iterator[FakeSupervisor]:
 
 def examine(supervisor: FakeSupervisor, *targets: Target, now: float = NOW, limit_s: float = 20.0) -> ExamineReport:
     examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
-    examiner.begin("key", targets, "recorder", lambda: "", limit_s, NOW)
-    found: list[tuple[Any, ExamineReport]] = []
-    wait_until(lambda: found.extend(examiner.take(now)) or found, 60, "the report")
+    found: list[ExamineReport] = []
+    examiner.begin(found.append, targets, "recorder", lambda: "", limit_s, NOW)
+    wait_until(lambda: examiner.advance(now) or found, 60, "the report")
     assert examiner.wake_at == math.inf
-    ((key, report),) = found
-    assert key == "key"
+    (report,) = found
     return report
 
 
@@ -106,13 +104,16 @@ def test_an_examiner_that_does_not_end_is_given_up_at_its_limit(supervisor: Fake
         folders.append("")
         return ""
 
-    examiner.begin("one", (), "all", find_folder, 5.0, NOW)
-    examiner.begin("two", (), "all", find_folder, 5.0, NOW + 1)
-    examiner.begin("three", (), "recorder", find_folder, 5.0, NOW + 1)
+    finished: list[str] = []
+    examiner.begin(lambda report: finished.append("one"), (), "all", find_folder, 5.0, NOW)
+    examiner.begin(lambda report: finished.append("two"), (), "all", find_folder, 5.0, NOW + 1)
+    examiner.begin(lambda report: finished.append("three"), (), "recorder", find_folder, 5.0, NOW + 1)
     assert len(supervisor.started) == len(folders) == 2, "a look that is under way serves a second question"
     assert examiner.wake_at == NOW + 5 + MARGIN_S
-    assert examiner.take(examiner.wake_at - 0.1) == []
-    assert [key for key, _ in examiner.take(examiner.wake_at)] == ["one", "two"]
+    examiner.advance(examiner.wake_at - 0.1)
+    assert finished == []
+    examiner.advance(examiner.wake_at)
+    assert finished == ["one", "two"]
     descriptors = len(os.listdir("/proc/self/fd"))
     examiner.close()
     assert len(os.listdir("/proc/self/fd")) == descriptors - 1

@@ -6,18 +6,19 @@ once. Ranks that are missing by then are told as unknown: their agent may be los
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from msgspec import field
 from msgspec.structs import replace
 
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose, encode_message
-from launcher.diagnose.answer import Gap, HangAnswer, make_answer
+from launcher.agent.inspection.messages import Answer, Evidence, is_sendable
+from launcher.agent.inspection.survey import Survey
+from launcher.diagnose.answer import Conclusion, Gap, HangAnswer, Purpose, make_answer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.stack_groups import render_stacks
 from launcher.diagnose.stragglers import describe_straggler, find_stragglers
 from launcher.diagnose.verdict import Diagnosis, diagnose
 from launcher.worker.grid import WorkerMesh
-from rendezvous.member import notes
 
 PAGE_RANKS = 16
 """Ranks in one message: some two kilobytes each, with room for what JSON within JSON adds."""
@@ -32,40 +33,39 @@ _NO_ANSWER = "no agent that runs workers has answered: the job may be between tw
 _SEE_LEADER = "check what the leader waits for, in its output or with meshctl status"
 
 
-class Collection:
-    """One examination of all workers of a round. `until`: when it concludes with what it has.
+class Collection(Survey, kw_only=True, eq=False):
+    """A look at all workers of a round, and who is told of it. It is complete with all ranks."""
 
-    `member_count`: the agents that were asked, if that is known.
-    """
+    finishes: list[Callable[[Conclusion | None, str], object]] = field(default_factory=list)
+    """Of those that have asked: each takes the conclusion, or None and a sentence."""
+    tells: dict[Purpose, None] = field(default_factory=dict)
+    """For what all of the round are told, who have not asked."""
+    _idle: set[str] = field(default_factory=set)
+    """Members on which no round runs."""
+    _round: int = 0
+    _mesh: WorkerMesh = NO_MESH
+    _ranks: dict[int, RankEvidence] = field(default_factory=dict)
+    _nodes: dict[int, str] = field(default_factory=dict)
+    _folders: dict[str, str] = field(default_factory=dict)
+    _remarks: dict[str, str] = field(default_factory=dict)
 
-    def __init__(self, id: str, purpose: Purpose, until: float, member_count: int = 0) -> None:
-        self.id = id
-        self.purpose = purpose
-        self.until = until
-        self._member_count = member_count
-        self._idle: set[str] = set()  # members on which no round runs
-        self._round = 0
-        self._mesh = NO_MESH
-        self._ranks: dict[int, RankEvidence] = {}
-        self._nodes: dict[int, str] = {}
-        self._folders: dict[str, str] = {}
-        self._remarks: dict[str, str] = {}
-
-    def add(self, member_id: str, evidence: Evidence) -> None:
+    def add(self, member_id: str, answer: Answer | str) -> None:
         """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
-        if evidence.round == 0:
+        if not isinstance(answer, Evidence):
+            return
+        if answer.round == 0:
             self._idle.add(member_id)
             return
-        if not self._round and _is_sound(evidence):
-            self._round, self._mesh = evidence.round, evidence.mesh
-        if evidence.round != self._round:
+        if not self._round and _is_sound(answer):
+            self._round, self._mesh = answer.round, answer.mesh
+        if answer.round != self._round:
             return
-        for one in evidence.ranks:
+        for one in answer.ranks:
             if 0 <= one.rank < self._mesh.world_size:
-                self._ranks[one.rank], self._nodes[one.rank] = one, evidence.node
-        if evidence.folder:
-            self._folders[evidence.node] = evidence.folder
-        self._remarks.update((remark, evidence.node) for remark in evidence.remarks)
+                self._ranks[one.rank], self._nodes[one.rank] = one, answer.node
+        if answer.folder:
+            self._folders[answer.node] = answer.folder
+        self._remarks.update((remark, answer.node) for remark in answer.remarks)
 
     @property
     def is_complete(self) -> bool:
@@ -74,7 +74,7 @@ class Collection:
     @property
     def _is_idle(self) -> bool:
         """Whether no agent runs a round."""
-        return 0 < self._member_count <= len(self._idle)
+        return self.members is not None and self.members.keys() <= self._idle
 
     def conclude(self) -> Conclusion:
         """Name the ranks that the others wait for."""
@@ -82,7 +82,7 @@ class Collection:
             sentence = _NO_ROUND if self._is_idle else _NO_ANSWER
             answer = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=(sentence,)), (), NO_MESH)
             answer = replace(answer, hint=_SEE_LEADER)
-            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=answer, is_news=False)
+            return Conclusion(round=0, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
@@ -92,9 +92,7 @@ class Collection:
         if len(stacks) > STACKS_MAX:
             stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"
         conclusion = Conclusion(
-            id=self.id,
             round=self._round,
-            purpose=self.purpose,
             answer=answer,
             stacks=stacks,
             is_news=any(self._ranks[rank].state != "ended" for rank in answer.culprits if rank in self._ranks),
@@ -130,7 +128,7 @@ def _shorten_conclusion(conclusion: Conclusion) -> Conclusion:
     """Shorten what no note can hold: each of many ranks may have a reason of its own for what is not known of it."""
     found = conclusion
     for gap_count in (GAPS_MAX, 0):
-        if notes.fits(encode_message(found)):
+        if is_sendable(found):
             break
         found = replace(conclusion, stacks="", answer=replace(found.answer, gaps=found.answer.gaps[:gap_count]))
     return found

@@ -11,7 +11,6 @@ import math
 import os
 import select
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +28,7 @@ _MODULE = "launcher.diagnose.examiner"
 class _Running(Struct, eq=False):
     levels: Levels
     until: float
-    waiting: list[Any]
+    finishes: list[Callable[[ExamineReport], object]]
     output: bytearray
 
 
@@ -40,53 +39,51 @@ class LocalExaminer:
         self._supervisor = supervisor
         self._poll = poll
         self._running: dict[int, _Running] = {}  # by descriptor
-        self._failed: list[tuple[object, ExamineReport]] = []  # could not be started
 
     @property
     def wake_at(self) -> float:
-        return -math.inf if self._failed else min((one.until for one in self._running.values()), default=math.inf)
+        return min((one.until for one in self._running.values()), default=math.inf)
 
     def begin(
         self,
-        key: object,
+        finish: Callable[[ExamineReport], object],
         targets: Sequence[Target],
         levels: Levels,
         find_folder: Callable[[], str],
         limit_s: float,
         now: float,
     ) -> None:
-        """Look at these workers; `take` returns the report with this key. A look that is under way serves it, too.
+        """Look at these workers; `finish` gets the report. A look that is under way serves it, too.
 
         `find_folder` is called for a new look: it returns the incident folder, "" for none.
         """
         for one in self._running.values():
             if one.levels == levels:
-                one.waiting.append(key)
+                one.finishes.append(finish)
                 return
         request = ExamineRequest(targets=tuple(targets), folder=find_folder(), limit_s=limit_s, levels=levels)
         argv = (_MODULE, codec.encode(request).decode())
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            self._failed.append((key, _make_empty_report(str(error.strerror))))
+            finish(_make_empty_report(str(error.strerror)))
             return
         os.set_blocking(read_end, False)
-        self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [key], bytearray())
+        self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [finish], bytearray())
         self._poll.register(read_end, select.POLLIN)
         spec = WorkerSpec(local_rank=0, argv=argv, env={}, unset=(), stdout=write_end, stderr=None)
         self._supervisor.examine(spec)
 
-    def take(self, now: float) -> list[tuple[object, ExamineReport]]:
-        """Return the reports of those that have ended, or whose limit is over."""
-        found, self._failed = self._failed, []
+    def advance(self, now: float) -> None:
+        """Hand over the reports of those that have ended, or whose limit is over."""
         for descriptor, one in list(self._running.items()):
             if self._read(descriptor, one.output) or now >= one.until:
-                report = _parse(one.output)
                 self._poll.unregister(descriptor)
                 os.close(descriptor)
                 del self._running[descriptor]
-                found += [(key, report) for key in one.waiting]
-        return found
+                report = _parse(one.output)
+                for finish in one.finishes:
+                    finish(report)
 
     def close(self) -> None:
         for descriptor in self._running:

@@ -21,8 +21,8 @@ from launcher.model.node import Slot
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 
 if TYPE_CHECKING:
-    from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
+    from launcher.agent.inspection.node_answers import NodeAnswers
     from launcher.logs.pump import OutputPump
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
@@ -41,7 +41,6 @@ def make_observer(
     pump: OutputPump | None,
     host: str,
     sinks: list[EventSink],
-    wake: Callable[[], None],
 ) -> Observer:
     """Make what notes the run's events, and answers who looks at it."""
     driver = membership.driver
@@ -74,11 +73,9 @@ def make_observer(
             sinks.append(TrainerReporter(os.environ, shared_page, log))
         return Journal(header, [sink.write for sink in sinks], write_round)
 
-    def make_inspection(history: History) -> Inspection:
-        from launcher.agent.inspection.inspection import Inspection
+    def make_answers() -> NodeAnswers:
         from launcher.agent.inspection.local_state import LocalState
         from launcher.agent.inspection.node_answers import NodeAnswers
-        from launcher.agent.inspection.reporter import Reporter
         from launcher.agent.inspection.snapshot import SnapshotSource
         from launcher.hardware.accelerators.device_memory import make_device_memory
 
@@ -92,8 +89,7 @@ def make_observer(
             locality=membership.locality,
             log_dir=log_dir,
         )
-        answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
-        return Inspection(layout.run_id, driver.machine, driver.submit, Reporter(wake), answers.answer)
+        return NodeAnswers(history.open, source, LocalState(memory.read if memory else None), log_dir, files)
 
     is_written = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
     is_wanted = is_written or config.serve is not None or config.request_nodes is not None
@@ -111,7 +107,7 @@ def make_observer(
     requester = None
     if config.request_nodes is not None and config.network is not None:
         requester = _make_requester(config, config.request_nodes, membership, history, len(slots))
-    return Observer(history, files, make_inspection, sinks, serves, requester)
+    return Observer(history, files, make_answers, sinks, serves, requester)
 
 
 def _make_requester(

@@ -1,63 +1,141 @@
-"""What agents say to each other when somebody looks at the run.
+"""What agents say to each other when somebody asks about the run: how its nodes are, or which rank it waits for.
 
-    any agent  -- Inspect -->    the leader      of one member, of a node by name, or of all
-    the leader -- Expect -->     who asks        which members were asked
+    any agent  -- Inspect -->     the leader       of one member, of a node by name, of all, or of the leader itself
+    the leader -- Expect -->      who asks         which members were asked
                -- PassedRequest --> each of them
-    each       -- Reply -->      the leader      which passes it on to who asks
+    each       -- Reply -->       the leader       which passes it on to who asks; of evidence several
+    any agent  -- WorkerFailed, NodeSilence --> the leader
+    the leader -- Conclusion -->  all of the round, who have not asked
 
 They are notes of the agreement (rendezvous/member/notes.py): each may be lost, so who waits for one has a limit. A
-reply is one note; what does not fit is cut into pages by the request.
+reply is one note; what does not fit is cut into pages.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from launcher.observe.node_report import EventPage, LogPage, NodeReport, NodeRequest
+from launcher.diagnose.answer import Conclusion, Purpose
+from launcher.diagnose.evidence import RankEvidence
+from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest
+from launcher.worker.grid import WorkerMesh
 from rendezvous import codec
+from rendezvous.errors import RecordError
+from rendezvous.member import notes
+
+_ENVELOPE = " " * 1000
+"""As long as what a reply has besides its answer."""
 
 
-class _InspectionMessage(Struct, frozen=True, kw_only=True, tag_field="note"):
-    """`id`: the question's, by which who asks knows it again."""
-
-    id: str
+# --- requests that only agents make, and their answers ---
 
 
-class Inspect(_InspectionMessage, frozen=True, kw_only=True, tag="inspect"):
-    """`node`: a member id or a node's name, "" for all members."""
+class Examine(Struct, frozen=True, kw_only=True, tag="examine"):
+    """Look at the workers of the round that runs, whichever it is: a leader without ranks does not know it.
+
+    Answered by pages of Evidence.
+    """
+
+    purpose: Purpose
+    limit_s: float
+
+
+class Diagnose(Struct, frozen=True, kw_only=True, tag="diagnose"):
+    """Asks the leader, which has all examine their workers. Answered by a Conclusion."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What one node has found out about its ranks."""
 
     node: str
-    request: NodeRequest
+    round: int
+    """0 if no round runs on the node, so that the leader does not wait for it."""
+    mesh: WorkerMesh
+    """Of any of its ranks."""
+    ranks: tuple[RankEvidence, ...]
+    folder: str = ""
+    """Where the node keeps the complete evidence, "" if it does not."""
+    remarks: tuple[str, ...] = ()
 
 
-class Expect(_InspectionMessage, frozen=True, kw_only=True, tag="expect"):
+Request = NodeRequest | Examine | Diagnose
+Answer = NodeReply | Evidence | Conclusion
+ANSWER_KINDS: dict[type, type[Answer]] = {**REPLY_KINDS, Examine: Evidence, Diagnose: Conclusion}
+
+
+# --- notes ---
+
+
+class _Note(Struct, frozen=True, kw_only=True, tag_field="note"):
+    pass
+
+
+class Inspect(_Note, frozen=True, kw_only=True, tag="inspect"):
+    """`id`: the question's, by which who asks knows it again. `node`: a member id or a node's name, "" for all."""
+
+    id: str
+    node: str
+    request: Request
+
+
+class Expect(_Note, frozen=True, kw_only=True, tag="expect"):
     """`members`: the names of those that were asked, by member id. `leader`: the member id of the leader."""
 
+    id: str
     members: dict[str, str]
     leader: str
 
 
-class PassedRequest(_InspectionMessage, frozen=True, kw_only=True, tag="request"):
+class PassedRequest(_Note, frozen=True, kw_only=True, tag="request"):
     """`asker`: a member id."""
 
+    id: str
     asker: str
-    request: NodeRequest
+    request: Request
 
 
-class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
-    """A node's answer to a question."""
+class Reply(_Note, frozen=True, kw_only=True, tag="reply"):
+    """A node's answer to a question, or the leader's refusal of it, without a member id."""
 
+    id: str
     asker: str
     member_id: str
-    report: NodeReport | None = None
-    events: EventPage | None = None
-    logs: LogPage | None = None
+    answer: Raw = Raw(b"null")
+    """Of the kind that the request has; who asks decodes it."""
     error: str = ""
     """Why there is no answer, "" if there is one."""
 
 
-InspectionMessage = Inspect | Expect | PassedRequest | Reply
+class WorkerFailed(_Note, frozen=True, kw_only=True, tag="failure"):
+    """A worker of the sender has failed and may be a victim: its survivors are to be looked at."""
 
 
-def encode_inspection(message: InspectionMessage) -> str:
-    return codec.encode(message).decode()
+class NodeSilence(_Note, frozen=True, kw_only=True, tag="silence"):
+    """No worker of the sender makes progress."""
+
+    round: int
+    ranks: tuple[int, ...]
+    """The sender's ranks, none once there is progress again."""
+    world_size: int
+
+
+Note = Inspect | Expect | PassedRequest | Reply | WorkerFailed | NodeSilence | Conclusion
+_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
+
+
+def encode_note(note: Note) -> str:
+    return codec.encode(note).decode()
+
+
+def decode_note(text: str) -> Note | None:
+    """Decode a note; None for any other text."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.MsgspecError, RecordError, RecursionError):
+        return None
+
+
+def is_sendable(answer: Answer) -> bool:
+    """Return whether a reply with this answer fits into a note."""
+    return notes.fits(codec.encode(answer).decode() + _ENVELOPE)

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from launcher.agent.inspection.local_state import LocalState
 from launcher.agent.inspection.log_pages import LogSource, read_page
-from launcher.agent.inspection.observer import History
+from launcher.agent.inspection.messages import is_sendable
 from launcher.agent.inspection.reporter import Kind
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
+from launcher.observe.journal import Journal
 from launcher.observe.node_report import (
     PAGE_BYTES_MAX,
     EventPage,
@@ -25,11 +26,6 @@ from launcher.observe.node_report import (
     ReadLogs,
     ReadState,
 )
-from rendezvous import codec
-from rendezvous.member import notes
-
-_ENVELOPE = " " * 1000
-"""As long as what a note has besides the page."""
 
 
 class NodeAnswers:
@@ -37,13 +33,13 @@ class NodeAnswers:
 
     def __init__(
         self,
-        history: History,
+        open_journal: Callable[[], Journal],
         source: SnapshotSource,
         state: LocalState,
         log_dir: str,
         files: Mapping[int, Mapping[tuple[int, str], str]],
     ) -> None:
-        self._history = history
+        self._open_journal = open_journal
         self._source = source
         self._state = state
         self._log_dir = log_dir
@@ -51,7 +47,7 @@ class NodeAnswers:
 
     def answer(self, request: NodeRequest) -> tuple[Kind, Callable[[], NodeReply]]:
         """Return the kind of thread (`reporter`), and what it is to do."""
-        journal = self._history.open()
+        journal = self._open_journal()
         match request:
             case ReadState(has_rounds=has_rounds):
                 snapshot = self._source.take(journal, read_clock())
@@ -73,7 +69,7 @@ class NodeAnswers:
 
 def fit_event_page(page: EventPage) -> EventPage:
     """Shorten a page of events to what a note can hold; the next one begins there."""
-    while len(page.lines) > 1 and not _fits(page):
+    while len(page.lines) > 1 and not is_sendable(page):
         lines = page.lines[: len(page.lines) // 2]
         page = replace(page, lines=lines, next_after=page.first + len(lines) - 1, is_last=False)
     return page
@@ -83,15 +79,11 @@ def read_log_page(sources: Sequence[LogSource], request: ReadLogs, live_round: i
     """Read the next page of output that a note can hold: characters that JSON escapes make it much longer."""
     for page_bytes in (PAGE_BYTES_MAX, PAGE_BYTES_MAX // 4, PAGE_BYTES_MAX // 16):
         page = read_page(sources, request, live_round, page_bytes)
-        if _fits(page):
+        if is_sendable(page):
             return page
-    while len(page.chunks) > 1 and not _fits(page):  # of hundreds of files, each has a share
+    while len(page.chunks) > 1 and not is_sendable(page):  # of hundreds of files, each has a share
         kept = random.sample(page.chunks, len(page.chunks) // 2)  # whichever: so each has its turn
         left = {chunk.file: chunk.offset for chunk in page.chunks if chunk not in kept}
         cursors = tuple(replace(one, offset=left.get(one.file, one.offset)) for one in page.cursors)
         page = replace(page, chunks=tuple(kept), cursors=cursors, is_last=False)
     return page
-
-
-def _fits(page: NodeReply) -> bool:
-    return notes.fits(codec.encode(page).decode() + _ENVELOPE)

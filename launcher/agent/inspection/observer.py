@@ -1,8 +1,7 @@
-"""What this agent notes of its run, and how it answers those who look at it: one object for the agent's loop.
+"""What this agent notes of its run, and what shows it: one object for the agent's loop.
 
-What makes events of messages takes milliseconds to import, and what answers questions more, which no worker shall wait
-for. So messages are kept as they are until the first workers run, a question comes, or the agent ends; the rest is
-imported and made with the first question.
+What makes events of messages takes milliseconds to import, which no worker shall wait for. So messages are kept as they
+are until the first workers run, a question comes, or the agent ends.
 
 The agent has workers to look after: whatever fails here costs what is shown, is said once, and never ends the loop.
 """
@@ -13,19 +12,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
-from rendezvous.codec import encode
 from rendezvous.errors import is_shortage
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.question_socket import Connection
-    from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
-    from launcher.agent.inspection.messages import InspectionMessage
+    from launcher.agent.inspection.node_answers import NodeAnswers
     from launcher.model.concurrency import LateThread
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
@@ -132,7 +127,8 @@ class History:
 
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Observer:
-    """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
+    """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `make_answers`: makes what answers
+    for this node, once it is asked.
 
     `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve. `requester`: the
     one of --request-nodes.
@@ -142,21 +138,20 @@ class Observer:
         self,
         history: History,
         files: dict[int, dict[tuple[int, str], str]],
-        make_inspection: Callable[[History], Inspection],
+        make_answers: Callable[[], NodeAnswers],
         sinks: Sequence[EventSink] = (),
         make_page: Callable[[Callable[[Question, float], bytes]], LivePage] | None = None,
         requester: NodeRequester | None = None,
     ) -> None:
         self.history = history
         self._files = files
-        self._make_inspection = make_inspection
+        self.make_answers = make_answers
         self._sinks = sinks
         self._make_page = make_page
         self._requester = requester
         self._page: LivePage | None = None
         self.socket_name = ""
         """Of this agent, once it is open; "" without one."""
-        self._inspection: Inspection | None = None
         self._start_at = -math.inf  # when the threads that are missing are tried again
 
     def ask(self, question: Question, limit_s: float) -> bytes:
@@ -170,10 +165,9 @@ class Observer:
     @property
     def wake_at(self) -> float:
         """When to call `advance`."""
-        inspect_at = self._inspection.wake_at if self._inspection is not None else math.inf
         request_at = self._requester.wake_at if self._requester is not None and self.history.is_open else math.inf
         start_at = self._start_at if self._list_missing() else math.inf
-        return min(self.history.wake_at, inspect_at, request_at, start_at)
+        return min(self.history.wake_at, request_at, start_at)
 
     def advance(self, now: float) -> None:
         """Do what is due."""
@@ -183,8 +177,6 @@ class Observer:
             self._start_at = now + START_PAUSE_S
             for thread in missing:
                 thread.start()
-        if self._inspection is not None:
-            self._try(partial(self._inspection.advance, now))
         if self._requester is not None and self.history.is_open:
             try:
                 self._requester.advance(now)
@@ -207,29 +199,18 @@ class Observer:
         for old in sorted(self._files)[:-ROUNDS_MAX]:
             del self._files[old]
 
-    def take_note(self, member_id: str, note: InspectionMessage) -> None:
-        """Handle a note of another agent, or of this one."""
-        self._try(lambda: self._get_inspection().take_note(member_id, note))
-
-    def answer(self, connection: Connection, question: Question, now: float) -> None:
-        """Begin to answer a question of kind "inspect" or "inspect_node"."""
-        try:
-            self._get_inspection().answer(connection, question, now)
-        except Exception as error:
-            self.history.complain(error)
-            connection.answer(encode({"error": describe_bug(error)}))
-
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""
         if self._requester is not None:
-            self._try(self._requester.close)
+            self.attempt(self._requester.close)
         self.history.finish()
         for sink in self._sinks:
-            self._try(sink.close)
+            self.attempt(sink.close)
         if self._page is not None:
-            self._try(self._page.close)
+            self.attempt(self._page.close)
 
-    def _try(self, call: Callable[[], object]) -> None:
+    def attempt(self, call: Callable[[], object]) -> None:
+        """Do what may fail, and costs what is shown then."""
         try:
             call()
         except Exception as error:
@@ -239,8 +220,3 @@ class Observer:
         """Return the threads that are needed and could not be started yet."""
         parts = (*self._sinks, self._requester, self._page)
         return [part.thread for part in parts if part is not None and part.thread.is_missing]
-
-    def _get_inspection(self) -> Inspection:
-        if self._inspection is None:
-            self._inspection = self._make_inspection(self.history)
-        return self._inspection

@@ -1,9 +1,9 @@
-"""The threads in which this node's reports and log pages are made: the agent's loop has workers to look after.
+"""The threads in which this node's answers are made: the agent's loop has workers to look after.
 
-Two threads, since a log directory on a dead file system holds whoever reads from it, and the state of the node shall be
-seen nevertheless. Each has a queue with a limit; beyond it a request is refused in a sentence. While no thread is to be
-had for it, the state is read in the loop, which takes milliseconds: a probe of /healthz that gets no answer may end a
-healthy pod. Logs are refused then.
+One for the node's state, one for its logs, since a log directory on a dead file system holds whoever reads from it, and
+one for the diagnosis of all ranks, since thousands take a while. Each has a queue with a limit; beyond it a request is
+refused in a sentence. While no thread is to be had for it, the work is done in the loop, which takes milliseconds: a
+probe of /healthz that gets no answer may end a healthy pod. Logs are refused then.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import describe_bug
 
 PENDING_MAX = 64
 
-Kind = Literal["state", "logs"]
-_Task = tuple[Callable[[], object], Callable[[object, str], None]]
+Kind = Literal["state", "logs", "diagnosis"]
+_Task = tuple[Callable[[], object], Callable[[Any, str], object]]
 
 
 class Reporter:
@@ -27,18 +27,18 @@ class Reporter:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._done: deque[Callable[[], None]] = deque()
+        self._done: deque[Callable[[], object]] = deque()
         self._queues: dict[Kind, queue.Queue[_Task]] = {}  # of the kinds whose thread runs
 
-    def submit(self, kind: Kind, work: Callable[[], object], take: Callable[[object, str], None]) -> None:
+    def submit(self, kind: Kind, work: Callable[[], object], take: Callable[[Any, str], object]) -> None:
         """Do `work` in the thread of this kind; `advance` calls `take` with its result, or None and a sentence."""
         if kind not in self._queues:
             tasks: queue.Queue[_Task] = queue.Queue(PENDING_MAX)
             if start_thread(self._run, f"report {kind}", tasks) is None:
-                if kind == "state":
-                    self._do(work, take)
-                else:
+                if kind == "logs":
                     self._finish(take, None, f"its logs cannot be read: {NO_THREAD}")
+                else:
+                    self._do(work, take)
                 return
             self._queues[kind] = tasks
         try:
@@ -55,7 +55,7 @@ class Reporter:
         while True:
             self._do(*tasks.get())
 
-    def _do(self, work: Callable[[], object], take: Callable[[object, str], None]) -> None:
+    def _do(self, work: Callable[[], object], take: Callable[[Any, str], object]) -> None:
         result: object = None
         problem = ""
         try:
@@ -64,6 +64,6 @@ class Reporter:
             problem = describe_bug(error)
         self._finish(take, result, problem)
 
-    def _finish(self, take: Callable[[object, str], None], result: object, problem: str) -> None:
+    def _finish(self, take: Callable[[Any, str], object], result: object, problem: str) -> None:
         self._done.append(lambda: take(result, problem))
         self._wake()

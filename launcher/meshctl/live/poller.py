@@ -16,8 +16,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
+from launcher.observe.local_socket import SilentNodeError
 from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
 from launcher.observe.run_source import RunSource
 
@@ -110,6 +112,7 @@ class NodePoller:
         self._report_at = 0.0
         self._is_reading_run = False
         self.nodes: dict[str, PolledNode] = {}
+        self.folders = LocalFolders()
         self.report: RunReport | None = None
         self.problem = ""
         self.is_over = False
@@ -127,6 +130,11 @@ class NodePoller:
         return self.report is not None and all(
             node.has_all or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
         )
+
+    def describe_end(self) -> str:
+        """Describe that no agent of the run is here any more, as the rest of a sentence about it."""
+        assert self.report is not None
+        return self.folders.describe_end(self.report)
 
     def poll(self, wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
@@ -167,6 +175,7 @@ class NodePoller:
         self._report_at = self._clock() + REPORT_INTERVAL_S
         if isinstance(result, RunReport):
             is_first, self.report, self.problem = self.report is None, result, ""
+            self.folders.update(result)
             if is_first:
                 self._first_missing = set(result.missing)
             names = {node.member_id: node.node for node in result.nodes}
@@ -195,7 +204,7 @@ class NodePoller:
             node.has_all = False
             node.next_at = now + min(BACKOFF_MAX_S, 2.0**node.failures / 2)
             if node.failures == FAILURES_MAX and not self.is_over:
-                self._tell_one_silent(node.name, str(result))
+                self._tell_one_silent(node.name, "" if isinstance(result, SilentNodeError) else str(result))
             return None
         assert isinstance(result, NodeReply)
         node.failures, node.has_answered = 0, True

@@ -15,8 +15,7 @@ import time
 import msgspec
 from msgspec.structs import replace
 
-from launcher.agent.diagnosis.messages import Conclusion
-from launcher.diagnose.answer import CulpritStack, Gap, HangAnswer
+from launcher.diagnose.answer import Conclusion, CulpritStack, Gap, HangAnswer
 from launcher.diagnose.evidence import Frame
 from launcher.model.errors import TemporaryError
 from launcher.observe.goodput import TimeSpent, compute_goodput
@@ -135,7 +134,7 @@ class FakeRun:
             "  all_reduce                   torch/distributed/distributed_c10d.py:2810\n"
             "  main                         /home/me/train.py:19\n"
         )
-        conclusion = Conclusion(id="1", round=3, purpose="question", answer=answer, stacks=stacks)
+        conclusion = Conclusion(round=3, purpose="question", answer=answer, stacks=stacks)
         return msgspec.json.encode(conclusion) + b"\n"
 
 

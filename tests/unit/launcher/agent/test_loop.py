@@ -31,9 +31,9 @@ class Turns:
     """An agent, and what comes in its next turn. `inquiries`: what is made for the first question."""
 
     def __init__(self) -> None:
-        self.inquiries = Mock(**{"advance.return_value": [], "examination.take_counters.return_value": None})
+        self.inquiries = Mock(**{"advance.return_value": []})
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
-        self.builder.make_targets.side_effect = lambda share, specs: [spec.local_rank for spec in specs]
+        self.builder.make_targets.side_effect = lambda share, specs, pids: list(pids)
         self._driver = Mock(wake_at=0.0)
         self._channel = Mock()
         for name in ("take_saved_rounds", "check_heartbeats", "list_claims"):
@@ -57,7 +57,7 @@ class Turns:
             observer=self._observer,
             round_log=Mock(),
             failures=Mock(),
-            make_inquiries=lambda poll, listener: self.inquiries,
+            make_inquiries=lambda poll, listener, read_round: self.inquiries,
         )
 
     def turn(self, *actions: object, reports: tuple[object, ...] = (), is_asked: bool = False) -> None:
@@ -76,14 +76,16 @@ def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one() -> N
     job.turn(start(1))
     job.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42), Exited(1, 1, 42, 0, 0.0)))
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
+    shown = job.agent.read_round()
+    assert shown is not None
+    assert (shown.number, shown.exit_codes) == (1, {1: 0})
     job.turn(start(2))
-    job.turn(is_asked=True)
-    (asked,) = job.inquiries.examination.begin.call_args_list
-    assert (asked.args[0], asked.args[2]) == (2, [])
-    job.inquiries.examination.end_worker.assert_not_called()
+    assert job.agent.read_round() is None
     job.builder.make_specs.side_effect = None
     job.turn(start(2))
-    assert job.inquiries.examination.begin.call_args.args[2] == [0, 1]
+    shown = job.agent.read_round()
+    assert shown is not None
+    assert (shown.number, shown.exit_codes) == (2, {})
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
@@ -91,7 +93,7 @@ def test_a_question_without_what_it_takes_is_tried_again(error: Exception) -> No
     job = Turns()
     tries: list[Exception | None] = [error, None]
 
-    def make(poll: object, listener: int | None) -> Mock:
+    def make(poll: object, listener: int | None, read_round: object) -> Mock:
         if (problem := tries.pop(0)) is not None:
             raise problem
         return job.inquiries

@@ -14,6 +14,7 @@ from launcher.observe.local_socket import (
     LocalAgent,
     Question,
     QuestionSource,
+    SilentNodeError,
     SocketSource,
     ask_runs,
     choose_agent,
@@ -22,6 +23,7 @@ from launcher.observe.local_socket import (
     group_by_job,
     list_socket_names,
 )
+from launcher.observe.node_report import ReadState
 from rendezvous import __version__
 
 
@@ -79,6 +81,14 @@ def test_an_error_of_an_agent_of_another_user_is_a_line(line: bytes, said: str) 
         with pytest.raises(TemporaryError) as refused:
             ask()
         assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(("more", "kind"), [(b"", TemporaryError), (b',"is_silent":true', SilentNodeError)])
+def test_a_node_that_has_not_answered_is_told_from_other_errors(more: bytes, kind: type[TemporaryError]) -> None:
+    source = QuestionSource(lambda question, limit_s: b'{"error":"h1 has not answered in time"%b}\n' % more, "exp")
+    with pytest.raises(TemporaryError, match="h1 has not answered in time") as refused:
+        source.read_node("h1", ReadState())
+    assert type(refused.value) is kind
 
 
 def test_a_run_without_an_id_is_not_named_by_torchrun_s_word_for_that() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.agent.diagnosis.collection import NO_MESH, STACKS_MAX, Collection, split_pages
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, encode_message
-from launcher.agent.inspection.notes import decode_note
+from launcher.agent.inspection.messages import Evidence, Examine, decode_note, encode_note
+from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, RankEvidence, State
 from launcher.worker.grid import WorkerMesh
 from rendezvous.peers.messages import NOTE_MAX
@@ -20,11 +20,16 @@ def make_mesh(size: int) -> WorkerMesh:
 
 
 def show(*ranks: RankEvidence, size: int = 4, round: int = 1, node: str = "a") -> Evidence:
-    return Evidence(id="x", node=node, round=round, mesh=make_mesh(size), ranks=ranks)
+    return Evidence(node=node, round=round, mesh=make_mesh(size), ranks=ranks)
+
+
+def make_collection(*members: str) -> Collection:
+    request = Examine(purpose="silence", limit_s=5.0)
+    return Collection(request=request, until=100.0, takes=[], members=dict.fromkeys(members, "") or None)
 
 
 def conclude(*found: Evidence) -> Conclusion:
-    collection = Collection("x", "silence", 100.0)
+    collection = make_collection()
     for evidence in found:
         collection.add(evidence.node, evidence)
     return collection.conclude()
@@ -55,21 +60,21 @@ def test_a_restart_ends_those_that_live(ranks: list[RankEvidence], to_end: tuple
 
 def test_it_is_complete_with_all_ranks_or_if_nobody_runs_any() -> None:
     ranks = make_ranks()
-    collection = Collection("x", "question", 100.0, member_count=2)
+    collection = make_collection("a", "b")
     collection.add("a", show(*ranks[:2]))
     assert not collection.is_complete
     collection.add("b", show(*ranks[2:], round=2))
     assert not collection.is_complete, "another round's"
     collection.add("b", show(*ranks[2:]))
     assert collection.is_complete
-    idle = Collection("x", "question", 100.0, member_count=2)
+    idle = make_collection("a", "b")
     idle.add("a", show(round=0))
     idle.add("a", show(round=0))
     assert not idle.is_complete, "one of two"
-    idle.add("b", Evidence(id="x", node="b", round=0, mesh=NO_MESH, ranks=()))
+    idle.add("b", Evidence(node="b", round=0, mesh=NO_MESH, ranks=()))
     assert idle.is_complete
     assert (idle.conclude().round, idle.conclude().is_news) == (0, False)
-    unknown = Collection("x", "question", 100.0)
+    unknown = make_collection()
     unknown.add("a", show(round=0))
     assert not unknown.is_complete
 
@@ -85,7 +90,7 @@ def test_it_is_complete_with_all_ranks_or_if_nobody_runs_any() -> None:
     ids=["no axes", "two sizes", "empty", "huge"],
 )
 def test_a_mesh_that_cannot_be_is_left_out(mesh: WorkerMesh) -> None:
-    assert conclude(Evidence(id="x", node="a", round=1, mesh=mesh, ranks=())).round == 0
+    assert conclude(Evidence(node="a", round=1, mesh=mesh, ranks=())).round == 0
 
 
 def test_ranks_outside_the_mesh_are_left_out() -> None:
@@ -97,7 +102,7 @@ def test_ranks_outside_the_mesh_are_left_out() -> None:
 
 def test_what_is_missing_is_told_with_its_node() -> None:
     remarks = ("the disk is full",)
-    of_b = Evidence(id="x", node="b", round=1, mesh=make_mesh(4), ranks=tuple(make_ranks()[2:]), remarks=remarks)
+    of_b = Evidence(node="b", round=1, mesh=make_mesh(4), ranks=tuple(make_ranks()[2:]), remarks=remarks)
     answer = conclude(show(make_ranks()[0]), of_b).answer
     assert [(gap.ranks, gap.reason) for gap in answer.gaps[:2]] == [
         ((1,), "their agent has not answered in time"),
@@ -122,7 +127,7 @@ def test_an_answer_on_very_many_ranks_fits_into_a_note(letter: str) -> None:
         for rank in range(1000)
     ]
     conclusion = conclude(show(*ranks, size=1000))
-    text = encode_message(conclusion)
+    text = encode_note(conclusion)
     assert len(text) <= NOTE_MAX
     assert decode_note(text) == conclusion
     assert conclusion.answer.sentences

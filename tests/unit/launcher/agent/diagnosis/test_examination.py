@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import threading
+import select
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, encode_message
-from launcher.agent.inspection.notes import decode_note
+from launcher.agent.diagnosis.inquiries import Inquiries
+from launcher.agent.inspection.messages import Evidence, NodeSilence, Reply, encode_note
+from launcher.agent.inspection.reporter import Reporter
+from launcher.agent.inspection.survey import Surveys
+from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
-from launcher.diagnose.request import ExamineReport, Target
+from launcher.diagnose.request import ExamineReport, LocalRound, Target
 from launcher.worker.grid import WorkerMesh
-from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
+from rendezvous.codec import encode
+from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
+from tests.support.threads import no_threads
 
 AT = 100.0
 LOADER = (Frame(function="read", file="/home/me/loader.py", line=31),)
@@ -31,42 +38,37 @@ class FakeExaminer:
         self.is_stuck = False
         self.states: dict[int, State] = {}
         self.groups: tuple[GroupCalls, ...] | None = None
-        self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
+        self.remarks: tuple[str, ...] = ()
+        self.begun: list[tuple[Callable[[ExamineReport], object], Sequence[Target], str, float]] = []
         self.folders: list[str] = []
 
     def begin(
         self,
-        key: object,
+        finish: Callable[[ExamineReport], object],
         targets: Sequence[Target],
         levels: str,
         find_folder: Callable[[], str],
         limit_s: float,
         now: float,
     ) -> None:
-        self.begun.append((key, targets, levels, limit_s))
+        self.begun.append((finish, targets, levels, limit_s))
         self.folders.append(find_folder())
 
-    def take(self, now: float) -> list[tuple[object, ExamineReport]]:
+    def advance(self, now: float) -> None:
         if self.is_stuck:
-            return []
+            return
         done, self.begun = self.begun, []
-        return [
-            (
-                key,
-                ExamineReport(
-                    ranks=tuple(
-                        RankEvidence(
-                            rank=one.rank,
-                            state=self.states.get(one.rank, "sleeps"),
-                            stack=LOADER if one.rank == 3 else WAITING,
-                            groups=self.groups,
-                        )
-                        for one in targets
-                    )
-                ),
-            )
-            for key, targets, _, _ in done
-        ]
+        for finish, targets, _, _ in done:
+            ranks = [
+                RankEvidence(
+                    rank=one.rank,
+                    state=self.states.get(one.rank, "sleeps"),
+                    stack=LOADER if one.rank == 3 else WAITING,
+                    groups=self.groups,
+                )
+                for one in targets
+            ]
+            finish(ExamineReport(ranks=tuple(ranks), remarks=self.remarks))
 
     def close(self) -> None:
         pass
@@ -83,9 +85,10 @@ class Agents:
         self.lost: set[str] = set()
         self.notes: list[tuple[str, str, str]] = []
         self.conclusion_count = 0
-        self.woken = threading.Event()
         self.examiners = {name: FakeExaminer() for name in names}
-        self.agents = {name: self._make(name) for name in names}
+        self.agents: dict[str, Examination] = {}
+        self.rounds: dict[str, LocalRound] = {}
+        self.inquiries = {name: self._make(name) for name in names}
         self.leader, first = names[0], 0
         for name in names:
             if name != spare:
@@ -94,28 +97,34 @@ class Agents:
                 first += 2
         self.round = [name for name in names if name != spare]
 
-    def _make(self, name: str) -> Examination:
+    def _make(self, name: str) -> Inquiries:
         def submit(event: Any) -> None:
             assert isinstance(event, SendNote)
-            self.conclusion_count += '"note":"conclusion"' in event.text
-            to = {TO_LEADER: [self.leader], TO_ROUND: self.round, TO_ALL: list(self.agents)}.get(event.to, [event.to])
+            self.conclusion_count += '"culprits"' in event.text
+            to = {TO_LEADER: [self.leader], TO_ROUND: self.round}.get(event.to, [event.to])
             self.notes += [(name, one, event.text) for one in to]
 
+        def list_members() -> dict[str, str]:
+            return {one: one for one in self.agents} if name == self.leader else {}
+
         examiner: Any = self.examiners[name]
-        return Examination(
+        member: Any = SimpleNamespace(member_id=name, list_members=list_members)
+        observer: Any = SimpleNamespace(attempt=lambda call: call())
+        surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
+        self.agents[name] = Examination(
             examiner,
             submit,
-            self.woken.set,
+            surveys.begin,
+            reporter,
+            lambda: self.rounds.get(name),
             name,
             lambda round: f"/log/{round}",
-            lambda: len(self.agents),
             keeps_failures=self.keeps_failures,
         )
+        return Inquiries(select.poll(), surveys, self.agents[name], reporter, observer, submit, dict, None)
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
-        self.agents[name].begin(number, MESH, targets)
-        for local_rank in range(len(targets)):
-            self.agents[name].add_worker(local_rank, 1)
+        self.rounds[name] = LocalRound(number=number, mesh=MESH, targets=tuple(targets), exit_codes={})
 
     def ask(self, name: str) -> None:
         """Ask as this agent, which is told the answer, or nothing and counted in `unanswered`."""
@@ -126,7 +135,12 @@ class Agents:
             else:
                 self.told[name].append(conclusion)
 
-        self.agents[name].ask(take, self.now)
+        self.inquiries[name].ask_why(take, self.now)
+
+    def advance(self, name: str, now: float) -> None:
+        with no_threads():
+            self.told[name] += self.inquiries[name].advance(now)
+            self.told[name] += self.inquiries[name].advance(now)  # what it has concluded in the first turn
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""
@@ -135,18 +149,12 @@ class Agents:
             notes, self.notes = self.notes, []
             for sender, to, text in notes:
                 if to not in self.lost and sender not in self.lost:
-                    note = decode_note(text)
-                    assert note is not None
-                    self.agents[to].take_note(sender, note, self.now)
-            for name, agent in self.agents.items():
+                    self.inquiries[to].take_note(sender, text, self.now)
+            for name in self.agents:
                 if name not in self.lost:
-                    self.told[name] += agent.advance(self.now)
-            for thread in threading.enumerate():
-                if thread.name == "diagnosis":
-                    thread.join()
-            if not self.notes and not self.woken.is_set():
+                    self.advance(name, self.now)
+            if not self.notes:
                 return
-            self.woken.clear()
 
 
 @pytest.mark.parametrize("asker", ["a", "b"], ids=["the leader", "another agent"])
@@ -161,10 +169,11 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
 
 
 def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
-    sent = Evidence(id="x", node="h\udcff1", round=1, mesh=MESH, ranks=(), folder="/log\udcff")
-    found = decode_note(encode_message(sent))
-    assert isinstance(found, Evidence)
-    assert (found.node, found.folder) == ("h?1", "/log?")
+    agents = Agents("a", "b")
+    agents.examiners["b"].remarks = ("no /log\udcff",)
+    agents.ask("a")
+    agents.run()
+    assert [gap.reason for gap in agents.told["a"][0].answer.gaps] == ["b: no /log?"]
 
 
 def test_a_leader_without_ranks_concludes_as_well() -> None:
@@ -192,7 +201,7 @@ def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents.ask("a")
     agents.run()
     assert not agents.told["a"], "it waits for the other agent"
-    agents.run(agents.agents["a"].wake_at)
+    agents.run(agents.inquiries["a"].wake_at)
     (conclusion,) = agents.told["a"]
     assert conclusion.answer.gaps[0].ranks == (2, 3)
 
@@ -203,7 +212,7 @@ def test_without_a_leader_a_question_is_given_up() -> None:
     agents.ask("b")
     agents.run(AT + 1)
     assert agents.unanswered == []
-    agents.run(agents.agents["b"].wake_at)
+    agents.run(agents.inquiries["b"].wake_at)
     assert agents.unanswered == ["b"]
     agents.run(AT + 100)
     assert agents.unanswered == ["b"]
@@ -211,8 +220,7 @@ def test_without_a_leader_a_question_is_given_up() -> None:
 
 def test_between_two_rounds_the_answer_says_so() -> None:
     agents = Agents("a", "b")
-    for agent in agents.agents.values():
-        agent.end()
+    agents.rounds.clear()
     agents.ask("b")
     agents.run()
     assert agents.told["b"][0].round == 0
@@ -225,9 +233,9 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     for examiner in agents.examiners.values():
         examiner.is_stuck = True
     agents.run()
-    for name, agent in agents.agents.items():
-        agent.end()
-        agents.examiners[name].is_stuck = False
+    agents.rounds.clear()
+    for examiner in agents.examiners.values():
+        examiner.is_stuck = False
     agents.begin("b", 2, [Target(rank=0, pid=1)])  # what it has seen is of round 1
     agents.run()
     assert agents.told["a"][0].round == 0
@@ -250,10 +258,10 @@ def test_evidence_of_an_earlier_look_is_not_taken() -> None:
     agents.examiners["b"].is_stuck = True
     agents.ask("a")
     agents.run()
-    late = Evidence(id="earlier", node="b", round=1, mesh=MESH, ranks=tuple(
-        RankEvidence(rank=rank, state="ended") for rank in (2, 3)
-    ))  # fmt: skip
-    agents.agents["a"].take_note("b", late, AT)
+    ranks = tuple(RankEvidence(rank=rank, state="ended") for rank in (2, 3))
+    answer = Raw(encode(Evidence(node="b", round=1, mesh=MESH, ranks=ranks)))
+    late = Reply(id="earlier", asker="a", member_id="b", answer=answer)
+    agents.inquiries["a"].take_note("b", encode_note(late), AT)
     agents.run()
     assert not agents.told["a"]
 
@@ -263,7 +271,7 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
     agents.examiners["b"].is_stuck = True
     agents.ask("b")
     agents.run()
-    agents.agents["b"].advance(AT + 100)
+    agents.advance("b", AT + 100)
     assert agents.unanswered == ["b"]
     agents.examiners["b"].is_stuck = False
     agents.run()
@@ -273,7 +281,7 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
 def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[3] = "ended"
-    agents.agents["b"].end_worker(1, 7)
+    agents.rounds["b"].exit_codes[3] = 7
     agents.ask("a")
     agents.run()
     assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
@@ -287,30 +295,16 @@ def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
 ) -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[2] = "ended"
-    agents.agents["b"].end_worker(0, exit_code)
+    agents.rounds["b"].exit_codes[2] = exit_code
     agents.ask("b") if purpose == "question" else agents.agents["b"].report_failure()
     agents.run()
     assert agents.told["b"][0].answer.culprits == culprits
 
 
-def test_workers_are_looked_at_once_they_run() -> None:
-    agents = Agents("a", "b")
-    agents.agents["b"].begin(2, MESH, [Target(rank=rank, pid=0) for rank in (2, 3)])
-    agents.agents["b"].add_worker(1, 4711)
-    agents.agents["b"].add_worker(9, 1)
-    agents.agents["b"].end_worker(9, 1)
-    agents.agents["b"].count_calls(AT)
-    assert [(one.rank, one.pid) for one in agents.examiners["b"].begun[0][1]] == [(3, 4711)]
-    agents.agents["b"].end()
-    agents.agents["b"].add_worker(0, 1)
-    agents.agents["b"].count_calls(AT)
-    assert len(agents.examiners["b"].begun) == 1
-
-
 def test_each_question_is_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
-        agents.ask("b")
+        agents.ask("a")
         agents.run()
     assert agents.conclusion_count == 3
 
@@ -383,7 +377,7 @@ def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
 def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
     agents = Agents("a", "b")
     agents.agents["a"].report_silence(AT, is_silent=True)
-    old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4)
+    old = NodeSilence(round=0, ranks=(2, 3), world_size=4)
     agents.agents["a"].take_note("b", old, AT)
     agents.run()
     assert not agents.told["a"]
@@ -407,6 +401,9 @@ def test_nothing_is_repeated_after_progress_or_in_another_round() -> None:
     assert agents.agents["a"].wake_at == float("inf")
     agents.agents["a"].report_silence(AT, is_silent=True)
     agents.begin("a", 2, [Target(rank=0, pid=1)])
+    agents.notes.clear()
+    agents.advance("a", AT + REPEAT_S)
+    assert agents.notes == []
     assert agents.agents["a"].wake_at == float("inf")
 
 
@@ -422,12 +419,12 @@ def test_a_silence_reaches_a_leader_that_came_later() -> None:
 
 def test_how_far_each_group_has_come_is_counted() -> None:
     agents = Agents("a", "b")
-    agents.agents["b"].count_calls(AT)
+    counted: list[dict[int, object]] = []
+    agents.agents["b"].count_calls(counted.append, AT)
     assert agents.examiners["b"].begun[0][2] == "recorder"
     agents.run()
-    assert agents.agents["b"].take_counters() == {}, "no recorder has answered"
-    assert agents.agents["b"].take_counters() is None
+    assert counted == [{}], "no recorder has answered"
     agents.examiners["b"].groups = ()
-    agents.agents["b"].count_calls(AT)
+    agents.agents["b"].count_calls(counted.append, AT)
     agents.run()
-    assert agents.agents["b"].take_counters() == {2: (), 3: ()}, "they have called nothing"
+    assert counted[1:] == [{2: (), 3: ()}], "they have called nothing"

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from launcher.agent.diagnosis.inquiries import ANSWER_MAX, Inquiries, encode_answer
-from launcher.agent.diagnosis.messages import Conclusion
-from launcher.diagnose.answer import make_answer
+from launcher.agent.inspection.messages import Diagnose
+from launcher.agent.inspection.survey import Survey
+from launcher.diagnose.answer import Conclusion, make_answer
 from launcher.diagnose.verdict import Diagnosis
 from launcher.observe.local_socket import Question
+from launcher.observe.node_report import EventPage, NodeRequest, ReadEvents, ReadState
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand
 
@@ -29,41 +32,56 @@ class FakeConnection:
 
 
 class Bench:
-    """Who asks about the workers waits in `asked`."""
+    """Who asks waits in `asked`. This node answers with an empty page of events, or fails with `error`."""
 
     def __init__(self) -> None:
-        self.asked: list[Callable[[Conclusion | None], object]] = []
+        self.asked: list[Survey] = []
         self.submitted: list[Any] = []
-        self.inspected: list[str] = []
         self.identity = {"run_id": "night", "node": "h1"}
-        self.inquiries = Inquiries(
-            select.poll(),
-            self,  # type: ignore[arg-type]
-            self.submitted.append,
-            lambda: self.identity,
-            lambda connection, question, now: self.inspected.append(question.kind),
-            None,
-        )
+        self.error: Exception | None = None
+        parts: Any = self
+        submit = self.submitted.append
+        self.inquiries = Inquiries(select.poll(), parts, parts, parts, parts, submit, lambda: self.identity, None)
 
-    def ask(self, take: Callable[[Conclusion | None], object], now: float) -> None:
-        self.asked.append(take)
+    def ask(self, survey: Survey) -> None:
+        self.asked.append(survey)
 
-    def put(self, kind: str) -> FakeConnection:
+    def make_answers(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def answer(self, request: NodeRequest) -> tuple[str, Callable[[], EventPage]]:
+        return "state", lambda: EventPage(lines=(), first=0, next_after=0)
+
+    def submit(self, kind: str, work: Callable[[], EventPage], take: Callable[[EventPage | None, str], object]) -> None:
+        take(work(), "")
+
+    def put(self, kind: str, **more: Any) -> FakeConnection:
         """A question, as if it had come to the socket."""
         connection: Any = FakeConnection()
-        self.inquiries.answer(connection, Question(kind=kind), 0.0)
+        self.inquiries.answer(connection, Question(kind=kind, **more), 0.0)
         return connection  # type: ignore[no-any-return]
+
+    def end(self, index: int = 0, **more: Any) -> None:
+        """End a survey with what has come."""
+        asked = self.asked[index]
+        for name, value in more.items():
+            setattr(asked, name, value)
+        for take in asked.takes:
+            take(asked)
 
 
 def conclude(**more: Any) -> Conclusion:
-    return Conclusion(id="", round=1, purpose="question", answer=ANSWER, **more)
+    return Conclusion(round=1, answer=ANSWER, **more)
 
 
 def test_each_question_gets_its_own_answer() -> None:
     bench = Bench()
     first, second = bench.put("why"), bench.put("why")
-    bench.asked[1](conclude(stacks="second"))
-    bench.asked[0](conclude(stacks="first"))
+    assert [one.request for one in bench.asked] == [Diagnose()] * 2
+    bench.end(1, answers={"m": conclude(stacks="second")})
+    bench.end(0, answers={"m": conclude(stacks="first")})
     texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
     assert texts == ["first", "second"]
 
@@ -71,16 +89,48 @@ def test_each_question_gets_its_own_answer() -> None:
 def test_a_question_without_an_answer_is_answered_with_that() -> None:
     bench = Bench()
     connection = bench.put("why")
-    bench.asked[0](None)
+    bench.end(members={"m": "h1"})
     assert connection.lines == [b"{}"]
 
 
 def test_other_questions_are_told_apart() -> None:
     bench = Bench()
     assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
-    assert bench.put("inspect").lines == []
-    assert bench.inspected == ["inspect"]
     assert bench.asked == []
+    assert bench.put("inspect").lines == []
+    assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
+    assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
+    assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
+
+
+def test_a_question_about_its_own_node_is_answered_there() -> None:
+    bench = Bench()
+    (line,) = bench.put("inspect_node", request=ReadEvents()).lines
+    assert msgspec.json.decode(line, type=EventPage).is_last
+    bench = Bench()
+    bench.error = ImportError("cannot import name 'NEW' from 'launcher'")
+    assert bench.put("inspect_node", request=ReadEvents()).lines == [
+        b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"
+    ]
+    assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        ({}, b'{"error":"no leader has answered: the nodes may be electing one, or this node may be cut off from it"}'),
+        ({"error": "unknown node h2; the nodes are h1"}, b'{"error":"unknown node h2; the nodes are h1"}'),
+        ({"members": {"m": "h2"}}, b'{"error":"h2 has not answered in time","is_silent":true}'),
+        ({"members": {"m": "h2"}, "answers": {"m": "its disk hangs"}}, b'{"error":"its disk hangs"}'),
+    ],
+    ids=["no leader", "refused", "silent", "cannot"],
+)
+def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line: bytes) -> None:
+    bench = Bench()
+    connection = bench.put("inspect_node", node="h2", request=ReadEvents())
+    bench.end(**ended)
+    assert connection.lines == [line]
 
 
 def test_a_run_whose_name_is_no_text_answers() -> None:
@@ -92,7 +142,7 @@ def test_a_run_whose_name_is_no_text_answers() -> None:
 def test_a_request_through_the_store_is_answered_there() -> None:
     bench = Bench()
     bench.inquiries.pass_on("token", 0.0)
-    bench.asked[0](conclude())
+    bench.end(answers={"m": conclude()})
     (event,) = bench.submitted
     assert isinstance(event, AnswerCommand)
     assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)

@@ -6,24 +6,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec import Raw
 
 from launcher.agent.inspection.log_pages import LogSource
-from launcher.agent.inspection.messages import Reply, encode_inspection
+from launcher.agent.inspection.messages import Reply, encode_note
 from launcher.agent.inspection.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.node_report import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
 from launcher.observe.run_events import FailureFound
+from rendezvous.codec import encode
 from rendezvous.member import notes
 from tests.support.run_reports import decode_event
 
 
 def is_sendable(page: LogPage | EventPage) -> bool:
-    is_log = isinstance(page, LogPage)
-    reply = Reply(
-        id="i" * 16, asker="a" * 40, member_id="m" * 40,
-        logs=page if is_log else None, events=None if is_log else page,  # type: ignore[arg-type]
-    )  # fmt: skip
-    return notes.fits(encode_inspection(reply))
+    answer = Raw(encode(page))
+    return notes.fits(encode_note(Reply(id="i" * 16, asker="a" * 40, member_id="m" * 40, answer=answer)))
 
 
 @pytest.mark.parametrize("unit", ["\0", '"', "\\", "\x1b[0m", "é", "😀", '{"a": "b"}\n', "x\n"])
@@ -73,7 +71,7 @@ def test_events_with_endless_texts_get_through_and_are_events(unit: str) -> None
 def test_events_are_read_in_the_loop_that_adds_to_them() -> None:
     buffer = EventBuffer()
     journal = SimpleNamespace(buffer=buffer)
-    answers = NodeAnswers(SimpleNamespace(open=lambda: journal), None, None, "", {})  # type: ignore[arg-type]
+    answers = NodeAnswers(lambda: journal, None, None, "", {})  # type: ignore[arg-type]
     failure = FailureFound(at=1.0, run_id="r", node="n0", rank=0, exit_code=1)
     buffer.take(failure)
     _, work = answers.answer(ReadEvents())

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import NoReturn
 from unittest.mock import Mock
 
 import pytest
 
 from launcher.agent.inspection import observer as observer_module
-from launcher.agent.inspection.inspection import Inspection
-from launcher.agent.inspection.messages import Inspect
 from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, START_PAUSE_S, History, Observer
 from launcher.model.concurrency import LateThread
 from launcher.model.errors import TemporaryError
-from launcher.observe.local_socket import Question, QuestionSource
-from launcher.observe.node_report import ReadState
+from launcher.observe.local_socket import QuestionSource
 from tests.support.threads import no_threads
 
 
@@ -80,22 +78,14 @@ class BrokenSink:
         raise RuntimeError("closed twice")
 
 
-class Client:
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-
-    def answer(self, text: bytes) -> None:
-        self.got.append(text)
-
-
-def refuse_import(*_: object) -> Inspection:
+def refuse_import(*_: object) -> NoReturn:
     raise ImportError("cannot import name 'NEW' from 'launcher'")
 
 
 def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(observer_module, "log", said.append)
-    journal, sinks, client = BrokenJournal(), [BrokenSink(), BrokenSink()], Client()
+    journal, sinks = BrokenJournal(), [BrokenSink(), BrokenSink()]
     history = History(lambda: journal, lambda: 5.0, is_wanted=True)  # type: ignore[arg-type, return-value]
     observer = Observer(history, {}, refuse_import, sinks)
     history.take("one")
@@ -103,12 +93,10 @@ def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.M
     observer.advance(5.0 + DELAY_S)
     history.take("three")
     history.add_hang("hang", (0,), "rank 0 hangs", ())
-    observer.take_note("m1", Inspect(id="1", node="", request=ReadState()))
-    observer.answer(client, Question(kind="inspect"), 7.0)
+    observer.attempt(observer.make_answers)
     observer.finish()
     assert journal.taken == ["one", "two", "three"]
     assert said == ["the view of this run is incomplete: OverflowError: year is out of range"]
-    assert client.got == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
     assert all(sink.is_closed for sink in sinks)
 
 
@@ -126,13 +114,13 @@ def test_a_journal_that_cannot_be_made_is_not_tried_without_end(monkeypatch: pyt
     assert len(said) == 1
 
 
-def test_a_note_that_fails_before_the_first_message_costs_no_journal(
+def test_a_question_that_fails_before_the_first_message_costs_no_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observer_module, "log", [].append)
     history, made = make_history(is_wanted=True)
     observer = Observer(history, {}, refuse_import)
-    observer.take_note("m1", Inspect(id="1", node="", request=ReadState()))
+    observer.attempt(observer.make_answers)
     history.take("one")
     observer.advance(5.0 + DELAY_S)
     assert [journal.taken for journal in made] == [["one"]]

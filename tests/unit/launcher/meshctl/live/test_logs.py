@@ -15,6 +15,7 @@ from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
+from launcher.observe.local_socket import SilentNodeError
 from launcher.observe.node_report import ReadLogs
 from tests.support.run_reports import REPORT, FakeSource, make_node
 
@@ -91,7 +92,7 @@ def test_many_pages_are_every_line_once(source: FakeSource, tmp_path: Path) -> N
 def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(member_id: str) -> None:
         if member_id == "m1":
-            raise TemporaryError("h1 has not answered in time")
+            raise SilentNodeError("run exp: h1 has not answered in time")
 
     source.before_answer = refuse
     source.report = replace(source.report, missing=("h7\x1b[2J",))
@@ -99,7 +100,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
     assert screen.lines == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
     assert screen.remarks == [
         "node 'h7\\x1b[2J' does not answer",
-        "node h1 does not answer: h1 has not answered in time",
+        "node h1 does not answer",
     ]
 
 
@@ -224,9 +225,30 @@ def test_earlier_rounds_are_not_taken_for_unseen_ones(source: FakeSource, log_di
     old = log_dir / "attempt_9" / "0" / "stdout.log"
     old.parent.mkdir(parents=True)
     old.write_text("of long ago\n")
-    (log_dir / "round_2.json").write_text('{"round": 2, "restart_count": 9, "workers": [{"rank": 0, "local_rank": 0}]}')
+    (log_dir / "round_1.json").write_text('{"round": 1, "restart_count": 9, "workers": [{"rank": 0, "local_rank": 0}]}')
     calls = iter(range(1000))
     assert "[0] of long ago" not in follow_until(source, lambda: next(calls) == 30).lines
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_a_file_that_was_empty_until_the_agents_ended_is_read_by_the_file_of_its_round(
+    source: FakeSource, log_dir: Path
+) -> None:
+    path = Path(source.files["m0"][0].path)
+    path.write_text("")
+    calls = iter(range(1000))
+
+    def end(member_id: str) -> None:
+        if next(calls) == 30:
+            path.write_text("first and last words\n")
+            workers = '[{"rank": 0, "local_rank": 0}, {"rank": 1, "local_rank": 1}]'
+            (log_dir / "round_2.json").write_text(f'{{"round": 2, "restart_count": 0, "workers": {workers}}}')
+            source.error = GONE
+            raise GONE
+
+    source.before_answer = end
+    screen = Screen().show(source, follow=True, node="h0")
+    assert screen.lines == ["[1] hello", "[1] I am 1", "[0] first and last words"]
 
 
 @pytest.mark.usefixtures("is_quick")
