@@ -26,9 +26,9 @@ def describe(reason: Reason, find: Find | None = None) -> str:
     return "; ".join((_describe(reason, find), *(describe(one, find) for one in reason.also)))
 
 
-def give_hint(reason: Reason) -> str:
-    """Return what the user can do; "" if nothing is known."""
-    return _fill(HINTS.get(reason.kind, ""), reason.values) or ""
+def give_hint(reason: Reason, find: Find | None = None) -> str:
+    """Return what the user can do; "" if nothing is known. `find`: as for `describe`."""
+    return _fill((find or HINTS.get)(reason.kind) or "", reason.values) or ""
 
 
 def _describe(reason: Reason, find: Find) -> str:

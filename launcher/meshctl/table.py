@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.console import escape
+from launcher.model.console import escape, format_local_time
 
 GAP = "  "
 
@@ -44,6 +44,17 @@ def pad(text: str, width: int, *, is_right: bool = False) -> str:
     """Return the text with as many blanks behind or before it as make it `width` columns wide; a wider one as it is."""
     blanks = " " * (width - measure_width(text))
     return blanks + text if is_right else text + blanks
+
+
+def format_clock(at: float, now: float) -> str:
+    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours.
+
+    A time may be foreign input: one that no calendar has is a question mark.
+    """
+    day, _, clock = format_local_time(at).partition("T")
+    if not clock:
+        return "?"
+    return f"{day} {clock}" if abs(now - at) > 12 * 3600 else clock
 
 
 def truncate(text: str, most: int) -> str:

@@ -116,6 +116,7 @@ def describe(reason: Reason | None) -> str:
 
 def give_hint(reason: Reason) -> str:
     """Return what the user can do about it; "" if nothing is known."""
+    from launcher.model.sentences import HINTS
     from rendezvous import sentences
 
-    return sentences.give_hint(reason)
+    return sentences.give_hint(reason, lambda kind: HINTS.get(kind) or sentences.HINTS.get(kind))

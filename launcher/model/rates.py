@@ -78,9 +78,8 @@ class TreeRates(Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...]
 
 
-def parse_rates(text: str) -> Rates:
-    """Parse "leaf=400Gbit,leaf:l3=100Gbit,nvl/host=200Gbit". Raises UsageError."""
-    what = f"rates {text!r}"
+def parse_rates(text: str, what: str = "--rates") -> Rates:
+    """Parse "leaf=400Gbit,leaf:l3=100Gbit,nvl/host=200Gbit". Raises UsageError, calling it `what`."""
     found: dict[LinkName, int] = {}
     for part in text.replace(",,", "\0").split(","):
         # The name of a domain may contain colons, slashes and equals signs.
@@ -205,4 +204,4 @@ def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None
         if link.level not in known:
             question = suggest(link.level, {name: name for name in known})
             hint = " ".join(filter(None, (question, f"use one of {', '.join(known)}")))
-            raise UsageError(f"{what}: unknown level {link.level!r}", hint)
+            raise UsageError(f"{what}: unknown level {link.level}", hint)

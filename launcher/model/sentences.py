@@ -1,16 +1,81 @@
 """The sentence of any reason: the agreement's kinds, and those of the launcher, whose names have a slash.
 
-A kind begins with the package that makes it. What the planner finds is a text so far, in a reason of the place where it
-is found.
+A kind begins with the package that makes it. The planner's are for users who do not know the planner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from launcher.model.text import format_amount, format_count, format_seconds
 
 if TYPE_CHECKING:
     from rendezvous.sentences import Sentence
+
+_ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
+
+
+def _count_levels(count: int, level: str) -> str:
+    return f"1 {level}" if count == 1 else f"{count:,} {_pluralize(level)}"
+
+
+def _pluralize(level: str) -> str:
+    return f"{level[:-1]}ves" if level.endswith("leaf") else f"{level}s"
+
+
+def _raise_nnodes(least: int) -> str:
+    return f"raise --nnodes to {least} or more, or ask for a smaller mesh"
+
+
+def _be(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _describe_world(ranks: int, nodes: int, present: int, why: str, is_most: bool) -> str:
+    most = f" on at most {format_count(nodes, 'node')}" if is_most else ""
+    return f"world of {format_count(ranks, 'rank')} on {nodes:,} of {format_count(present, 'node')}: {why}{most}"
+
+
+def _describe_incomplete_slice(
+    level: str, domain: str, present: int, hosts: int, missing: int, indices: str, names: Sequence[str]
+) -> str:
+    what = "worker" if level == "slice" else "host"  # a TPU host is identified by its worker id
+    more = f" and {missing - len(names)} more" if missing > len(names) else ""
+    named = f" ({', '.join(names)}{more})" if names else ""
+    lacks = f" and lacks {what}{'s' * (missing > 1)} {indices}{named}" if missing else ""
+    return f"{level} {domain} has {present} of {hosts} hosts{lacks}"
+
+
+def _describe_uneven(mesh: str, ranks: int, level: str, axis: str, low: int, high: int, larger: int) -> str:
+    what = f"whole {_pluralize(level)} of {ranks} ranks" if level else f"units of {ranks} ranks"
+    sizes = f"{low}" if low == high else f"{low} to {high}"
+    possible = f" for {axis} of {sizes}, which is what is possible" if axis else ""
+    return f"mesh {mesh} does not consist of {what}{possible}"
+
+
+def _hint_even_sizes(level: str, axis: str, larger: int, **_: object) -> str:
+    if larger:
+        return f"add nodes, up to {axis}={larger}; or choose other sizes of the mesh"
+    change = "--whole" if level else "--unit"
+    return f"no number of nodes helps: choose other sizes of the mesh, or another {change}"
+
+
+def _hint_larger_domain(axes: str, level: str, rules: Sequence[str], **_: object) -> str:
+    if level == "host":
+        return f"no number of such nodes helps: make {axes} smaller, or leave out --within {','.join(rules)}"
+    return f"add nodes to one {level}, make {axes} smaller, or change --within"
+
+
+def _hint_units(fitting: Sequence[str], **_: object) -> str:
+    few = [", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting
+    return f"use --unit {' or '.join(few)}"
+
+
+def _describe_unsplit(ranks: int, nodes: int, now_ranks: int, now_nodes: int, cost: float, now_cost: float) -> str:
+    costs = f", J {format_amount(cost)} instead of {format_amount(now_cost)}" if cost else ""
+    return f": {ranks:,} ranks on {format_count(nodes, 'node')} instead of {now_ranks:,} on {now_nodes:,}{costs}"
+
 
 SENTENCES: Mapping[str, Sentence] = {
     # --- why this node leaves ---
@@ -63,26 +128,167 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/exit-code": "exit code {exit_code}",
     # --- how a round ended ---
     "meshctl/error": "{error}",
-    # --- the size of the job, and its plan ---
-    "placement/size": "{text}",
-    "placement/no-size": "{text}",
-    "placement/all-slots": (lambda ranks: f"world of {ranks:,} rank{'s' * (ranks > 1)}: all slots of the only machine"),
-    "placement/not-joined": "this machine has not joined yet",
-    "placement/joined": lambda nodes, count: (
-        f"joined: {', '.join(nodes)}" + (f" and {count - len(nodes)} more" if count > len(nodes) else "")
+    # --- the size of the job ---
+    "placement/names": lambda names, count: (
+        ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
     ),
+    "placement/all-slots": lambda ranks: f"world of {format_count(ranks, 'rank')}: all slots of the only machine",
+    "placement/not-joined": "this machine has not joined yet",
+    "placement/world": _describe_world,
+    "placement/fixed-size": "mesh {mesh} has a fixed size",
+    "placement/most-allowed": "{size} is the most that is allowed",
+    "placement/largest": lambda size, rules: (
+        f"{size} is the largest whole number of replicas" + (f" with {' and '.join(rules)}" if rules else "")
+    ),
+    "placement/joined": "joined: {nodes}",
     "placement/none-joined": "no node has joined",
+    # --- why there is no valid size ---
+    "placement/no-node": "no node is present",
+    "placement/too-few-nodes": lambda least, present: (
+        f"at least {format_count(least, 'node')} must be active, {present} {_be(present)} usable"
+    ),
+    "placement/too-few-active": lambda mesh, ranks, nodes, least: (
+        f"mesh {mesh} makes a world of {ranks:,} ranks on {format_count(nodes, 'node')}, but at least {least} must be "
+        "active"
+    ),
+    "placement/one-node-too-small": lambda mesh, ranks, devices, nnodes: (
+        f"mesh {mesh} needs {ranks:,} devices, {devices:,} {_be(devices)} present on 1 node"
+    ),
+    "placement/nodes-missing": lambda mesh, nodes, devices, present, most: (
+        f"mesh {mesh} needs at least {format_count(nodes, 'node')} with {format_count(devices, 'device')}; "
+        + (f"at most {most} may be active" if most else f"{present} {_be(present)} present")
+    ),
+    "placement/odd-nodes": "others have another number of devices: {nodes}",
+    "placement/no-slice": lambda mesh, level, hosts: (
+        f"mesh {mesh} needs complete {_pluralize(level)} of {hosts} hosts; none is present"
+    ),
+    "placement/slices-missing": lambda mesh, slices, level, hosts, present, most: (
+        f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {hosts} hosts; "
+        + (f"at most {format_count(most, 'node')} may be active" if most else f"{present} {_be(present)} present")
+    ),
+    "placement/uneven": _describe_uneven,
+    "placement/no-fit": lambda mesh, nodes, has_rules: (
+        f"mesh {mesh} fits on no {nodes} of the nodes present" + (" with these rules" if has_rules else "")
+    ),
+    "placement/domain-too-small": lambda ranks, axes, level, mesh, room, rules: (
+        f"{ranks:,} ranks of {axes} must sit {'on' if level == 'host' else 'in'} one {level} for mesh {mesh}, the "
+        f"largest {level} has room for {room:,}"
+    ),
+    "placement/too-few-domains": (
+        "mesh {mesh} needs {times:,} times {ranks:,} ranks of {axes}, each in one {level}; there is room for {room:,}"
+    ),
+    "placement/unit-too-large": lambda unit, most, fitting: (
+        f"--unit {unit} fits on no node: the largest has {format_count(most, 'device')}"
+    ),
+    "placement/unit-uneven": lambda unit, mesh, fitting: (
+        f"--unit {unit}: {unit} consecutive ranks are no even part of mesh {mesh}, counted from its last axis"
+    ),
+    "placement/unit-leaves-idle": (
+        "--unit {unit} does not divide the {devices} devices of a host, and none may stay idle"
+    ),
+    "placement/unknown-level": lambda option, level, known: (
+        f"{option}: no node reports its {level}; the known levels are {', '.join(known) or 'none'}"
+    ),
+    "placement/inside-whole": (
+        "{option}: a {level} is inside a {whole}, which is used as a whole in the order of its hosts"
+    ),
+    "placement/missing-node-ranks": lambda ranks, count, nodes: (
+        f"node rank{'s' * (count > 1)} {ranks} of {nodes} {_be(count)} missing"
+    ),
+    "placement/worker-order": (
+        "{node} is worker {worker} of slice {slice} and is given --node-rank {rank}: the numbers of a slice's hosts "
+        "must follow their worker ids one by one"
+    ),
+    # --- nodes that have no ranks ---
+    "placement/unused": "not usable, as {why}: {nodes}",
+    "placement/more-unused": lambda nodes: f"not usable for similar reasons: {format_count(nodes, 'node')} more",
+    "placement/too-small": lambda ranks: f"{format_count(ranks, 'rank')} must sit on one node",
+    "placement/no-level": "node {node} has no known {level}",
+    "placement/slice-incomplete": _describe_incomplete_slice,
+    "placement/slice-oversized": "{level} {domain} has {present} hosts, {hosts} make a complete one",
+    "placement/slice-mixed": "{level} {domain} has hosts with {devices} devices",
+    "placement/slice-numbers": "{level} {domain} has hosts with the indices {indices}, not 0 to {last}",
+    "placement/slice-odd": "{level} {domain} has {devices} devices per host, others {usual}",
+    "placement/slice-size": "{node} reports {hosts} hosts for slice {slice}, other nodes report {usual}",
+    "placement/same-worker": "{node} and {other} are both worker {worker} of slice {slice}",
+    "placement/joined-twice": (
+        "{node} has joined twice, as worker {worker} of slice {slice}: the later waits as a spare until the other has "
+        "left"
+    ),
+    "placement/no-node-rank": "{node} has no node rank from 0 to {last}",
+    "placement/same-node-rank": "{node} and {other} are both given --node-rank {rank}",
+    "placement/waits": "{why}: {node} waits as a spare until {other} has left",
     "placement/unreadable-node": "{node} cannot take part: {error}",
     "placement/loopback-address": (
         "{node} publishes the address {address}, which is the loopback of every machine: give it --local-addr"
     ),
-    "placement/unusable-node": "{text}",
-    "placement/spare": "{text}",
+    "placement/spare": lambda ranks, sizes, nodes: (
+        f"the largest world is {', '.join((format_count(ranks, 'rank'), *sizes))} on {format_count(nodes, 'node')}"
+    ),
+    # --- the plan ---
+    "placement/summary": lambda nodes, present, ranks, sizes: (
+        f"{nodes} of {format_count(present, 'node')}, {', '.join((format_count(ranks, 'rank'), *sizes))}"
+    ),
+    "placement/spares": "spares: {nodes}",
+    "placement/idle-slots": lambda slots: (
+        f"{format_count(slots, 'slot')} of active nodes {'stays' if slots == 1 else 'stay'} idle"
+    ),
+    "placement/cost": lambda cost, is_least: (
+        f"the traffic's cost is {format_amount(cost)}" + (", and no layout of this world has less" if is_least else "")
+    ),
+    "placement/slowest-link": lambda axes, link, share: (
+        f"{axes} waits for {link}: {round(100 * share)} % of the time of a step's parts"
+    ),
+    "placement/step-time": lambda step_s, axes, link, part_s: (
+        f"a step's communication takes {format_seconds(step_s)}; {axes} waits for {link}: {format_seconds(part_s)} of "
+        "it"
+    ),
+    "placement/other-mesh": "the previous plan was for another mesh, so no rank can keep its place",
+    "placement/moved": "{moved:,} of {ranks:,} ranks change their node",
+    "placement/without": "without {nodes}",
+    "placement/with": "with {nodes}",
+    "placement/axes-together": lambda axes, level: (
+        f"{' and '.join(axes)} {'stays' if len(axes) == 1 else 'stay'} on one {level}"
+    ),
+    "placement/axis-spread": lambda axis, domains, level: f"{axis} goes over {_count_levels(domains, level)}",
+    "placement/leaves-domain": "{axis} leaves its {level}",
+    "placement/uses-part": "uses parts of a {level}",
+    "placement/uses-nodes": lambda nodes: f"uses {format_count(nodes, 'node')}",
+    # --- remarks ---
+    "placement/remark": "{text}",
     "placement/duplicate-name": "{count} nodes have the name {name}: give each its own --node-name",
     "placement/previous-unreadable": (
         "the assignments of the previous round cannot be read, so no rank keeps its place: {error}"
     ),
-    "placement/plan": "{text}",
-    "placement/remark": "{text}",
-    "placement/impossible": "{error}",
+    "placement/split-groups": lambda axes, devices, split, groups, ranks, then: (
+        f"{axes} does not divide the {devices} devices of a node, so {split:,} of {groups:,} groups of {ranks} ranks "
+        f"are split over nodes; --unit {ranks} keeps each on one{then}"
+    ),
+    "placement/unsplit": _describe_unsplit,
+    "placement/none-unsplit": ", but then there is no valid world size: {why}",
+    "placement/slices-differ": "slices of {others} hosts cannot be combined with those of {usual}",
+    "placement/level-costs-unused": "--level-costs: {levels} has no effect: no node reports such a level",
+    "placement/too-many-levels": "{most} levels are the most that are used; left out: {levels}",
+    "placement/level-around": ("{level} {domain} touches {outer} {domains}: a {level} is taken to be around a {outer}"),
+    "placement/level-strays": (
+        "all on {level} {domain} are taken to be in {outer} {usual}, though {nodes} reported another {outer}"
+    ),
+    "placement/level-unshared": "{levels} has no effect: only {nodes} reports it, and no two nodes have it in common",
+    "placement/level-unknown": "the {level} of {nodes} is not known: such a node counts as a {level} of its own",
+}
+
+HINTS: Mapping[str, Sentence] = {
+    "placement/no-node": _ADD_NODES,
+    "placement/too-few-nodes": "add nodes, or lower --nnodes",
+    "placement/too-few-active": "lower --nnodes, or ask for a larger mesh",
+    "placement/one-node-too-small": lambda nnodes, **_: _raise_nnodes(nnodes) if nnodes else _ADD_NODES,
+    "placement/nodes-missing": lambda nodes, most, **_: _raise_nnodes(nodes) if most else _ADD_NODES,
+    "placement/no-slice": "add nodes until a {level} is complete",
+    "placement/slices-missing": lambda slices, hosts, most, **_: _raise_nnodes(slices * hosts) if most else _ADD_NODES,
+    "placement/uneven": _hint_even_sizes,
+    "placement/no-fit": lambda has_rules, **_: "change --within, or add nodes" if has_rules else _ADD_NODES,
+    "placement/domain-too-small": _hint_larger_domain,
+    "placement/too-few-domains": _ADD_NODES,
+    "placement/unit-too-large": _hint_units,
+    "placement/unit-uneven": _hint_units,
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from launcher.model.console import format_local_time
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 WIDTH = 80
 """Of a terminal, in letters."""
@@ -31,6 +33,21 @@ def format_number(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0")
 
 
+def format_amount(value: Fraction | int | float) -> str:
+    """1,008; 2.5; 1,397,981.3: one decimal is enough where there are thousands."""
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{float(value):,.1f}" if value >= 100 else f"{float(value):.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if 0 < seconds * factor < 100:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+
+
 def format_count(count: int, noun: str) -> str:
     """1 node, 2 nodes, 16,384 nodes."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -53,17 +70,6 @@ def format_duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
-
-
-def format_clock(at: float, now: float) -> str:
-    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours.
-
-    A time may be foreign input: one that no calendar has is a question mark.
-    """
-    day, _, clock = format_local_time(at).partition("T")
-    if not clock:
-        return "?"
-    return f"{day} {clock}" if abs(now - at) > 12 * 3600 else clock
 
 
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:

@@ -83,14 +83,14 @@ def _find_default(axis: str) -> DefaultTraffic:
     return DEFAULTS.get(axis.lower(), _DP)
 
 
-def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
+def parse(text: str, mesh: Mesh, what: str = "--traffic") -> tuple[Communicator, ...]:
     """Read "tp=100,dp+cp=10:ring,pp=3"; axes that are not named in it keep what is usual for them.
 
     Without a kind, what is usual for the last of the axes. The answer is in the mesh's order whatever the order of
     the text. Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, an unknown
     kind, and bytes for some axes beside proportions for others: "tp=20GB,dp=1.2GB,pp=300MB" gives bytes for all.
+    `what` names the text in errors.
     """
-    what = f"traffic {text!r}"
     place = {axis.name: index for index, axis in enumerate(mesh.axes)}
     found: dict[tuple[tuple[int, ...], int], Communicator] = {}
     for part in text.split(","):

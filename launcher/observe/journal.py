@@ -170,7 +170,7 @@ class Journal:
                 restart_count=start.restart_count,
                 max_restarts=self.header.max_restarts,
                 waited_s=round(max(0.0, at - self._idle_since), 3),
-                summary=assignment.summary,
+                summary=describe(assignment.summary),
             )
         )
 

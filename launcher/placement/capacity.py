@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
-from launcher.placement import sentences
-from launcher.placement.limits import Feasibility, Limits
+from launcher.placement.limits import Feasibility, Limits, NoWorldError
 from launcher.placement.units import (
     CapacityLayer,
     Constraint,
@@ -32,17 +30,19 @@ from launcher.placement.units import (
     build_layers,
     compute_grid,
     fill,
+    format_mesh,
     list_elastic_sizes,
     list_too_small,
     make_supply,
 )
+from rendezvous.reasons import Reason
 
 
 class LargestWorld(Struct, frozen=True):
-    """The largest world that can be formed, and a layout that proves it."""
+    """The largest valid world, and a layout that proves it."""
 
     size: int
-    """Ranks, 0 if no world can be formed."""
+    """Ranks, 0 if there is no valid world size."""
     block_size: int
     """Ranks of a unit."""
     items: tuple[Item, ...]
@@ -51,14 +51,21 @@ class LargestWorld(Struct, frozen=True):
     """A valid layout: items and how many units each takes, class by class."""
     unused: tuple[UnusedNodes, ...]
     """Nodes that cannot hold any."""
-    reason: str
-    """A sentence for either outcome."""
-    hint: str | None = None
+    reason: Reason
+    """For either outcome."""
 
     @property
     def node_count(self) -> int:
         """Active nodes of the filling."""
         return sum(len(self.items[item].nodes) for item, _ in self.filling)
+
+    def explain(self, present: int, limits: Limits) -> Reason:
+        """Return the reason of the whole world. `present`: how many nodes there are."""
+        count = self.node_count
+        is_most = limits.nodes_max == count < present
+        return Reason.of(
+            "placement/world", ranks=self.size, nodes=count, present=present, why=self.reason, is_most=is_most
+        )
 
 
 def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility:
@@ -66,9 +73,12 @@ def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Fea
     world = find_largest_world(nodes, mesh, limits)
     if not world.size:
         return Feasibility(world_size=0, node_count=0, is_full=False, reason=world.reason)
-    reason = sentences.describe_world(world.size, world.node_count, len(nodes), world.reason, limits)
-    is_full = _is_full(world, mesh, limits)
-    return Feasibility(world_size=world.size, node_count=world.node_count, is_full=is_full, reason=reason)
+    return Feasibility(
+        world_size=world.size,
+        node_count=world.node_count,
+        is_full=_is_full(world, mesh, limits),
+        reason=world.explain(len(nodes), limits),
+    )
 
 
 def _is_full(world: LargestWorld, mesh: Mesh, limits: Limits) -> bool:
@@ -87,25 +97,24 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
     if len({node.id for node in nodes}) < len(nodes):
         raise ValueError("two nodes have the same id")
     if not nodes:
-        return LargestWorld(0, 1, (), (), (), "no node is present")
+        return LargestWorld(0, 1, (), (), (), Reason.of("placement/no-node"))
     if tree is None and (limits.all_or_nothing or limits.within or len({node.slot_count for node in nodes}) > 1):
         tree = build_tree(nodes, limits.levels)  # else the nodes are equal, and their order changes no number
     try:
         supply = make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
-    except UsageError as error:
-        return LargestWorld(0, 1, (), (), (), str(error), error.hint)
+    except NoWorldError as error:
+        return LargestWorld(0, 1, (), (), (), error.reason)
     return _find_world(supply)
 
 
 def _explain_shortage(supply: Supply, low: int = 1, high: int = 0) -> LargestWorld:
-    from launcher.placement.shortage import describe_shortage  # most jobs have a world
+    from launcher.placement.shortage import explain_shortage  # most jobs have a world
 
-    found = describe_shortage(supply, low, high)
-    return _refuse(supply, found.reason, found.hint)
+    return _refuse(supply, explain_shortage(supply, low, high))
 
 
-def _refuse(supply: Supply, reason: str, hint: str) -> LargestWorld:
-    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), reason, hint)
+def _refuse(supply: Supply, reason: Reason) -> LargestWorld:
+    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), reason)
 
 
 def _find_world(supply: Supply) -> LargestWorld:
@@ -138,15 +147,30 @@ def _find_world(supply: Supply) -> LargestWorld:
         tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
         tuple((number[item], count) for item, count in filling),
         (*supply.unused, *list_too_small(small, cut.block_size)),
-        sentences.explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
+        _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
     if world.node_count < limits.nodes_min:
-        reason = (
-            f"mesh {sentences.format_mesh(mesh, size)} makes a world of {world.size:,} ranks on "
-            f"{sentences.format_node_count(world.node_count)}, but at least {limits.nodes_min} must be active"
+        reason = Reason.of(
+            "placement/too-few-active",
+            mesh=format_mesh(mesh, size),
+            ranks=world.size,
+            nodes=world.node_count,
+            least=limits.nodes_min,
         )
-        return _refuse(supply, reason, "lower --nnodes, or ask for a larger mesh")
+        return _refuse(supply, reason)
     return world
+
+
+def _explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_back: bool, limits: Limits) -> Reason:
+    """Explain the size of the world. `is_held_back`: there are devices for more, but a rule forbids it."""
+    if mesh.elastic_axis is None:
+        return Reason.of("placement/fixed-size", mesh=str(mesh))
+    size = f"{mesh.elastic_axis.name}={elastic_size}"
+    if is_most_allowed:
+        return Reason.of("placement/most-allowed", size=size)
+    rules = [f"--within {axis}={level}" for axis, level in limits.within.items()] if is_held_back else []
+    rules += [f"--whole {limits.all_or_nothing.level}"] if is_held_back and limits.all_or_nothing else []
+    return Reason.of("placement/largest", size=size, rules=tuple(rules))
 
 
 _Filling = list[tuple[int, int]]

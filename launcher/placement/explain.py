@@ -27,8 +27,8 @@ from launcher.placement.limits import Costs, Limits, Plan, StepTime
 from launcher.placement.problem.hops import Labels, Traffic, sum_leaving_traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
 from launcher.placement.problem.step_time import StepTimer
-from launcher.placement.sentences import pluralize
 from launcher.placement.units import compute_grid
+from rendezvous.reasons import Reason
 
 Holders = NDArray[np.int32]
 """rank -> position in the tree's nodes of the one that holds it."""
@@ -54,8 +54,8 @@ class ComparedOrder(Struct, frozen=True, kw_only=True):
 
     name: str
     cost: Fraction
-    faults: tuple[str, ...]
-    """The rules that it breaks, in words."""
+    faults: tuple[Reason, ...]
+    """The rules that it breaks."""
     step_time: StepTime | None
     """None where no rates are known."""
 
@@ -90,30 +90,6 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
     )
 
 
-COST_PARTS_MAX = 2
-
-
-def describe_cost(explanation: Explanation) -> str:
-    """Describe what J is, and its largest parts; "" if it is 0.
-
-    "J is traffic times level costs: 60 % dp leaving a host; tp leaves no host"
-    """
-    total = explanation.cost
-    if not total:
-        return ""
-    parts = [
-        (level.level_cost * level.leaving[index], f"{communicator.name} leaving a {level.name}")
-        for level in reversed(explanation.levels)
-        for index, communicator in enumerate(explanation.communicators)
-    ]
-    parts.sort(key=lambda part: -part[0])
-    shares = [f"{round(100 * cost / total)} % {what}" for cost, what in parts[:COST_PARTS_MAX] if 100 * cost >= total]
-    named = zip(explanation.communicators, explanation.levels[-1].leaving, strict=True)
-    inside = [communicator.name for communicator, leaving in named if not leaving]
-    quiet = f"; {' and '.join(inside)} {'leave' if len(inside) > 1 else 'leaves'} no host" if inside else ""
-    return f"J is traffic times level costs: {', '.join(shares)}{quiet}"
-
-
 def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> StepTime | None:
     """Compute the time of a step's communication; None where no rates are known."""
     tree = build_tree(nodes, limits.levels)
@@ -121,8 +97,8 @@ def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
     return view.explain_time(*view.make_problem(_find_holders(plan, tree)))
 
 
-def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
-    """Describe which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
+def explain_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> list[Reason]:
+    """Explain which axes stay together where, and which are spread.
 
     Levels at which all the plan's nodes are together made no difference; if that is all of them, it is empty.
     """
@@ -134,9 +110,9 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
         if (labels != labels.flat[0]).any():
             rings.append((name, labels))
     if len(rings) == 1:
-        return ""
+        return []
     inside: dict[str, list[str]] = {}
-    across: list[str] = []
+    across: list[Reason] = []
     for index, axis in enumerate(mesh.axes):
         if plan.shape[index] == 1:
             continue
@@ -146,13 +122,10 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
             inside.setdefault(home, []).append(axis.name)
         else:
             name, spread = list(spreads.items())[-1]
-            across.append(f"{axis.name} goes over {spread} {pluralize(name)}")
-    names = [name for name, _ in rings if name in inside]
-    kept: list[str] = []
-    for name in names:
-        verb = "" if kept else " stays" if len(inside[name]) == 1 else " stay"
-        kept.append(f"{' and '.join(inside[name])}{verb} on one {name}")
-    return "; ".join(filter(None, (", ".join(kept), *across)))
+            across.append(Reason.of("placement/axis-spread", axis=axis.name, domains=spread, level=name))
+    homes = [name for name, _ in rings if name in inside]
+    kept = [Reason.of("placement/axes-together", axes=tuple(inside[name]), level=name) for name in homes]
+    return [*kept, *across]
 
 
 def _measure_spread(labels: NDArray[np.int32], along: Sequence[int]) -> int:
@@ -246,15 +219,15 @@ def _compare_orders(view: _ExplainContext, block_size: int, limits: Limits) -> I
         )
 
 
-def _find_faults(view: _ExplainContext, problem: Problem, layout: Layout, limits: Limits) -> Iterator[str]:
+def _find_faults(view: _ExplainContext, problem: Problem, layout: Layout, limits: Limits) -> Iterator[Reason]:
     """Yield the rules that an order breaks."""
     for axis, level in limits.within.items():
         if view.measure_spread([axis], problem.labels[view.levels.index(level)][layout], problem.traffic) > 1:
-            yield f"{axis} leaves its {level}"
+            yield Reason.of("placement/leaves-domain", axis=axis, level=level)
     used = np.unique(layout)
     if limits.all_or_nothing:
         parts = np.bincount(problem.labels[view.levels.index(limits.all_or_nothing.level)][used])
         if (parts[parts > 0] != limits.all_or_nothing.hosts).any():
-            yield f"uses parts of a {limits.all_or_nothing.level}"
+            yield Reason.of("placement/uses-part", level=limits.all_or_nothing.level)
     if limits.nodes_max is not None and len(used) > limits.nodes_max:
-        yield f"uses {len(used)} nodes"
+        yield Reason.of("placement/uses-nodes", nodes=len(used))

@@ -11,15 +11,33 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from launcher.model.traffic import Communicator
+from rendezvous.reasons import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.model.rates import Rates
+
+
+NAMES_MAX = 8
+"""Nodes that a reason names; with more, a line of a log would be too long."""
+
+
+class NoWorldError(Exception):
+    """There is no valid plan; why not is a value, so that the leader can pass it on."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def name_some(names: Sequence[str]) -> Reason:
+    """Return these names as a value of a reason: the first few, and how many there are."""
+    return Reason.of("placement/names", names=tuple(names[:NAMES_MAX]), count=len(names))
 
 
 class AllOrNothing(Struct, frozen=True, kw_only=True):
@@ -101,7 +119,7 @@ class Feasibility(Struct, frozen=True, kw_only=True):
     node_count: int
     is_full: bool
     """Further nodes could not enlarge it."""
-    reason: str
+    reason: Reason
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -114,12 +132,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Nodes left out, in the order of use."""
     moved: int
     """Ranks whose coordinates were on another node before."""
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     cost: int | float = 0
     """Level costs times traffic, called J."""
     lower_bound: int | float = 0
     """Of any plan of this world."""
-    unusable: Mapping[str, str] = field(default_factory=dict)
+    unusable: Mapping[str, Reason] = field(default_factory=dict)
     """The spares whose domain cannot be used as a whole, with the reason."""
     step_time: StepTime | None = None
     """None where no rates are known."""

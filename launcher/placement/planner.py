@@ -1,4 +1,4 @@
-"""The plan of a round: the largest valid world, the layout that costs least, and the reasons in words.
+"""The plan of a round: the largest valid world, the layout that costs least, and the reasons.
 
 Three steps. How large is the world (`capacity`)? Which node holds which ranks (`choice`)? And which nodes are spares,
 in which order of use? The second step needs no search if one node holds everything, or all nodes are equal and equally
@@ -13,26 +13,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
-from launcher.placement import sentences
 from launcher.placement.capacity import LargestWorld, find_largest_world
-from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits, Plan, StepTime
-from launcher.placement.units import compute_grid
+from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits, NoWorldError, Plan, name_some
+from launcher.placement.units import compute_grid, explain_unused
+from rendezvous.reasons import Reason
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
     """Assign the ranks; with `previous`, move as few coordinates to other nodes as the cost allows.
 
-    Raises UsageError, naming what is missing, when no valid world exists.
+    Raises NoWorldError, with what is missing, when no valid world exists.
     """
     tree = build_tree(nodes, limits.levels)
     world = find_largest_world(tree.nodes, mesh, limits, tree)
     if not world.size:
-        raise UsageError(world.reason, world.hint or sentences.ADD_NODES)
+        raise NoWorldError(world.reason)
     shape = mesh.resolve_shape(world.size)
     owners: list[str | None] | None = None
     if previous is not None:
@@ -53,7 +52,6 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     if owners is not None:
         moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
     spares = _list_spares(world, tree, costs, answer.runs)
-    spare = f"; {len(spares)} spare{'s' * (len(spares) > 1)}: {sentences.format_nodes(spares)}" if spares else ""
     unused = {node.id: each.reason for each in world.unused for node in each.nodes}
     found = Plan(
         shape=shape,
@@ -72,18 +70,21 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
 
         remarks = resolve_rates(costs.rates, tree).remarks
         found = replace(found, step_time=compute_step_time(found, tree.nodes, mesh, limits, costs))
+    reason = world.explain(len(tree.nodes), limits)
+    if spares:
+        reason = reason.add(Reason.of("placement/spares", nodes=name_some([node.id for node in spares])))
     reasons = [
-        sentences.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare,
-        *_describe_unused(world),
-        *_describe_idle_slots(world, ranks),
-        *_describe_cost(answer),
-        *_describe_time(found.step_time),
-        *remarks,
+        reason,
+        *explain_unused(world.unused),
+        *_explain_idle_slots(world, ranks),
+        *_explain_cost(answer, found.cost),
+        *_explain_time(found),
+        *(Reason.of("placement/remark", text=remark) for remark in remarks),
     ]
     if previous is not None and owners is None:
-        reasons.append("the previous plan was for another mesh, so no rank can keep its place")
+        reasons.append(Reason.of("placement/other-mesh"))
     if owners is not None:
-        reasons += _describe_moves(world, tree, ranks, owners, moved)
+        reasons += _explain_moves(world, tree, ranks, owners, moved)
     return replace(found, reasons=tuple(reasons))
 
 
@@ -225,54 +226,43 @@ def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> li
     return [items.get(block[0], NO_ITEM) if block.count(block[0]) == len(block) else NO_ITEM for block in blocks]
 
 
-# Sentences
+# Reasons
 
 
-def _describe_unused(world: LargestWorld) -> list[str]:
-    shown = world.unused[: sentences.NAMES_MAX]
-    told = [f"not usable, as {unused.reason}: {sentences.format_nodes(unused.nodes)}" for unused in shown]
-    more = sum(len(unused.nodes) for unused in world.unused[len(shown) :])
-    return [*told, f"not usable for similar reasons: {sentences.format_node_count(more)} more"] if more else told
-
-
-def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[str]:
+def _explain_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[Reason]:
     nodes = (node for item in world.items for node in item.nodes if node.id in ranks)
     idle = sum(node.slot_count - len(ranks[node.id]) for node in nodes)
-    if not idle:
-        return []
-    return [f"{idle:,} slots of active nodes stay idle" if idle > 1 else "1 slot of active nodes stays idle"]
+    return [Reason.of("placement/idle-slots", slots=idle)] if idle else []
 
 
-def _describe_cost(choice: LayoutChoice) -> list[str]:
-    """Describe the cost of the traffic. A bound that it does not meet says little of the plan, so it is left out."""
-    if not choice.cost:
-        return []
-    least = ", and no layout of this world has less" if choice.bound == choice.cost else ""
-    return [f"the traffic's cost is {sentences.format_amount(choice.cost, choice.scale)}{least}"]
+def _explain_cost(choice: LayoutChoice, cost: float) -> list[Reason]:
+    """Explain the cost of the traffic. A bound that it does not meet says little of the plan, so it is left out."""
+    is_least = choice.bound == choice.cost
+    return [Reason.of("placement/cost", cost=float(cost), is_least=is_least)] if choice.cost else []
 
 
-def _describe_time(time: StepTime | None) -> list[str]:
-    """Describe how long a step's communication takes, and for which link the longest part waits."""
+def _explain_time(plan: Plan) -> list[Reason]:
+    """Explain how long a step's communication takes, and for which link the longest part waits."""
+    time = plan.step_time
     if time is None or not time.seconds:
         return []
     most = max(time.parts, key=lambda part: part.seconds)
-    name, total = most.communicator.name, sentences.format_seconds(time.seconds)
+    name = most.communicator.name
     if not time.is_absolute:
-        share = f"{most.seconds / (time.seconds + time.overlap):.0%}".replace("%", " %")
-        return [f"{name} waits for {most.link}: {share} of the time of a step's parts"]
-    part = sentences.format_seconds(most.seconds)
-    return [f"a step's communication takes {total}; {name} waits for {most.link}: {part} of it"]
+        share = most.seconds / (time.seconds + time.overlap)
+        return [Reason.of("placement/slowest-link", axes=name, link=most.link, share=share)]
+    return [Reason.of("placement/step-time", step_s=time.seconds, axes=name, link=most.link, part_s=most.seconds)]
 
 
-def _describe_moves(
+def _explain_moves(
     world: LargestWorld, tree: Tree, ranks: dict[str, tuple[int, ...]], owners: Sequence[str | None], moved: int
-) -> list[str]:
+) -> list[Reason]:
     before = {owner for owner in owners if owner is not None}
     if not before:
         return []
-    gone = sorted(before - set(ranks), key=make_natural_key)
-    joined = [node for node in tree.nodes if node.id in ranks and node.id not in before]
-    words = [f"{moved:,} of {world.size:,} ranks change their node"]
-    words += [f"without {sentences.join_names(gone)}"] * bool(gone)
-    words += [f"with {sentences.format_nodes(joined)}"] * bool(joined)
-    return ["; ".join(words)]
+    reason = Reason.of("placement/moved", moved=moved, ranks=world.size)
+    if gone := sorted(before - set(ranks), key=make_natural_key):
+        reason = reason.add(Reason.of("placement/without", nodes=name_some(gone)))
+    if joined := [node.id for node in tree.nodes if node.id in ranks and node.id not in before]:
+        reason = reason.add(Reason.of("placement/with", nodes=name_some(joined)))
+    return [reason]

@@ -17,8 +17,8 @@ from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Node
 from launcher.placement.capacity import LargestWorld, find_largest_world
 from launcher.placement.limits import Limits, Plan
-from launcher.placement.sentences import format_node_count
 from launcher.placement.units import choose_block_size, find_usual_slot_count
+from rendezvous.reasons import Reason
 
 
 class SplitGroups(Struct, frozen=True, kw_only=True):
@@ -72,16 +72,23 @@ def find_unsplit_world(split: SplitGroups, nodes: Sequence[Node], mesh: Mesh, li
     return find_largest_world(nodes, mesh, replace(limits, block_size=split.group_size))
 
 
-def describe_split_groups(split: SplitGroups, plan: Plan, unsplit: LargestWorld, costs: str = "") -> str:
-    """Describe them, and what the other choice is. `costs`: of both, "J 3,920 instead of 9,328", if known."""
-    said = (
-        f"{split.axes} does not divide the {split.slot_count} devices of a node, so {split.split_count:,} of "
-        f"{split.group_count:,} groups of {split.group_size} ranks are split over nodes; "
-        f"--unit {split.group_size} keeps each on one"
+def explain_split_groups(split: SplitGroups, plan: Plan, unsplit: LargestWorld, cost: float = 0.0) -> Reason:
+    """Explain them, and what the other choice is. `cost`: J of that one, 0 if it is not known."""
+    other = Reason.of(
+        "placement/unsplit",
+        ranks=unsplit.size,
+        nodes=unsplit.node_count,
+        now_ranks=plan.world_size,
+        now_nodes=len(plan.ranks),
+        cost=float(cost),
+        now_cost=float(plan.cost),
     )
-    if not unsplit.size:
-        return f"{said}, but then no world is possible: {unsplit.reason}"
-    now = f"{plan.world_size:,} on {len(plan.ranks):,}"
-    return f"{said}: {unsplit.size:,} ranks on {format_node_count(unsplit.node_count)} instead of {now}" + (
-        f", {costs}" if costs else ""
+    return Reason.of(
+        "placement/split-groups",
+        axes=split.axes,
+        devices=split.slot_count,
+        split=split.split_count,
+        groups=split.group_count,
+        ranks=split.group_size,
+        then=other if unsplit.size else Reason.of("placement/none-unsplit", why=unsplit.reason),
     )

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.topology import HOST, Tree
-from launcher.placement.limits import AllOrNothing, Limits
+from launcher.placement.limits import NAMES_MAX, AllOrNothing, Limits, NoWorldError, name_some
+from rendezvous.reasons import Reason
 
-_NAMES_MAX = 4  # missing hosts that a sentence names
+_HOSTS_MAX = 4  # missing hosts that a reason names
 
 
 # docs/internals/decisions/0010-placement-units-as-mesh-boxes.md
@@ -90,6 +90,11 @@ def compute_elastic_part(mesh: Mesh, block_size: int) -> int | None:
     return left if left == 1 else None
 
 
+def format_mesh(mesh: Mesh, elastic_size: int) -> str:
+    """Format the mesh with the elastic axis' size in place of the star."""
+    return str(mesh).replace("*", str(elastic_size))
+
+
 def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, high: int) -> Sequence[int]:
     """Return the sizes of the elastic axis, rising, at which units are boxes and `multiple` ranks divide the world.
 
@@ -113,25 +118,18 @@ def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, hig
 
 
 def _require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
-    """Raise UsageError for a block size that fits no node or no world of this mesh, with those that would.
+    """Raise NoWorldError for a block size that fits no node or no world of this mesh, with those that would.
 
     `host_slots`: of the hosts that must be filled entirely, if any.
     """
     most = max(node.slot_count for node in nodes)
-    fault = ""
-    if block_size > most:
-        fault = f"unit {block_size} fits on no node: the largest has {most} devices"
-    elif block_size < 1 or compute_elastic_part(mesh, block_size) is None:
-        ranks = f"{block_size} consecutive ranks"
-        fault = f"unit {block_size}: {ranks} are no even part of mesh {mesh}, counted from its last axis"
-    if fault:
-        fitting = [str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit)]
-        few = [", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting
-        raise UsageError(fault, f"use {' or '.join(few)}")
+    if block_size > most or block_size < 1 or compute_elastic_part(mesh, block_size) is None:
+        fitting = tuple(str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit))
+        if block_size > most:
+            raise NoWorldError(Reason.of("placement/unit-too-large", unit=block_size, most=most, fitting=fitting))
+        raise NoWorldError(Reason.of("placement/unit-uneven", unit=block_size, mesh=str(mesh), fitting=fitting))
     if host_slots is not None and host_slots % block_size:
-        raise UsageError(
-            f"unit {block_size} does not divide the {host_slots} devices of a host, and none may stay idle"
-        )
+        raise NoWorldError(Reason.of("placement/unit-leaves-idle", unit=block_size, devices=host_slots))
 
 
 # Items: nodes, or slices of them
@@ -151,7 +149,7 @@ class UnusedNodes(Struct, frozen=True):
     """Nodes that can hold no units, and the reason."""
 
     nodes: tuple[Node, ...]
-    reason: str
+    reason: Reason
 
 
 class Supply(Struct, frozen=True):
@@ -180,7 +178,7 @@ class Supply(Struct, frozen=True):
 
 
 def make_supply(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None) -> Supply:
-    """Raises UsageError for a limit that is invalid for this mesh and these nodes."""
+    """Raises NoWorldError for a limit that is invalid for this mesh and these nodes."""
     constraints = make_constraints(mesh, limits, tree.levels) if tree else ()
     usual = find_usual_slot_count(nodes)
     unused: list[UnusedNodes] = []
@@ -202,7 +200,17 @@ def make_supply(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | 
 
 
 def list_too_small(nodes: tuple[Node, ...], block_size: int) -> list[UnusedNodes]:
-    return [UnusedNodes(nodes, f"{block_size} ranks must sit on one node")] if nodes else []
+    return [UnusedNodes(nodes, Reason.of("placement/too-small", ranks=block_size))] if nodes else []
+
+
+def explain_unused(unused: Sequence[UnusedNodes]) -> list[Reason]:
+    """Return why these nodes hold no units, the first few of many."""
+    told = [
+        Reason.of("placement/unused", why=each.reason, nodes=name_some([node.id for node in each.nodes]))
+        for each in unused[:NAMES_MAX]
+    ]
+    more = sum(len(each.nodes) for each in unused[NAMES_MAX:])
+    return [*told, Reason.of("placement/more-unused", nodes=more)] if more else told
 
 
 def _find_slices(
@@ -217,7 +225,7 @@ def _find_slices(
     unused: list[UnusedNodes] = []
     for domain, positions in members.items():
         nodes = tuple(tree.nodes[position] for position in positions)
-        name = f"{all_or_nothing.level} {tree.names[level][domain]}"
+        name = tree.names[level][domain]
         fault = _find_fault(nodes, level, all_or_nothing, name)
         if fault:
             unused.append(UnusedNodes(nodes, fault))
@@ -228,38 +236,41 @@ def _find_slices(
     usual = find_usual_slot_count(nodes[0] for _, _, nodes in complete) if complete else 0
     for name, _, nodes in complete:
         if nodes[0].slot_count != usual:
-            unused.append(UnusedNodes(nodes, f"{name} has {nodes[0].slot_count} devices per host, others {usual}"))
+            reason = Reason.of(
+                "placement/slice-odd", level=all_or_nothing.level, domain=name, devices=nodes[0].slot_count, usual=usual
+            )
+            unused.append(UnusedNodes(nodes, reason))
     return [(position, nodes) for _, position, nodes in complete if nodes[0].slot_count == usual], unused
 
 
-def _find_fault(nodes: Sequence[Node], level: int, all_or_nothing: AllOrNothing, name: str) -> str | None:
+def _find_fault(nodes: Sequence[Node], depth: int, all_or_nothing: AllOrNothing, domain: str) -> Reason | None:
     """Return why these nodes are no complete domain."""
-    count = len(nodes)
-    if count == 1 and all_or_nothing.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
-        return f"node {nodes[0].id} has no known {all_or_nothing.level}"
-    if count < all_or_nothing.hosts:
-        return f"{name} has {count} of {all_or_nothing.hosts} hosts{_describe_missing(nodes, all_or_nothing)}"
-    if count > all_or_nothing.hosts:
-        return f"{name} has {count} hosts, {all_or_nothing.hosts} make a complete one"
+    level, hosts, count = all_or_nothing.level, all_or_nothing.hosts, len(nodes)
+    if count == 1 and hosts > 1 and (len(nodes[0].path) <= depth or nodes[0].path[depth] is None):
+        return Reason.of("placement/no-level", node=nodes[0].id, level=level)
+    indices = sorted(node.index for node in nodes if node.index is not None)
+    if count < hosts:
+        absent = sorted({*range(hosts)}.difference(indices)) if len(indices) == count else []
+        named = [nodes[0].host_pattern.replace("{}", str(index), 1) for index in absent[:_HOSTS_MAX]]
+        return Reason.of(
+            "placement/slice-incomplete",
+            level=level,
+            domain=domain,
+            present=count,
+            hosts=hosts,
+            missing=len(absent),
+            indices=format_ranges(absent),
+            names=tuple(named) if nodes[0].host_pattern else (),
+        )
+    if count > hosts:
+        return Reason.of("placement/slice-oversized", level=level, domain=domain, present=count, hosts=hosts)
     if any(node.slot_count != nodes[0].slot_count for node in nodes):
-        return f"{name} has hosts with {', '.join(str(node.slot_count) for node in nodes)} devices"
-    indices = [node.index for node in nodes if node.index is not None]
-    if indices and sorted(indices) != list(range(count)):
-        return f"{name} has hosts with the indices {', '.join(map(str, sorted(indices)))}, not 0 to {count - 1}"
+        counts = tuple(str(node.slot_count) for node in nodes)
+        return Reason.of("placement/slice-mixed", level=level, domain=domain, devices=counts)
+    if indices and indices != list(range(count)):
+        texts = tuple(map(str, indices))
+        return Reason.of("placement/slice-numbers", level=level, domain=domain, indices=texts, last=count - 1)
     return None
-
-
-def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> str:
-    """Return " and lacks worker 2 (train-0-2)", if the present hosts show which ones are missing."""
-    absent = sorted(set(range(all_or_nothing.hosts)) - {node.index for node in nodes if node.index is not None})
-    if any(node.index is None for node in nodes) or not absent:
-        return ""
-    names = ""
-    if pattern := nodes[0].host_pattern:
-        named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]]
-        names = f" ({', '.join(named)}{f' and {len(absent) - _NAMES_MAX} more' if len(absent) > _NAMES_MAX else ''})"
-    what = "worker" if all_or_nothing.level == "slice" else "host"  # a TPU host is identified by its worker id
-    return f" and lacks {what}{'s' * (len(absent) > 1)} {format_ranges(absent)}{names}"
 
 
 # Constraints: groups inside one domain of a level
@@ -287,7 +298,7 @@ def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple
 
     Units inside one leaf are inside one pod as well; and units that share a domain with the same unit share it with
     each other. So a class is the box over all axes that are bound to its level or to a deeper one.
-    Raises UsageError for an unknown axis or level, in `limits.within` or in `limits.all_or_nothing`.
+    Raises NoWorldError for a level that no node has, in `limits.within` or in `limits.all_or_nothing`.
     """
     depths = {level: index for index, level in enumerate((*levels, HOST))}
     axes = {axis.name: index for index, axis in enumerate(mesh.axes)}
@@ -295,25 +306,25 @@ def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple
     if limits.all_or_nothing:
         floor = depths.get(limits.all_or_nothing.level, floor)
         if floor == len(levels):
-            known = f"the levels are {', '.join(levels)}" if levels else "no node has a locality path"
-            raise UsageError(f"whole {limits.all_or_nothing.level}: unknown level; {known}")
+            raise _make_level_error(f"--whole {limits.all_or_nothing.level}", limits.all_or_nothing.level, levels)
     bound: dict[int, list[int]] = {}
     for axis, level in limits.within.items():
-        if axis not in axes:
-            raise UsageError(f"within {axis}={level}: mesh {mesh} has no such axis; its axes are {', '.join(axes)}")
+        option = f"--within {axis}={level}"
         if level not in depths:
-            raise UsageError(f"within {axis}={level}: unknown level; the levels are {', '.join(depths)}")
+            raise _make_level_error(option, level, (*levels, HOST))
         if floor < depths[level] < len(levels):
-            raise UsageError(
-                f"within {axis}={level}: a {level} is inside a {levels[floor]}, which is used as a whole "
-                "in the order of its hosts"
-            )
+            reason = Reason.of("placement/inside-whole", option=option, level=level, whole=levels[floor])
+            raise NoWorldError(reason)
         bound.setdefault(depths[level], []).append(axes[axis])
     found: list[Constraint] = []
     for depth in sorted(bound, reverse=True):
         inner = found[-1].axes if found else ()
         found.append(Constraint(depth, tuple(sorted({*inner, *bound[depth]}))))
     return tuple(found)
+
+
+def _make_level_error(option: str, level: str, known: Sequence[str]) -> NoWorldError:
+    return NoWorldError(Reason.of("placement/unknown-level", option=option, level=level, known=tuple(known)))
 
 
 class CapacityLayer(Struct, frozen=True):

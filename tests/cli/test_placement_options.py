@@ -53,14 +53,14 @@ def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) ->
 @pytest.mark.parametrize(
     ("word", "variable", "error"),
     [
-        ("--traffic=pp=3", "", "traffic 'pp=3': mesh dp=*,tp=2 has no axis 'pp'\nhint: use its axes: dp, tp"),
-        ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: traffic 'tp=1:star': 'star' is not a kind of traffic\n"
+        ("--traffic=pp=3", "", "--traffic pp=3: mesh dp=*,tp=2 has no axis 'pp'\nhint: use its axes: dp, tp"),
+        ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: --traffic tp=1:star: 'star' is not a kind of traffic\n"
          "hint: use ring, line, all"),
-        ("--unit=0", "", "unit '0' is not a whole number from 1 to 999999999"),
-        ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: use one of host"),
-        ("--whole=slice:4", "", "whole 'slice:4': no level 'slice' is known\n"
-         "hint: leave it out: levels come with the nodes"),
-        ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: move-cost is '-1', not a number from 0 to 1e9"),
+        ("--unit=0", "", "--unit 0 is not a whole number from 1 to 999999999"),
+        ("--within=tp=nvl", "", "--within tp=nvl: unknown level nvl; on one machine only host exists\nhint: use host"),
+        ("--whole=slice:4", "", "--whole slice:4: unknown level slice; on one machine only host exists\n"
+         "hint: leave it out"),
+        ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: --move-cost is '-1', not a number from 0 to 1e9"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said_with_its_origin(place: Path, word: str, variable: str, error: str) -> None:

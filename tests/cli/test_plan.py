@@ -28,7 +28,7 @@ lost     h17
 
 world    pp=4, dp=7, tp=8: 224 ranks on 28 nodes
 why      world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number
-           of replicas; 3 spares: h...
+           of replicas; spares: h...
 ...
 spares   h..., h..., h...; every leaf keeps 7 active
 moved    8 of 224 ranks: 8 from h17 to h...
@@ -247,7 +247,7 @@ FILES = {
         ([""], "the name of a file is empty", "check that a shell variable is set"),
         (["nowhere.json"], "file nowhere.json does not exist", "use meshctl plan -h to list what"),
         (["."], "file '.' cannot be read: Is a directory", None),
-        (["within.json"], "within.json: within 'dp=rack': no level 'rack' is known", None),
+        (["within.json"], "within.json: --within dp=rack: unknown level rack", None),
         (["other.json"], "other.json: the previous plan is of a mesh of 1 x 4, not of dp=*,tp=2", "omit it"),
         (["control.json"], "control.json is not valid JSON: line 1, column 12: invalid control character", None),
         (["merge.yaml"], "merge.yaml is not valid YAML: a key must be text, and <<", None),
@@ -260,9 +260,9 @@ FILES = {
             "separate numbers",
         ),
         (["dgx:4x8", "--lose", "h9"], "--lose: dgx:4x8 has no node 'h9'", "use one of h"),
-        (["dgx:4x8", "--whole", "slice:4"], "whole 'slice:4': no level 'slice' is known", None),
-        (["dgx:4x8", "--traffic", "dp=nan"], "traffic 'dp=nan': the weight of dp is 'nan', not a number", None),
-        (["dgx:4x8", "--unit", "0"], "unit '0' is not a whole number from 1", None),
+        (["dgx:4x8", "--whole", "slice:4"], "--whole slice:4: unknown level slice", None),
+        (["dgx:4x8", "--traffic", "dp=nan"], "--traffic dp=nan: the weight of dp is 'nan', not a number", None),
+        (["dgx:4x8", "--unit", "0"], "--unit 0 is not a whole number from 1", None),
         (["dgx:4x8", "--nnodes", "4:2"], "--nnodes 4:2: the minimum, 4, is more than the maximum, 2", None),
         (["dgx:4x8", "--nnodes", "x"], "--nnodes x is neither a number of nodes nor MIN:MAX", "set --nnodes"),
         (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b has 2 levels, dgx:4x8x8 has 1: leaf", None),

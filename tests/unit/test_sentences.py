@@ -13,6 +13,7 @@ import pytest
 
 from launcher.model import sentences as launcher_sentences
 from launcher.model.errors import describe as describe_any
+from launcher.model.errors import give_hint as give_any_hint
 from rendezvous import sentences
 from rendezvous.reasons import Reason
 from rendezvous.sentences import HINTS, SENTENCES, describe, give_hint
@@ -26,6 +27,15 @@ USED = Reason.of("restarts-used", used=3, allowed=3)
 
 def because(kind: str, /, **values: Any) -> Reason:
     return Reason.of(kind, **values)
+
+
+ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
+RAISE_NNODES = "raise --nnodes to 2 or more, or ask for a smaller mesh"
+NAMES = because("placement/names", names=("a", "b"), count=5)
+FIXED, SMALL = because("placement/fixed-size", mesh="dp=2,tp=8"), because("placement/too-small", ranks=8)
+SHORT = because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=1, most=0)
+SAME_RANK = because("placement/same-node-rank", node="a", other="b", rank=1)
+UNSPLIT = because("placement/unsplit", ranks=210, nodes=30, now_ranks=252, now_nodes=32, cost=3920.0, now_cost=9328.0)
 
 
 EXAMPLES = [
@@ -351,28 +361,260 @@ EXAMPLES = [
     (because("torchrun/workers-finished"), "the workers of torchrun have finished"),
     (because("torchrun/told-to-end"), "torchrun was told to end"),
     (because("torchrun/no-port", error="no port is free"), "no port is free"),
-    (because("placement/size", text="dp=2"), "dp=2"),
-    (because("placement/no-size", text="2 nodes are missing"), "2 nodes are missing"),
     (because("placement/all-slots", ranks=1), "world of 1 rank: all slots of the only machine"),
     (because("placement/all-slots", ranks=1024), "world of 1,024 ranks: all slots of the only machine"),
     (because("placement/not-joined"), "this machine has not joined yet"),
-    (because("placement/joined", nodes=("a", "b"), count=5), "joined: a, b and 3 more"),
+    (NAMES, "a, b and 3 more"),
+    (
+        because("placement/world", ranks=1, nodes=1, present=1, why=FIXED, is_most=False),
+        "world of 1 rank on 1 of 1 node: mesh dp=2,tp=8 has a fixed size",
+    ),
+    (
+        because("placement/world", ranks=1024, nodes=2, present=3, why=FIXED, is_most=True),
+        "world of 1,024 ranks on 2 of 3 nodes: mesh dp=2,tp=8 has a fixed size on at most 2 nodes",
+    ),
+    (FIXED, "mesh dp=2,tp=8 has a fixed size"),
+    (because("placement/most-allowed", size="dp=4"), "dp=4 is the most that is allowed"),
+    (
+        because("placement/largest", size="dp=4", rules=()),
+        "dp=4 is the largest whole number of replicas",
+    ),
+    (
+        because("placement/largest", size="dp=4", rules=("--within pp=leaf", "--whole leaf")),
+        "dp=4 is the largest whole number of replicas with --within pp=leaf and --whole leaf",
+    ),
+    (because("placement/joined", nodes=NAMES), "joined: a, b and 3 more"),
     (because("placement/none-joined"), "no node has joined"),
+    (because("placement/no-node"), "no node is present"),
+    (because("placement/too-few-nodes", least=3, present=1), "at least 3 nodes must be active, 1 is usable"),
+    (
+        because("placement/too-few-active", mesh="dp=2,tp=8", ranks=16, nodes=2, least=3),
+        "mesh dp=2,tp=8 makes a world of 16 ranks on 2 nodes, but at least 3 must be active",
+    ),
+    (
+        because("placement/one-node-too-small", mesh="tp=4", ranks=4, devices=1, nnodes=0),
+        "mesh tp=4 needs 4 devices, 1 is present on 1 node",
+    ),
+    (SHORT, "mesh dp=2,tp=8 needs at least 2 nodes with 8 devices; 1 is present"),
+    (
+        because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=2, most=1),
+        "mesh dp=2,tp=8 needs at least 2 nodes with 8 devices; at most 1 may be active",
+    ),
+    (because("placement/odd-nodes", nodes=NAMES), "others have another number of devices: a, b and 3 more"),
+    (
+        because("placement/no-slice", mesh="dp=*", level="leaf", hosts=4),
+        "mesh dp=* needs complete leaves of 4 hosts; none is present",
+    ),
+    (
+        because("placement/slices-missing", mesh="dp=*", slices=1, level="leaf", hosts=4, present=0, most=0),
+        "mesh dp=* needs at least 1 complete leaf of 4 hosts; 0 are present",
+    ),
+    (
+        because("placement/slices-missing", mesh="dp=*", slices=2, level="leaf", hosts=4, present=2, most=3),
+        "mesh dp=* needs at least 2 complete leaves of 4 hosts; at most 3 nodes may be active",
+    ),
+    (
+        because("placement/uneven", mesh="dp=3", ranks=2, level="", axis="", low=1, high=1, larger=0),
+        "mesh dp=3 does not consist of units of 2 ranks",
+    ),
+    (
+        because("placement/uneven", mesh="dp=*", ranks=16, level="leaf", axis="dp", low=1, high=9, larger=0),
+        "mesh dp=* does not consist of whole leaves of 16 ranks for dp of 1 to 9, which is what is possible",
+    ),
+    (because("placement/no-fit", mesh="tp=8", nodes=2, has_rules=False), "mesh tp=8 fits on no 2 of the nodes present"),
+    (
+        because("placement/no-fit", mesh="tp=8", nodes=2, has_rules=True),
+        "mesh tp=8 fits on no 2 of the nodes present with these rules",
+    ),
+    (
+        because("placement/domain-too-small", ranks=16, axes="tp", level="host", mesh="tp=16", room=8, rules=()),
+        "16 ranks of tp must sit on one host for mesh tp=16, the largest host has room for 8",
+    ),
+    (
+        because("placement/too-few-domains", mesh="dp=2,tp=8", times=2, ranks=8, axes="tp", level="leaf", room=1),
+        "mesh dp=2,tp=8 needs 2 times 8 ranks of tp, each in one leaf; there is room for 1",
+    ),
+    (
+        because("placement/unit-too-large", unit=16, most=8, fitting=("1", "8")),
+        "--unit 16 fits on no node: the largest has 8 devices",
+    ),
+    (
+        because("placement/unit-uneven", unit=6, mesh="tp=8", fitting=("1", "8")),
+        "--unit 6: 6 consecutive ranks are no even part of mesh tp=8, counted from its last axis",
+    ),
+    (
+        because("placement/unit-leaves-idle", unit=3, devices=4),
+        "--unit 3 does not divide the 4 devices of a host, and none may stay idle",
+    ),
+    (
+        because("placement/unknown-level", option="--within tp=leaf", level="leaf", known=("zone", "host")),
+        "--within tp=leaf: no node reports its leaf; the known levels are zone, host",
+    ),
+    (
+        because("placement/inside-whole", option="--within tp=leaf", level="leaf", whole="pod"),
+        "--within tp=leaf: a leaf is inside a pod, which is used as a whole in the order of its hosts",
+    ),
+    (because("placement/missing-node-ranks", ranks="1", count=1, nodes=8), "node rank 1 of 8 is missing"),
+    (because("placement/missing-node-ranks", ranks="1, 5-7", count=4, nodes=8), "node ranks 1, 5-7 of 8 are missing"),
+    (
+        because("placement/worker-order", node="a", worker=2, slice="s", rank=1),
+        "a is worker 2 of slice s and is given --node-rank 1: the numbers of a slice's hosts must follow their worker "
+        "ids one by one",
+    ),
+    (
+        because("placement/unused", why=SMALL, nodes=NAMES),
+        "not usable, as 8 ranks must sit on one node: a, b and 3 more",
+    ),
+    (because("placement/more-unused", nodes=1), "not usable for similar reasons: 1 node more"),
+    (SMALL, "8 ranks must sit on one node"),
+    (because("placement/no-level", node="a", level="leaf"), "node a has no known leaf"),
+    (
+        because(
+            "placement/slice-incomplete", level="leaf", domain="l", present=2, hosts=4, missing=0, indices="", names=()
+        ),
+        "leaf l has 2 of 4 hosts",
+    ),
+    (
+        because(
+            "placement/slice-incomplete",
+            level="slice",
+            domain="s",
+            present=2,
+            hosts=4,
+            missing=2,
+            indices="0, 2",
+            names=("s-0",),
+        ),
+        "slice s has 2 of 4 hosts and lacks workers 0, 2 (s-0 and 1 more)",
+    ),
+    (
+        because("placement/slice-oversized", level="leaf", domain="l", present=5, hosts=4),
+        "leaf l has 5 hosts, 4 make a complete one",
+    ),
+    (
+        because("placement/slice-mixed", level="leaf", domain="l", devices=("8", "4")),
+        "leaf l has hosts with 8, 4 devices",
+    ),
+    (
+        because("placement/slice-numbers", level="leaf", domain="l", indices=("0", "0"), last=1),
+        "leaf l has hosts with the indices 0, 0, not 0 to 1",
+    ),
+    (
+        because("placement/slice-odd", level="leaf", domain="l", devices=8, usual=4),
+        "leaf l has 8 devices per host, others 4",
+    ),
+    (
+        because("placement/slice-size", node="a", hosts=8, slice="s", usual=4),
+        "a reports 8 hosts for slice s, other nodes report 4",
+    ),
+    (
+        because("placement/same-worker", node="a", other="b", worker=2, slice="s"),
+        "a and b are both worker 2 of slice s",
+    ),
+    (
+        because("placement/joined-twice", node="a", worker=2, slice="s"),
+        "a has joined twice, as worker 2 of slice s: the later waits as a spare until the other has left",
+    ),
+    (because("placement/no-node-rank", node="a", last=7), "a has no node rank from 0 to 7"),
+    (SAME_RANK, "a and b are both given --node-rank 1"),
+    (
+        because("placement/waits", why=SAME_RANK, node="a", other="b"),
+        "a and b are both given --node-rank 1: a waits as a spare until b has left",
+    ),
     (because("placement/unreadable-node", node="a", error="no JSON"), "a cannot take part: no JSON"),
     (
         because("placement/loopback-address", node="a", address="127.0.0.1"),
         "a publishes the address 127.0.0.1, which is the loopback of every machine: give it --local-addr",
     ),
-    (because("placement/unusable-node", text="a has no rank"), "a has no rank"),
-    (because("placement/spare", text="2 are enough"), "2 are enough"),
+    (
+        because("placement/spare", ranks=16, sizes=("dp=2",), nodes=1),
+        "the largest world is 16 ranks, dp=2 on 1 node",
+    ),
+    (
+        because("placement/summary", nodes=28, present=31, ranks=224, sizes=("dp=7",)).add(
+            because("placement/spares", nodes=NAMES)
+        ),
+        "28 of 31 nodes, 224 ranks, dp=7; spares: a, b and 3 more",
+    ),
+    (because("placement/spares", nodes=NAMES), "spares: a, b and 3 more"),
+    (because("placement/idle-slots", slots=1), "1 slot of active nodes stays idle"),
+    (because("placement/idle-slots", slots=2), "2 slots of active nodes stay idle"),
+    (because("placement/cost", cost=3752.0, is_least=False), "the traffic's cost is 3,752"),
+    (
+        because("placement/cost", cost=2.5, is_least=True),
+        "the traffic's cost is 2.5, and no layout of this world has less",
+    ),
+    (
+        because("placement/slowest-link", axes="dp", link="leaf l0's uplink", share=0.714),
+        "dp waits for leaf l0's uplink: 71 % of the time of a step's parts",
+    ),
+    (
+        because("placement/step-time", step_s=0.534, axes="dp", link="leaf l0's uplink", part_s=0.0123),
+        "a step's communication takes 0.534 s; dp waits for leaf l0's uplink: 12.3 ms of it",
+    ),
+    (because("placement/other-mesh"), "the previous plan was for another mesh, so no rank can keep its place"),
+    (
+        because("placement/moved", moved=8, ranks=1024).add(
+            because("placement/without", nodes=NAMES), because("placement/with", nodes=NAMES)
+        ),
+        "8 of 1,024 ranks change their node; without a, b and 3 more; with a, b and 3 more",
+    ),
+    (because("placement/without", nodes=NAMES), "without a, b and 3 more"),
+    (because("placement/with", nodes=NAMES), "with a, b and 3 more"),
+    (because("placement/axes-together", axes=("tp",), level="host"), "tp stays on one host"),
+    (because("placement/axes-together", axes=("pp", "cp"), level="leaf"), "pp and cp stay on one leaf"),
+    (because("placement/axis-spread", axis="dp", domains=2, level="leaf"), "dp goes over 2 leaves"),
+    (because("placement/leaves-domain", axis="tp", level="slice"), "tp leaves its slice"),
+    (because("placement/uses-part", level="slice"), "uses parts of a slice"),
+    (because("placement/uses-nodes", nodes=3), "uses 3 nodes"),
+    (because("placement/remark", text="rates of rack are not used"), "rates of rack are not used"),
     (because("placement/duplicate-name", name="a", count=2), "2 nodes have the name a: give each its own --node-name"),
     (
         because("placement/previous-unreadable", error="no JSON"),
         "the assignments of the previous round cannot be read, so no rank keeps its place: no JSON",
     ),
-    (because("placement/plan", text="as before"), "as before"),
-    (because("placement/remark", text="leaf l1 is torn"), "leaf l1 is torn"),
-    (because("placement/impossible", error="no such level"), "no such level"),
+    (
+        because("placement/split-groups", axes="tp=7", devices=8, split=26, groups=36, ranks=7, then=UNSPLIT),
+        "tp=7 does not divide the 8 devices of a node, so 26 of 36 groups of 7 ranks are split over nodes; --unit 7 "
+        "keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 3,920 instead of 9,328",
+    ),
+    (UNSPLIT, ": 210 ranks on 30 nodes instead of 252 on 32, J 3,920 instead of 9,328"),
+    (
+        because("placement/unsplit", ranks=7, nodes=1, now_ranks=14, now_nodes=2, cost=0.0, now_cost=9.0),
+        ": 7 ranks on 1 node instead of 14 on 2",
+    ),
+    (
+        because("placement/none-unsplit", why=SHORT),
+        ", but then there is no valid world size: mesh dp=2,tp=8 needs at least 2 nodes with 8 devices; 1 is present",
+    ),
+    (
+        because("placement/slices-differ", others=("2", "8"), usual=4),
+        "slices of 2, 8 hosts cannot be combined with those of 4",
+    ),
+    (
+        because("placement/level-costs-unused", levels=NAMES),
+        "--level-costs: a, b and 3 more has no effect: no node reports such a level",
+    ),
+    (
+        because("placement/too-many-levels", most=24, levels=NAMES),
+        "24 levels are the most that are used; left out: a, b and 3 more",
+    ),
+    (
+        because("placement/level-around", level="slice", domain="s", outer="leaf", domains=NAMES),
+        "slice s touches leaf a, b and 3 more: a slice is taken to be around a leaf",
+    ),
+    (
+        because("placement/level-strays", level="slice", domain="s", outer="zone", usual="z", nodes=NAMES),
+        "all on slice s are taken to be in zone z, though a, b and 3 more reported another zone",
+    ),
+    (
+        because("placement/level-unshared", nodes=NAMES, levels=NAMES),
+        "a, b and 3 more has no effect: only a, b and 3 more reports it, and no two nodes have it in common",
+    ),
+    (
+        because("placement/level-unknown", level="zone", nodes=NAMES),
+        "the zone of a, b and 3 more is not known: such a node counts as a zone of its own",
+    ),
 ]
 
 
@@ -421,6 +663,7 @@ def test_a_reason_has_the_values_of_its_sentence(place: str, kind: str, names: f
 def test_no_sentence_is_for_a_reason_that_is_never_made() -> None:
     assert {kind for _, kind, _ in MADE} == set(TABLES)
     assert set(HINTS) <= set(SENTENCES)
+    assert set(launcher_sentences.HINTS) <= set(launcher_sentences.SENTENCES)
 
 
 def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
@@ -458,11 +701,22 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
             because("store-went-back", why=LOST),
             "once all agents of the run have ended, start them again; next time stop them before a restore",
         ),
+        (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=0), ADD_NODES),
+        (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=2), RAISE_NNODES),
+        (because("placement/nodes-missing", mesh="m", nodes=2, devices=8, present=2, most=1), RAISE_NNODES),
+        (because("placement/slices-missing", mesh="m", slices=1, level="s", hosts=2, present=1, most=1), RAISE_NNODES),
+        (because("placement/no-slice", mesh="m", level="leaf", hosts=4), "add nodes until a leaf is complete"),
+        (because("placement/no-fit", mesh="m", nodes=2, has_rules=True), "change --within, or add nodes"),
+        (because("placement/unit-uneven", unit=6, mesh="m", fitting=("1",)), "use --unit 1"),
+        (
+            because("placement/uneven", mesh="m", ranks=2, level="leaf", axis="", low=1, high=1, larger=0),
+            "no number of nodes helps: choose other sizes of the mesh, or another --whole",
+        ),
         (LOST, ""),
     ],
 )
 def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
-    assert give_hint(reason) == hint
+    assert give_any_hint(reason) == hint
 
 
 @pytest.mark.parametrize(

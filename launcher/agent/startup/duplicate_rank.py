@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from launcher.agent.startup.startup import END_SIGNALS, Startup
 from launcher.model.console import log
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, describe
 from launcher.placement.adapter.description import decode_description
-from launcher.placement.adapter.numbering import describe_duplicate_rank
+from launcher.placement.adapter.numbering import explain_duplicate_rank
 from rendezvous import records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member
@@ -49,7 +49,7 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
     claims.announce(lease_ttl_s)
     with _record_signals() as signals:
         while not signals and (other := claims.find_holder()):
-            sentence = describe_duplicate_rank(startup.name, other.name, node_rank)
+            sentence = describe(explain_duplicate_rank(startup.name, other.name, node_rank))
             if other.is_begun:
                 log(f"{sentence}: {startup.name} stands by until {other.name} is gone")
                 return

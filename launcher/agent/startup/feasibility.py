@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from launcher.config.config import Config
 from launcher.model.console import log
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, describe
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST
@@ -41,9 +41,9 @@ def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
     """
     world = assess_feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
     if not world.world_size:
-        raise UsageError(world.reason)
+        raise UsageError(describe(world.reason))
     if world.world_size < slot_count:
-        log(world.reason)
+        log(describe(world.reason))
 
 
 def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
@@ -65,6 +65,6 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
     if not world.world_size:
         nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
         raise UsageError(
-            f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {world.reason}",
+            f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {describe(world.reason)}",
             f"use {config.origins['worker_count']} auto to wait for nodes that have more",
         )

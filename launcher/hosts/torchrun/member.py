@@ -23,7 +23,7 @@ from launcher.agent.startup.startup import Startup
 from launcher.hosts.torchrun.options import TorchrunOptions, adjust_settings
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, describe
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.ports import bind_first, order_candidates
 from rendezvous import events
@@ -262,7 +262,7 @@ class TorchrunMember:
     def _summarize(self, assignment: NodeAssignment) -> str:
         """Summarize the round. Where the number of workers of a node is unknown, the plan's ranks are nodes."""
         count = assignment.group_world_size
-        return assignment.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"
+        return describe(assignment.summary) if self._knows_workers else f"{count} node{'s' * (count > 1)}"
 
 
 class OfferedPort:

@@ -150,7 +150,7 @@ class RoundLog:
                 log(f"round {start.round} starts with {format_workers(len(assignment.ranks))}, {used}")
             return
         budget = f"; {used}" if self._settings.max_restarts and start.round > 1 else ""
-        log(f"round {start.round}: {assignment.summary}{budget}; {_format_ranks(assignment.ranks)} here")
+        log(f"round {start.round}: {describe(assignment.summary)}{budget}; {_format_ranks(assignment.ranks)} here")
 
     def log_end(self, round: int, reason: Reason) -> None:
         """Log that the workers of a round are about to be stopped, on all nodes."""

@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
+from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
-from launcher.model.text import format_clock, format_count, format_duration, format_list
+from launcher.model.text import format_count, format_duration, format_list
 from launcher.observe.node_report import EventPage, ReadEvents
 from launcher.observe.run_events import parse_time
 from launcher.observe.run_source import RunSource

@@ -14,9 +14,9 @@ from launcher.meshctl.live.events import SeenEvent, format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe, list_rows
-from launcher.meshctl.table import Column, fit_columns
+from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
-from launcher.model.text import format_clock, format_duration
+from launcher.model.text import format_duration
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import RunReport
 from rendezvous.records import name_run

@@ -35,15 +35,16 @@ from launcher.meshctl.plan.generate import generate, is_form
 from launcher.meshctl.plan.picture import render_html, render_svg
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
+from launcher.model.errors import LauncherError, UsageError, describe, find_shortage_hint, give_hint
 from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.explain import explain
-from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
+from launcher.placement.limits import Costs, Limits, NoWorldError, Plan
+from launcher.placement.split_groups import explain_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
+from rendezvous.reasons import Reason
 
 PROGRAM = "meshctl"
 RANKS_NODES = 64
@@ -87,16 +88,16 @@ def run(request: PlanRequest) -> int:
     if (lost or joined) and before is None:
         try:
             before = task.plan(cluster, None)
-        except UsageError as error:
+        except NoWorldError as error:
             if not request.as_json:
-                write_stderr(f"{PROGRAM}: no plan is possible before the change: {error}")
+                write_stderr(f"{PROGRAM}: no valid world size before the change: {describe(error.reason)}")
     try:
         plan = task.plan(after, before)
-    except UsageError as error:
+    except NoWorldError as error:
         if request.as_json:
-            write_stdout(json.dumps({"plan": {}, "error": str(error)}))
+            write_stdout(json.dumps({"plan": {}, "error": describe(error.reason)}))
         else:
-            _report(error)
+            _report(UsageError(describe(error.reason), give_hint(error.reason)))
         return EXIT_FAILURE
     answer = PlanAnswer(
         plan=plan,
@@ -120,19 +121,18 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     before: Plan | None
     change: Change
     """None without a plan before, or if nothing differs from it."""
-    warnings: tuple[str, ...]
+    warnings: tuple[Reason, ...]
 
 
-def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[str, ...]:
+def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[Reason, ...]:
     split = find_split_groups(plan, cluster.nodes, task.mesh, task.limits)
     if split is None:
         return ()
     unsplit = find_unsplit_world(split, cluster.nodes, task.mesh, task.limits)
-    costs = ""
+    cost: float = 0
     if unsplit.size:
-        other = task._replace(limits=replace(task.limits, block_size=split.group_size)).plan(cluster, None)
-        costs = f"J {render.format_number(other.cost)} instead of {render.format_number(plan.cost)}"
-    return (describe_split_groups(split, plan, unsplit, costs),)
+        cost = task._replace(limits=replace(task.limits, block_size=split.group_size)).plan(cluster, None).cost
+    return (explain_split_groups(split, plan, unsplit, cost),)
 
 
 def _load_cluster(request: PlanRequest) -> ClusterSpec:

@@ -21,13 +21,14 @@ import numpy as np
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import LOST, Change
 from launcher.meshctl.table import measure_width
+from launcher.model.errors import describe
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
-from launcher.model.text import format_count
+from launcher.model.text import format_amount, format_count
 from launcher.model.topology import sort_nodes
 from launcher.model.traffic import DEFAULTS
-from launcher.placement.explain import Explanation, describe_cost
+from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan
 
 WIDTH, MARGIN, PAD, GAP, HEADER, FRAME_MIN = 1120, 16, 6, 4, 20, 60
@@ -134,8 +135,8 @@ def render_svg(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change) ->
     painter = _Painter(plan, mesh, change)
     room = WIDTH - 2 * MARGIN
     tree = _draw_domains(sort_nodes(change.nodes), levels[:LEVELS_MAX], painter.draw_node, room)
-    bound = f", lower bound {render.format_number(plan.lower_bound)}" if plan.lower_bound else ""
-    cost = f"J {render.format_number(plan.cost)}{bound}; {format_count(len(plan.spares), 'spare')}"
+    bound = f", lower bound {format_amount(plan.lower_bound)}" if plan.lower_bound else ""
+    cost = f"J {format_amount(plan.cost)}{bound}; {format_count(len(plan.spares), 'spare')}"
     title = _format_title(plan, mesh)
     texts = [_draw_text(title, 16, "bold", room), *(_draw_text(text, 12, "", room) for text in (cost, change.sentence))]
     whole = _flow([_flow(texts), painter.draw_legend(room), tree], gap=3 * GAP)
@@ -149,7 +150,8 @@ def render_svg(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change) ->
 
 def render_html(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change, explanation: Explanation) -> str:
     """Return the page as the text of an HTML file."""
-    reasons = "".join(f"<li>{_escape(reason)}" for reason in (*plan.reasons, describe_cost(explanation)) if reason)
+    told = (*map(describe, plan.reasons), render.describe_cost(explanation))
+    reasons = "".join(f"<li>{_escape(reason)}" for reason in told if reason)
     parts = [f"<h2>Why this plan</h2><ul>{reasons}</ul>"]
 
     def add_table(heading: str, rows: Sequence[Sequence[str]], kind: str = "") -> None:

@@ -16,27 +16,30 @@ from types import MappingProxyType
 from launcher.meshctl.plan.changes import LOST, Move
 from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.meshctl.table import align, measure_width, pad
+from launcher.model.errors import describe
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
-from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
+from launcher.model.text import WIDTH, format_amount, format_count, format_list, format_seconds, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
-from launcher.placement.explain import Explanation, describe_cost
+from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan, StepTime
-from launcher.placement.sentences import format_seconds
+from rendezvous.reasons import Reason
 
+COST_PARTS_MAX = 2
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
 _GUTTER = "    "
 
 
-def format_json(plan: Plan, warnings: Sequence[str] = ()) -> str:
+def format_json(plan: Plan, warnings: Sequence[Reason] = ()) -> str:
     """Format the answer for programs."""
     answer = {"dims": plan.shape, "plan": plan.ranks, "spares": plan.spares, "J": plan.cost, "moved": plan.moved}
     time = {"time": _list_time(plan.step_time)} if plan.step_time else {}
-    more: dict[str, object] = {"warnings": warnings} if warnings else {}
-    return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, "reasons": plan.reasons, **more})
+    more: dict[str, object] = {"warnings": [*map(describe, warnings)]} if warnings else {}
+    why = {"reasons": [*map(describe, plan.reasons)]}
+    return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, **why, **more})
 
 
 def _list_time(time: StepTime) -> dict[str, object]:
@@ -62,7 +65,7 @@ def format_heading(
     """Format the cluster, the mesh of the plan, and with a plan before it that one and the change of the cluster."""
     rows = [("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}"), ("mesh", str(mesh))]
     if before is not None:
-        cost = f", J {format_number(before.cost)}" if before.cost else ""
+        cost = f", J {format_amount(before.cost)}" if before.cost else ""
         rows.append(("before", describe_world(before, mesh) + cost))
         rows += [(label, format_list(words)) for label, words in (("lost", lost), ("joins", joined)) if words]
     return "".join(_wrap(label, text) for label, text in rows)
@@ -71,7 +74,7 @@ def format_heading(
 def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str]) -> str:
     """Format the world, its reasons, and the nodes that are left out."""
     labels = ("why", *[""] * len(plan.reasons))
-    reasons = (_wrap(label, reason, 2) for label, reason in zip(labels, plan.reasons, strict=False))
+    reasons = (_wrap(label, describe(reason), 2) for label, reason in zip(labels, plan.reasons, strict=False))
     return "".join((_wrap("world", describe_world(plan, mesh)), *reasons, _format_spares(plan, nodes, levels)))
 
 
@@ -83,22 +86,43 @@ def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
     return _wrap("moved", text)
 
 
-def format_warnings(warnings: Sequence[str]) -> str:
+def format_warnings(warnings: Sequence[Reason]) -> str:
     """Format what the user should know of the plan before a job uses it."""
-    return "".join(_wrap("warning", warning, 2) for warning in warnings)
+    return "".join(_wrap("warning", describe(warning), 2) for warning in warnings)
 
 
 def format_cost(plan: Plan, explanation: Explanation) -> str:
     """Format J with its lower bound and other orders, and a table of J's parts."""
-    bound = f"; the lower bound is {format_number(plan.lower_bound)}" if explanation.cost else ""
-    found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
+    bound = f"; the lower bound is {format_amount(plan.lower_bound)}" if explanation.cost else ""
+    found = _wrap("cost", f"J {format_amount(explanation.cost)}{bound}")
     if meaning := describe_cost(explanation):
         found += _wrap("", meaning, 2)
     found += _wrap_lines(align(list_baseline_rows(explanation), right=(1,)))
-    faults = dict.fromkeys(fault for baseline in explanation.baselines for fault in baseline.faults)
+    faults = dict.fromkeys(describe(fault) for baseline in explanation.baselines for fault in baseline.faults)
     if faults:
         found += _wrap("", f"not valid: {', '.join(faults)}", 2)
     return found + "\n" + _format_columns(list_traffic_rows(explanation))
+
+
+def describe_cost(explanation: Explanation) -> str:
+    """Describe what J is, and its largest parts; "" if it is 0.
+
+    "J is traffic times level costs: 60 % dp leaving a host; tp leaves no host"
+    """
+    total = explanation.cost
+    if not total:
+        return ""
+    parts = [
+        (level.level_cost * level.leaving[index], f"{communicator.name} leaving a {level.name}")
+        for level in reversed(explanation.levels)
+        for index, communicator in enumerate(explanation.communicators)
+    ]
+    parts.sort(key=lambda part: -part[0])
+    shares = [f"{round(100 * cost / total)} % {what}" for cost, what in parts[:COST_PARTS_MAX] if 100 * cost >= total]
+    named = zip(explanation.communicators, explanation.levels[-1].leaving, strict=True)
+    inside = [communicator.name for communicator, leaving in named if not leaving]
+    quiet = f"; {' and '.join(inside)} {'leave' if len(inside) > 1 else 'leaves'} no host" if inside else ""
+    return f"J is traffic times level costs: {', '.join(shares)}{quiet}"
 
 
 def list_baseline_rows(explanation: Explanation) -> list[tuple[str, str, str]]:
@@ -106,7 +130,7 @@ def list_baseline_rows(explanation: Explanation) -> list[tuple[str, str, str]]:
     return [
         (
             baseline.name,
-            format_number(baseline.cost),
+            format_amount(baseline.cost),
             compare_costs(baseline.cost, explanation.cost) + (", not valid" if baseline.faults else ""),
         )
         for baseline in explanation.baselines
@@ -145,7 +169,7 @@ def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
     for part in sorted(time.parts, key=lambda part: -part.seconds):
         share = Fraction(part.seconds / (time.seconds + time.overlap)) if part.seconds else Fraction(0)
         amount = format_seconds(part.seconds) if time.is_absolute else format_percent(share)
-        carried = f": {format_number(round(part.amount, 6))} MB at" if time.is_absolute else " at"
+        carried = f": {format_amount(round(part.amount, 6))} MB at" if time.is_absolute else " at"
         waits = f"{part.link}{carried} {format_rate(part.rate)}" if part.link else "waits for no link"
         rows.append((part.communicator.name, amount, waits))
     return rows
@@ -217,7 +241,7 @@ def compare_costs(other: Fraction, cost: Fraction) -> str:
     if other == cost:
         return "the same"
     if not cost or other >= 2 * cost:
-        return f"{format_number(round(other / cost, 1))} times as much" if cost else "more"
+        return f"{format_amount(round(other / cost, 1))} times as much" if cost else "more"
     return f"{format_percent(abs(other / cost - 1))} {'more' if other > cost else 'less'}"
 
 
@@ -229,15 +253,15 @@ def list_traffic_rows(explanation: Explanation) -> list[list[str]]:
     levels = explanation.levels
     rows = [["traffic that leaves a", *(level.name for level in levels), "J"]]
     for index, one in enumerate(explanation.communicators):
-        weight = f"{format_number(one.weight)} MB" if one.is_bytes else f"weight {format_number(one.weight)}"
+        weight = f"{format_amount(one.weight)} MB" if one.is_bytes else f"weight {format_amount(one.weight)}"
         name = f"  {one.name} {one.kind}, {weight}"
         cost = sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0))
-        rows.append([name, *(format_number(level.leaving[index]) for level in levels), format_number(cost)])
-    rows.append(["times the level cost", *(format_number(level.level_cost) for level in levels), ""])
-    rows.append(["share of J", *(format_number(level.cost) for level in levels), format_number(explanation.cost)])
+        rows.append([name, *(format_amount(level.leaving[index]) for level in levels), format_amount(cost)])
+    rows.append(["times the level cost", *(format_amount(level.level_cost) for level in levels), ""])
+    rows.append(["share of J", *(format_amount(level.cost) for level in levels), format_amount(explanation.cost)])
     rows.append(["widest group touches", *("" for _ in levels), ""])
     for index, one in enumerate(explanation.communicators):
-        rows.append([f"  {one.name}", *(format_number(level.spreads[index]) for level in levels), ""])
+        rows.append([f"  {one.name}", *(format_amount(level.spreads[index]) for level in levels), ""])
     return rows
 
 
@@ -247,14 +271,6 @@ def _format_columns(rows: Sequence[Sequence[str]]) -> str:
 
 def _wrap_lines(lines: Iterable[str]) -> str:
     return "".join(_wrap("", line) for line in lines)
-
-
-def format_number(value: Fraction | int | float) -> str:
-    """1,008; 2.5; 1,397,981.3: one decimal is enough where there are thousands."""
-    exact = Fraction(value)
-    if exact.denominator == 1:
-        return f"{int(exact):,}"
-    return f"{float(exact):,.1f}" if abs(exact) >= 100 else f"{float(exact):.4g}"
 
 
 def format_percent(value: Fraction) -> str:

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
-from launcher.meshctl.table import align, measure_width, truncate
+from launcher.meshctl.table import align, format_clock, measure_width, truncate
 from launcher.model import ranges
 from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
-from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
+from launcher.model.text import WIDTH, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory, Verdict
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rendezvous import codec
 from rendezvous.errors import RecordError
+from rendezvous.reasons import Reason
 from rendezvous.records import Port
 
 Text = Annotated[str, Meta(max_length=255)]
@@ -67,8 +68,8 @@ class NodeAssignment(Struct, frozen=True, kw_only=True):
     master_addr: Text
     master_port: Port = 0
     """0 for the port that the round's seal names."""
-    summary: str = ""
-    """The round in a few words; empty in a job of one machine."""
+    summary: Reason | None = None
+    """The round in a few words; None in a job of one machine."""
     slice_index: int = 0
     """The number of the node's TPU slice in this round."""
     slice_count: NodeCount = 0

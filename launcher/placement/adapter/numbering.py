@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from launcher.model.ranges import format_ranges
 from launcher.placement.adapter.description import Description
+from rendezvous.reasons import Reason
 
 SLICE_LEVEL = "slice"
 
@@ -28,31 +29,35 @@ class Numbering(Struct, frozen=True):
 
     nodes: tuple[str, ...]
     """Member ids in the order of their numbers."""
-    others: Mapping[str, str]
+    others: Mapping[str, Reason]
     """Member id to the reason why it is a spare."""
-    missing: tuple[int, ...]
-    """Numbers that no member has."""
-    error: str = ""
-    """Why the numbers cannot be kept, "" if they can."""
+    missing: Reason | None = None
+    """The numbers that no member has, if any."""
+    error: Reason | None = None
+    """Why the numbers cannot be kept, if they cannot."""
 
 
 def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:
     """`members`: member id -> its description, and its create revision."""
     holders: dict[int, str] = {}
-    others: dict[str, str] = {}
+    others: dict[str, Reason] = {}
     for member_id in _sort_by_joining(members):
         description = members[member_id][0]
         name, number = description.name or member_id, description.node_rank
         if number is None or number >= node_count:
-            others[member_id] = f"{name} has no node rank from 0 to {node_count - 1}"
+            others[member_id] = Reason.of("placement/no-node-rank", node=name, last=node_count - 1)
         elif number in holders:
             first = members[holders[number]][0].name or holders[number]
-            both = describe_duplicate_rank(name, first, number)
-            others[member_id] = f"{both}: {name} waits as a spare until {first} has left"
+            both = explain_duplicate_rank(name, first, number)
+            others[member_id] = Reason.of("placement/waits", why=both, node=name, other=first)
         else:
             holders[number] = member_id
     nodes = tuple(holders[number] for number in sorted(holders))
-    missing = tuple(number for number in range(node_count) if number not in holders)
+    absent = [number for number in range(node_count) if number not in holders]
+    missing = None
+    if absent:
+        ranks, count = format_ranges(absent), len(absent)
+        missing = Reason.of("placement/missing-node-ranks", ranks=ranks, count=count, nodes=node_count)
     return Numbering(nodes, others, missing, _check_slice_numbers(members[member_id][0] for member_id in nodes))
 
 
@@ -60,20 +65,13 @@ def _sort_by_joining(members: Mapping[str, tuple[Description, int]]) -> list[str
     return sorted(members, key=lambda member_id: members[member_id][1])
 
 
-def describe_duplicate_rank(name: str, other: str, number: int) -> str:
-    """Return the sentence about two nodes with one number."""
-    return f"{name} and {other} are both given --node-rank {number}"
+def explain_duplicate_rank(name: str, other: str, number: int) -> Reason:
+    """Explain that two nodes have one number."""
+    return Reason.of("placement/same-node-rank", node=name, other=other, rank=number)
 
 
-def describe_missing_ranks(missing: Iterable[int], node_count: int) -> str:
-    """ "node ranks 1, 5-7 of 8 are missing" """
-    absent = sorted(missing)
-    one = len(absent) == 1
-    return f"node rank{'' if one else 's'} {format_ranges(absent)} of {node_count} {'is' if one else 'are'} missing"
-
-
-def _check_slice_numbers(nodes: Iterable[Description]) -> str:
-    """Why the numbers of TPU hosts cannot be kept, as ranks follow the worker ids inside a slice; "" if they can."""
+def _check_slice_numbers(nodes: Iterable[Description]) -> Reason | None:
+    """Why the numbers of TPU hosts cannot be kept, as ranks follow the worker ids inside a slice, if they cannot."""
     slices: dict[str, tuple[int, int]] = {}  # slice -> worker id and number of its first host
     for node in nodes:
         domain, number = dict(node.locality).get(SLICE_LEVEL), node.node_rank
@@ -81,21 +79,18 @@ def _check_slice_numbers(nodes: Iterable[Description]) -> str:
             continue
         first = slices.setdefault(domain, (node.index, number))
         if node.index - first[0] != number - first[1]:
-            return (
-                f"{node.name} is worker {node.index} of slice {domain} and is given --node-rank {number}: the numbers "
-                "of a slice's hosts must follow their worker ids one by one"
-            )
-    return ""
+            return Reason.of("placement/worker-order", node=node.name, worker=node.index, slice=domain, rank=number)
+    return None
 
 
-def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[str, str]:
+def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[str, Reason]:
     """Return member id -> why it is no host of the slice that it names. `members`: with their create revisions."""
     hosts: dict[str, list[str]] = {}  # slice -> its members, the first to join first
     for member_id in _sort_by_joining(members):
         domain = dict(members[member_id][0].locality).get(SLICE_LEVEL)
         if domain is not None:
             hosts.setdefault(domain, []).append(member_id)
-    others: dict[str, str] = {}
+    others: dict[str, Reason] = {}
     for domain, member_ids in hosts.items():
         counts = Counter(members[member_id][0].slice_hosts for member_id in member_ids)  # of equals the first to join
         usual = max(counts, key=counts.__getitem__)
@@ -104,13 +99,14 @@ def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[s
             description = members[member_id][0]
             name, index, size = description.name or member_id, description.index, description.slice_hosts
             if size != usual:
-                others[member_id] = f"{name} reports {size} hosts for slice {domain}, other nodes report {usual}"
+                others[member_id] = Reason.of("placement/slice-size", node=name, hosts=size, slice=domain, usual=usual)
             elif size > 1 and index is not None and index in holders:
-                first, worker = holders[index], f"worker {index} of slice {domain}"
+                first = holders[index]
                 if name == first:
-                    why = f"{name} has joined twice, as {worker}: the later waits as a spare until the other has left"
+                    why = Reason.of("placement/joined-twice", node=name, worker=index, slice=domain)
                 else:
-                    why = f"{name} and {first} are both {worker}: {name} waits as a spare until {first} has left"
+                    both = Reason.of("placement/same-worker", node=name, other=first, worker=index, slice=domain)
+                    why = Reason.of("placement/waits", why=both, node=name, other=first)
                 others[member_id] = why
             elif index is not None:
                 holders[index] = name

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.model import traffic
-from launcher.model.errors import UsageError, suggest
+from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
 from launcher.model.topology import HOST
 from launcher.model.traffic import parse_number
@@ -44,32 +44,33 @@ def parse_limits_and_costs(
     of its text, for messages. Raises UsageError.
     """
 
-    def read(name: str, parse: Callable[[str], _Value]) -> _Value | None:
+    def read(name: str, parse: Callable[[str, str], _Value]) -> _Value | None:
         if name not in texts:
             return None
         try:
-            return parse(texts[name])
+            return parse(texts[name], f"--{name} {sanitize(texts[name]) or repr('')}")
         except UsageError as error:
             if variables and name in variables:
                 raise UsageError(f"{variables[name]}: {error}", error.hint) from None
             raise
 
-    elastic_min, elastic_max = read("elastic", lambda text: _parse_elastic(text, mesh)) or (1, None)
+    place = "on one machine" if nodes_max == 1 else "here"
+    elastic_min, elastic_max = read("elastic", lambda text, what: _parse_elastic(text, what, mesh)) or (1, None)
     limits = Limits(
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         elastic_min=elastic_min,
         elastic_max=elastic_max,
         levels=tuple(levels),
-        block_size=read("unit", lambda text: _parse_count(text, f"unit {text!r}")),
-        within=read("within", lambda text: _parse_within(text, mesh, levels)) or {},
-        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels)),
+        block_size=read("unit", _parse_count),
+        within=read("within", lambda text, what: _parse_within(text, what, mesh, levels, place)) or {},
+        all_or_nothing=read("whole", lambda text, what: _parse_all_or_nothing(text, what, levels, place)),
     )
     costs = Costs(
-        traffic=read("traffic", lambda text: traffic.parse(text, mesh)),
-        level_costs=read("level-costs", lambda text: _parse_level_costs(text, levels)) or {},
-        move_cost=read("move-cost", lambda text: parse_number(text, "move-cost")),
-        rates=read("rates", lambda text: _parse_rates(text, levels)),
+        traffic=read("traffic", lambda text, what: traffic.parse(text, mesh, what)),
+        level_costs=read("level-costs", lambda text, what: _parse_level_costs(text, what, levels)) or {},
+        move_cost=read("move-cost", lambda text, what: parse_number(text, "--move-cost")),
+        rates=read("rates", lambda text, what: _parse_rates(text, what, levels)),
     )
     return limits, costs
 
@@ -104,8 +105,7 @@ def _format_bounds(least: int, most: int | None) -> str:
     return f"{least}:{'' if most is None else most}"
 
 
-def _parse_elastic(text: str, mesh: Mesh) -> tuple[int, int | None]:
-    what = f"elastic {text!r}"
+def _parse_elastic(text: str, what: str, mesh: Mesh) -> tuple[int, int | None]:
     if mesh.elastic_axis is None:
         raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "set the size of one of its axes to *")
     least, colon, most = (piece.strip() for piece in text.partition(":"))
@@ -118,47 +118,52 @@ def _parse_elastic(text: str, mesh: Mesh) -> tuple[int, int | None]:
     return low, high
 
 
-def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:
+def _parse_within(text: str, what: str, mesh: Mesh, levels: Sequence[str], place: str) -> dict[str, str]:
     axes = [axis.name for axis in mesh.axes]
-    rules = _parse_pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
+    rules = _parse_pairs(text, what, "AXIS=LEVEL", "--within tp=host")
     for axis, level in rules.items():
         if axis not in axes:
-            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"use one of {', '.join(axes)}")
-        _require_level(level, f"within {text!r}", (*levels, HOST))
+            raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"use one of {', '.join(axes)}")
+        _require_level(level, what, (*levels, HOST), place)
     return rules
 
 
-def _parse_all_or_nothing(text: str, levels: Sequence[str]) -> AllOrNothing:
-    what = f"whole {text!r}"
+def _parse_all_or_nothing(text: str, what: str, levels: Sequence[str], place: str) -> AllOrNothing:
     level, _, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
         raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
-    _require_level(level, what, levels)
+    _require_level(level, what, levels, place)
     return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4"))
 
 
-def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:
-    what = f"level-costs {text!r}"
+def _parse_level_costs(text: str, what: str, levels: Sequence[str]) -> dict[str, int | float]:
     pairs = _parse_pairs(text, what, "LEVEL=COST", "--level-costs leaf=2,host=1")
     for level in pairs if levels else ():
-        _require_level(level, what, (*levels, HOST))
+        _require_level(level, what, (*levels, HOST), "")
     return {level: parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
 
 
-def _parse_rates(text: str, levels: Sequence[str]) -> Rates:
+def _parse_rates(text: str, what: str, levels: Sequence[str]) -> Rates:
     from launcher.model.rates import parse_rates, require_known_levels  # most jobs have none
 
-    rates = parse_rates(text)
+    rates = parse_rates(text, what)
     if levels:
-        require_known_levels(rates, levels, f"rates {text!r}")
+        require_known_levels(rates, levels, what)
     return rates
 
 
-def _require_level(level: str, what: str, known: Sequence[str]) -> None:
-    if level not in known:
-        known_here = f"use one of {', '.join(known)}" if known else "leave it out: levels come with the nodes"
-        question = suggest(level, {name: name for name in known})
-        raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
+def _require_level(level: str, what: str, usable: Sequence[str], place: str) -> None:
+    """`usable`: those that the option may name; `place`: where, for a network whose levels are not known."""
+    if level in usable:
+        return
+    if not {*usable}.difference([HOST]):
+        raise UsageError(
+            f"{what}: unknown level {sanitize(level)}; {place} only host exists",
+            f"use {HOST}" if usable else "leave it out",
+        )
+    question = suggest(level, {name: name for name in usable})
+    hint = " ".join(filter(None, (question, f"use one of {', '.join(usable)}")))
+    raise UsageError(f"{what}: unknown level {sanitize(level)}", hint)
 
 
 def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
@@ -27,7 +26,7 @@ from launcher.placement.adapter.description import (
     encode_assignment,
 )
 from launcher.placement.capacity import assess_feasibility
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.limits import Costs, Limits, NoWorldError, Plan, name_some
 from launcher.placement.planner import plan
 from rendezvous.errors import RecordError
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
@@ -35,7 +34,6 @@ from rendezvous.policy.view import MemberView, Size
 from rendezvous.reasons import Reason
 from rendezvous.stores.addresses import is_local_only
 
-NAMES_MAX = 12  # a sentence with more names is unreadable
 SUCCESSORS = 4  # three, and one more in case the leader is among them: agreement knows who leads
 _CACHED_MAX = 20_000  # decoded texts that are kept, far more than members
 
@@ -49,15 +47,15 @@ class _NodeSet(Struct, frozen=True):
     descriptions: dict[str, Description]
     refused: dict[str, Reason]
     """By member id."""
-    missing: str
-    """The numbers that no node has, in words, if nodes are numbered."""
+    missing: Reason | None
+    """The numbers that no node has, if nodes are numbered and some are missing."""
     limits: Limits
     """The job's, with the levels of these nodes."""
     costs: Costs
     """The job's, with the rates that nodes report."""
-    remarks: tuple[str, ...]
-    error: str
-    """Why the limits cannot be kept, "" if they can."""
+    remarks: tuple[Reason, ...]
+    error: Reason | None
+    """Why the numbers cannot be kept, if they cannot."""
 
 
 class PlannerAdapter:
@@ -73,7 +71,7 @@ class PlannerAdapter:
         self._node_count = node_count
         self._last_size: tuple[tuple[MemberView, ...], Size] | None = None  # the last query, and its answer
         self._descriptions: dict[str, Description | str] = {}  # text -> its description, or what is wrong with it
-        self._logged_remarks: dict[str, int] = {}  # remark on localities -> the first round that made it
+        self._logged_remarks: dict[str, int] = {}  # kind and values of a remark -> the first round that made it
 
     def compute_size(self, members: Sequence[MemberView]) -> Size:
         """Return how large a world these members could form. Called again and again, mostly for the same ones."""
@@ -87,15 +85,12 @@ class PlannerAdapter:
             (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
             for view in members
         )
-        if sifted.missing or sifted.error:
-            reason = Reason.of("placement/no-size", text=sifted.missing or sifted.error)
+        if reason := sifted.missing or sifted.error:
             return Size(0, False, _add_names(reason, sifted))
         found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
-        if found.world_size:
-            reason = Reason.of("placement/size", text=found.reason)
-        else:
-            reason = Reason.of("placement/no-size", text=found.reason)
-            reason = _add_names(reason, sifted) if len(members) > 1 or _is_cluster(sifted) else reason
+        reason = found.reason
+        if not found.world_size and (len(members) > 1 or _is_cluster(sifted)):
+            reason = _add_names(reason, sifted)
         return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
 
     def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
@@ -106,55 +101,52 @@ class PlannerAdapter:
         names = {**order.names, **{member_id: name for name, member_id in members.items()}}
         previous, remarks = _read_previous(order.previous, names)
         if sifted.error:
-            return PlanRefused(order.id, Reason.of("placement/impossible", error=sifted.error))
+            return PlanRefused(order.id, sifted.error)
         try:
             planned = plan(sifted.nodes, self._mesh, sifted.limits, sifted.costs, previous)
-        except UsageError as error:
-            return PlanRefused(order.id, Reason.of("placement/impossible", error=str(error)))
-        stays = self._describe_locality(planned, sifted)
+        except NoWorldError as error:
+            return PlanRefused(order.id, error.reason)
+        stays = self._explain_locality(planned, sifted)
         is_told = len(order.roster) > 1 or _is_cluster(sifted)
-        summary = "; ".join((self._format_summary(planned, len(order.roster)), *stays)) if is_told else ""
+        summary = self._summarize(planned, len(order.roster)).add(*stays) if is_told else None
         shares = make_assignments(planned, sifted.descriptions, summary)
         first_name, first = next(iter(shares.items()))
-        why, broken = Reason.of("placement/spare", text=self._explain_spare(planned)), planned.unusable
-        unusable = {name: Reason.of("placement/unusable-node", text=text) for name, text in broken.items()}
-        told = (
-            *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round),
-            *self._describe_split_groups(planned, sifted, order.round),
-        )
+        sizes, unusable = self._list_elastic_size(planned), planned.unusable
+        why = Reason.of("placement/spare", ranks=planned.world_size, sizes=sizes, nodes=len(planned.ranks))
         return PlanReady(
             order.id,
             {members[name]: encode_assignment(share) for name, share in shares.items()},
             planned.world_size,
             f"{first.master_addr}:{first.master_port}",
             members[first_name],
-            reasons=tuple(Reason.of("placement/plan", text=text) for text in (*planned.reasons, *stays)),
+            reasons=(*planned.reasons, *stays),
             spare_reasons={**{members[name]: unusable.get(name, why) for name in planned.spares}, **sifted.refused},
             successors=tuple(members[name] for name in _choose_successors(sifted.nodes, sifted.descriptions)),
             remarks=(
                 *remarks,
                 *sifted.refused.values(),
                 *_list_duplicate_names(sifted),
-                *(Reason.of("placement/remark", text=text) for text in told),
+                *self._list_new_remarks((*sifted.remarks, *unusable.values()), order.round),
+                *self._explain_split_groups(planned, sifted, order.round),
             ),
         )
 
-    def _format_summary(self, planned: Plan, node_count: int) -> str:
-        """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
-        nodes = f"{len(planned.ranks)} of {node_count} node{'' if node_count == 1 else 's'}"
-        words = f"{nodes}, {self._describe_world(planned)}"
-        spares = planned.spares
-        return words + (f"; spare{'s' * (len(spares) > 1)} {_join_names(spares)}" if spares else "")
+    def _summarize(self, planned: Plan, node_count: int) -> Reason:
+        summary = Reason.of(
+            "placement/summary",
+            nodes=len(planned.ranks),
+            present=node_count,
+            ranks=planned.world_size,
+            sizes=self._list_elastic_size(planned),
+        )
+        if not planned.spares:
+            return summary
+        return summary.add(Reason.of("placement/spares", nodes=name_some(planned.spares)))
 
-    def _explain_spare(self, planned: Plan) -> str:
-        count = len(planned.ranks)
-        return f"the largest world is {self._describe_world(planned)} on {count} node{'' if count == 1 else 's'}"
-
-    def _describe_world(self, planned: Plan) -> str:
-        """ "224 ranks, dp=7" """
-        ranks = f"{planned.world_size} rank{'' if planned.world_size == 1 else 's'}"
+    def _list_elastic_size(self, planned: Plan) -> tuple[str, ...]:
+        """("dp=7",), or nothing"""
         axes = zip(self._mesh.axes, planned.shape, strict=True)
-        return ", ".join((ranks, *(f"{axis.name}={size}" for axis, size in axes if axis.size is None)))
+        return tuple(f"{axis.name}={size}" for axis, size in axes if axis.size is None)
 
     def _read_members(self, found: Iterable[tuple[str, str, int, str]]) -> _NodeSet:
         """`found`: member id, text, create revision, and the name if it is known from elsewhere."""
@@ -175,21 +167,19 @@ class PlannerAdapter:
                         address=description.address,
                     )
                     del read[member_id]
-        missing = amiss = ""
+        missing = error = None
         if self._node_count:
-            from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
+            from launcher.placement.adapter.numbering import resolve_numbering
 
             numbered = resolve_numbering(read, self._node_count)
-            refused.update(_list_unusable(numbered.others))
-            amiss = numbered.error
+            refused.update(numbered.others)
+            missing, error = numbered.missing, numbered.error
             read = {member_id: read[member_id] for member_id in numbered.nodes}
-            if numbered.missing:
-                missing = describe_missing_ranks(numbered.missing, self._node_count)
         if any(description.slice_hosts for description, _ in read.values()):
             from launcher.placement.adapter.numbering import find_standby_hosts
 
             others = find_standby_hosts(read)
-            refused.update(_list_unusable(others))
+            refused.update(others)
             read = {member_id: each for member_id, each in read.items() if member_id not in others}
         counts = Counter(description.name for description, _ in read.values())
         members: dict[str, str] = {}
@@ -198,18 +188,17 @@ class PlannerAdapter:
             is_called = description.name and counts[description.name] == 1
             name = description.name if is_called else f"{description.name} {member_id}".lstrip()
             members[name], known[name] = member_id, description
-        paths, limits, costs, remarks, trouble = self._resolve_topology(known)
+        paths, limits, costs, remarks = self._resolve_topology(known)
         nodes = [_make_node(name, paths.get(name, ()), known[name], read[members[name]][1]) for name in members]
-        return _NodeSet(nodes, members, known, refused, missing, limits, costs, remarks, amiss or trouble)
+        return _NodeSet(nodes, members, known, refused, missing, limits, costs, remarks, error)
 
     def _resolve_topology(
         self, known: Mapping[str, Description]
-    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, Costs, tuple[str, ...], str]:
-        """Return these nodes' paths, the limits with their levels, the costs with their rates, remarks, and an error
-        or ""."""
+    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, Costs, tuple[Reason, ...]]:
+        """Return these nodes' paths, the limits with their levels, the costs with their rates, and remarks."""
         limits = self._limits
         if not any(description.machine or description.locality for description in known.values()):
-            return {}, limits, self._costs, (), ""  # one machine has no locality
+            return {}, limits, self._costs, ()  # one machine has no locality
         from launcher.placement.adapter import topology as standing
 
         named = {
@@ -222,32 +211,32 @@ class PlannerAdapter:
         limits, remarks = standing.resolve_limits(limits, found, known.values())
         remarks = (*found.remarks, *remarks, *standing.check_level_costs(self._costs, found))
         costs = replace(self._costs, rates=standing.merge_rates(self._costs.rates, known, found))
-        return found.paths, limits, costs, remarks, standing.check_levels(limits)
+        return found.paths, limits, costs, remarks
 
-    def _list_new_remarks(self, remarks: Iterable[str], round: int) -> list[str]:
-        """Return the remarks that no earlier round has made: localities rarely change."""
-        return [remark for remark in dict.fromkeys(remarks) if self._logged_remarks.setdefault(remark, round) == round]
+    def _list_new_remarks(self, remarks: Iterable[Reason], round: int) -> list[Reason]:
+        """Return the remarks that no earlier round has made, each once: localities rarely change."""
+        told = {str(remark): remark for remark in remarks}
+        return [remark for text, remark in told.items() if self._logged_remarks.setdefault(text, round) == round]
 
-    def _describe_split_groups(self, planned: Plan, node_set: _NodeSet, round: int) -> tuple[str, ...]:
-        """Describe the groups that would fit a node and are split; once in a job, as nothing changes it but options."""
+    def _explain_split_groups(self, planned: Plan, node_set: _NodeSet, round: int) -> tuple[Reason, ...]:
+        """Explain the groups that would fit a node and are split; once in a job, as nothing changes it but options."""
         if len(planned.ranks) < 2:
             return ()
-        from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
+        from launcher.placement.split_groups import explain_split_groups, find_split_groups, find_unsplit_world
 
         split = find_split_groups(planned, node_set.nodes, self._mesh, node_set.limits)
         if split is None or self._logged_remarks.setdefault(split.axes, round) != round:
             return ()
         unsplit = find_unsplit_world(split, node_set.nodes, self._mesh, node_set.limits)
-        return (describe_split_groups(split, planned, unsplit),)
+        return (explain_split_groups(split, planned, unsplit),)
 
-    def _describe_locality(self, planned: Plan, node_set: _NodeSet) -> tuple[str, ...]:
-        """Describe how the levels of the network have affected the plan, in a sentence, if at all."""
+    def _explain_locality(self, planned: Plan, node_set: _NodeSet) -> list[Reason]:
+        """Explain how the levels of the network have affected the plan, if at all."""
         if not node_set.limits.levels or len(planned.ranks) < 2:
-            return ()
-        from launcher.placement.explain import describe_locality
+            return []
+        from launcher.placement.explain import explain_locality
 
-        sentence = describe_locality(planned, node_set.nodes, self._mesh, node_set.limits)
-        return (sentence,) if sentence else ()
+        return explain_locality(planned, node_set.nodes, self._mesh, node_set.limits)
 
     def _decode_description(self, text: str) -> Description | str:
         """Return the decoded text, or what is wrong with it; each is decoded once."""
@@ -274,16 +263,11 @@ def _make_node(name: str, path: tuple[str | None, ...], description: Description
     )
 
 
-def _list_unusable(texts: Mapping[str, str]) -> dict[str, Reason]:
-    """Return member id -> why it is not used, from the sentences of `numbering`."""
-    return {member_id: Reason.of("placement/unusable-node", text=text) for member_id, text in texts.items()}
-
-
 def _add_names(reason: Reason, node_set: _NodeSet) -> Reason:
     """Return why there is no world, with the present nodes and those that cannot take part."""
     nodes = node_set.nodes if node_set.missing else sort_nodes(node_set.nodes)
-    names = tuple(node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes)
-    joined = Reason.of("placement/joined", nodes=names[:NAMES_MAX], count=len(names))
+    names = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
+    joined = Reason.of("placement/joined", nodes=name_some(names))
     return reason.add(joined if names else Reason.of("placement/none-joined"), *node_set.refused.values())
 
 
@@ -309,11 +293,6 @@ def _choose_successors(nodes: Sequence[Node], known: Mapping[str, Description]) 
     return tuple(dict.fromkeys((*apart, *others)))[:SUCCESSORS]
 
 
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    return ", ".join(names[:NAMES_MAX]) + more
-
-
 def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[Reason]]:
     """Return the previous plan, from each member's assignment, and remarks on it. `names`: of members, if known."""
     called = {member_id: names.get(member_id, member_id) for member_id in texts}
@@ -332,7 +311,9 @@ def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[
     return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=()), []
 
 
-def make_assignments(planned: Plan, known: Mapping[str, Description], summary: str) -> dict[str, NodeAssignment]:
+def make_assignments(
+    planned: Plan, known: Mapping[str, Description], summary: Reason | None
+) -> dict[str, NodeAssignment]:
     """Return each node's assignment, by name, in order.
 
     Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.

@@ -22,8 +22,8 @@ from launcher.model.locality_path import LEVELS
 from launcher.model.rates import LinkName, Rates
 from launcher.model.topology import HOST, make_natural_key
 from launcher.placement.adapter.description import Description
-from launcher.placement.limits import AllOrNothing, Costs, Limits
-from launcher.placement.sentences import join_names
+from launcher.placement.limits import AllOrNothing, Costs, Limits, name_some
+from rendezvous.reasons import Reason
 
 LEVELS_MAX = 24  # of all nodes together
 MACHINE, SLICE = "machine", "slice"
@@ -41,8 +41,8 @@ class Topology(Struct, frozen=True):
     """Outermost first."""
     paths: Mapping[str, NodePath]
     """Node to its domain at each level."""
-    remarks: tuple[str, ...] = ()
-    """Sentences for the user."""
+    remarks: tuple[Reason, ...] = ()
+    """For the user."""
 
 
 # docs/internals/decisions/0029-named-locality-levels.md
@@ -52,7 +52,8 @@ def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) 
         Counter(tuple(level for level, _ in description.locality) for description in known.values())
     )
     ordered = order_levels(kept)
-    levels, remarks = list(ordered.levels), [*remarks, *ordered.remarks]
+    levels = list(ordered.levels)
+    remarks += [Reason.of("placement/remark", text=remark) for remark in ordered.remarks]
     places = {name: dict(description.locality) for name, description in known.items()}
     _add_machines(places, known, levels, named)
     for level in _UNIQUE_LEVELS:
@@ -60,13 +61,15 @@ def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) 
             remarks += _join(level, levels, places)
     _fill(levels, places)
     if idle := _find_unshared_levels(levels, places, named):
-        remarks += _describe_unshared_levels(idle)
+        remarks += _explain_unshared_levels(idle)
         levels = [level for level in levels if level not in idle]
     paths = {name: tuple(place.get(level) for level in levels) for name, place in places.items()}
-    return Topology(tuple(levels), paths, (*remarks, *_describe_missing(levels, places)))
+    return Topology(tuple(levels), paths, (*remarks, *_explain_missing(levels, places)))
 
 
-def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Description]) -> tuple[Limits, tuple[str, ...]]:
+def resolve_limits(
+    limits: Limits, topology: Topology, known: Iterable[Description]
+) -> tuple[Limits, tuple[Reason, ...]]:
     """Return the limits with the existing levels, slices whole where no option names other domains; and remarks."""
     limits = replace(limits, levels=topology.levels)
     slices = Counter((description.slice_hosts, dict(description.locality).get(SLICE)) for description in known)
@@ -79,26 +82,15 @@ def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Descripti
     if limits.all_or_nothing is not None or not hosts or SLICE not in topology.levels:
         return limits, ()
     usual = max(hosts, key=lambda size: (ready[size], hosts[size], size))
-    others = sorted(size for size in hosts if size != usual)
-    remark = f"slices of {', '.join(map(str, others))} hosts cannot be combined with those of {usual}" if others else ""
-    return replace(limits, all_or_nothing=AllOrNothing(level=SLICE, hosts=usual)), (remark,) if remark else ()
+    others = tuple(str(size) for size in sorted(hosts) if size != usual)
+    remarks = (Reason.of("placement/slices-differ", others=others, usual=usual),) if others else ()
+    return replace(limits, all_or_nothing=AllOrNothing(level=SLICE, hosts=usual)), remarks
 
 
-def check_levels(limits: Limits) -> str:
-    """Return why the limits cannot be kept by nodes with these levels; "" if they can."""
-    for axis, level in limits.within.items():
-        if level not in (*limits.levels, HOST):
-            return f"no node reports its {level}, but {axis} must stay within one (--within {axis}={level})"
-    if limits.all_or_nothing is not None and limits.all_or_nothing.level not in limits.levels:
-        level = limits.all_or_nothing.level
-        return f"no node reports its {level}, but each must be used as a whole (--whole {level})"
-    return ""
-
-
-def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
+def check_level_costs(costs: Costs, topology: Topology) -> tuple[Reason, ...]:
     """Return a remark on level costs of levels that no node has."""
     absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
-    return (f"--level-costs: {join_names(absent)} has no effect: no node reports such a level",) if absent else ()
+    return (Reason.of("placement/level-costs-unused", levels=name_some(absent)),) if absent else ()
 
 
 def merge_rates(given: Rates | None, known: Mapping[str, Description], topology: Topology) -> Rates | None:
@@ -121,7 +113,7 @@ def merge_rates(given: Rates | None, known: Mapping[str, Description], topology:
     return Rates({**links, **told}) or None
 
 
-def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[str]]:
+def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[Reason]]:
     """Select the lists whose names stay within LEVELS_MAX: known levels, and those that most nodes have."""
     counts: Counter[str] = Counter()
     for names, count in lists.items():
@@ -132,8 +124,9 @@ def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str
     for names, count in lists.items():
         key = tuple(name for name in names if name in kept)
         shorter[key] = shorter.get(key, 0) + count
-    remark = f"{LEVELS_MAX} levels are the most that are used; left out: {join_names(left_out)}"
-    return shorter, [remark] if left_out else []
+    if not left_out:
+        return shorter, []
+    return shorter, [Reason.of("placement/too-many-levels", most=LEVELS_MAX, levels=name_some(left_out))]
 
 
 def _add_machines(
@@ -153,14 +146,14 @@ def _add_machines(
             place.setdefault(MACHINE, machine[:_MACHINE_LETTERS])
 
 
-def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str, str]]) -> list[str]:
+def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str, str]]) -> list[Reason]:
     """Make each domain of the level one piece, even if its nodes name different outer domains; return remarks on that.
 
     Where a domain is as wide as several others, as a slice of a thousand hosts is wider than a leaf, the level is put
     outside. A single node that contradicts its neighbours, or does not know, gets their domain.
     """
     at = levels.index(level)
-    remarks: list[str] = []
+    remarks: list[Reason] = []
     for index, outer in enumerate(levels[:at]):
         around: dict[str, Counter[str]] = {}  # domain of the level -> outer domains that its nodes name
         for place in domains_by_node.values():
@@ -170,8 +163,9 @@ def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str,
         is_usual = 2 * len(torn) > sum(found.total() > 1 for found in around.values())
         if torn and (is_usual or any(2 * max(around[one].values()) <= around[one].total() for one in torn)):
             levels.insert(index, levels.pop(at))
-            words = join_names(sorted(around[torn[0]]))
-            return [*remarks, f"{level} {torn[0]} touches {outer} {words}: a {level} is taken to be around a {outer}"]
+            domains = name_some(sorted(around[torn[0]]))
+            remark = Reason.of("placement/level-around", level=level, domain=torn[0], outer=outer, domains=domains)
+            return [*remarks, remark]
         usual = {domain: max(found, key=lambda one: (found[one], one)) for domain, found in around.items()}
         for domain in torn:
             strays = _sort_names(
@@ -179,8 +173,15 @@ def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str,
                 for name, place in domains_by_node.items()
                 if place.get(level) == domain and place.get(outer, usual[domain]) != usual[domain]
             )
-            taken = f"all on {level} {domain} are taken to be in {outer} {usual[domain]}"
-            remarks.append(f"{taken}, though {join_names(strays)} reported another {outer}")
+            remark = Reason.of(
+                "placement/level-strays",
+                level=level,
+                domain=domain,
+                outer=outer,
+                usual=usual[domain],
+                nodes=name_some(strays),
+            )
+            remarks.append(remark)
         for place in domains_by_node.values():
             if place.get(level) in usual:
                 place[outer] = usual[place[level]]
@@ -227,25 +228,23 @@ def _sort_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=make_natural_key))
 
 
-def _describe_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _explain_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[Reason]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for level in _sort_names(idle):
         groups.setdefault(idle[level], []).append(level)
     return [
-        f"only {join_names(names)} know{'s its' if len(names) == 1 else ' their'} {join_names(levels)}: this is not "
-        "used, as no other node is there"
+        Reason.of("placement/level-unshared", nodes=name_some(names), levels=name_some(levels))
         for names, levels in groups.items()
     ]
 
 
-def _describe_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Describe the nodes that do not name a level that others name."""
+def _explain_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]]) -> list[Reason]:
+    """Return the nodes that do not name a level that others name."""
     found = []
     for level in levels:
         if level in _OPTIONAL_LEVELS:
             continue
         absent = _sort_names(name for name, place in domains_by_node.items() if level not in place)
         if absent:
-            each = "it counts" if len(absent) == 1 else "each counts"
-            found.append(f"the {level} of {join_names(absent)} is not known: {each} as a {level} of its own")
+            found.append(Reason.of("placement/level-unknown", level=level, nodes=name_some(absent)))
     return found

@@ -7,12 +7,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from launcher.model import mesh as meshes
-from launcher.model.errors import describe
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 from rendezvous.records import Member
 
 USUAL, FREE = Limits(), Costs()
@@ -39,17 +39,22 @@ def roster(*nodes: Description | str) -> tuple[RosterMember, ...]:
     return tuple(RosterMember(f"{at:016x}", text, at) for at, text in enumerate(texts, 1))
 
 
+def spell(reason: Reason) -> str:
+    """Kind and values on one line, for a table; without the package's name."""
+    return str(reason).replace("placement/", "")
+
+
 def told(found: Any) -> Any:
-    """An answer of the planner with sentences in place of its reasons."""
+    """An answer of the planner with its reasons spelt out."""
     match found:
         case Size() | PlanRefused():
-            return replace(found, reason=describe(found.reason))
+            return replace(found, reason=spell(found.reason))
         case PlanReady():
             return replace(
                 found,
-                reasons=tuple(map(describe, found.reasons)),
-                remarks=tuple(map(describe, found.remarks)),
-                spare_reasons={member_id: describe(reason) for member_id, reason in found.spare_reasons.items()},
+                reasons=tuple(map(spell, found.reasons)),
+                remarks=tuple(map(spell, found.remarks)),
+                spare_reasons={member_id: spell(reason) for member_id, reason in found.spare_reasons.items()},
             )
 
 

@@ -14,6 +14,9 @@ from launcher.model.topology import sort_nodes
 from launcher.placement import planner
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
+from rendezvous.reasons import Reason
+
+WHY = (Reason.of("placement/no-node"),)
 
 
 class Case(NamedTuple):
@@ -58,9 +61,7 @@ def filled(nodes: Sequence[Node], mesh: str, shape: Sequence[int], levels: Seque
             ranks[node.id] = tuple(range(start, end))
         start = end
     spares = tuple(node.id for node in sort_nodes(nodes) if node.id not in ranks)
-    plan = Plan(
-        shape=tuple(shape), ranks=ranks, spares=spares, moved=8, reasons=("it fits",), cost=1552, lower_bound=1008.5
-    )
+    plan = Plan(shape=tuple(shape), ranks=ranks, spares=spares, moved=8, reasons=WHY, cost=1552, lower_bound=1008.5)
     return Case(plan, nodes, grid, Limits(levels=tuple(levels)), change=Change(nodes=tuple(nodes)))
 
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import pytest
 
+from launcher.meshctl.table import format_clock
 from launcher.model import console
 from launcher.model.console import format_local_time, format_time
-from launcher.model.text import format_clock
 from tests.support.waiting import wait_until
 
 

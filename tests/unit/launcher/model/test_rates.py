@@ -32,18 +32,18 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("leaf", "rates 'leaf': 'leaf' is not LEVEL=RATE"),
-        ("leaf=", "rates 'leaf=': 'leaf=' is not LEVEL=RATE"),
-        ("leaf=400", "rates 'leaf=400': the rate of leaf is '400', not a rate with a unit"),
-        ("leaf=-1Gbit", "rates 'leaf=-1Gbit': the rate of leaf is '-1Gbit', not a rate with a unit"),
-        ("leaf=0Gbit", "rates 'leaf=0Gbit': the rate of leaf must be greater than 0"),
-        ("leaf:=1Gbit", "rates 'leaf:=1Gbit': 'leaf:' names no domain"),
-        ("leaf/rank=1Gbit", "rates 'leaf/rank=1Gbit': 'leaf/rank' is not a link"),
-        ("device:h1=1Gbit", "rates 'device:h1=1Gbit': 'device:h1' names no domain"),
-        ("host=1200TB", "rates 'host=1200TB': the rate of host is '1200TB', more than any link carries"),
-        ("host/host=1Gbit", "rates 'host/host=1Gbit': 'host/host' is not a link"),
-        ("leaf=1Gbit,,host=1Gbit", "rates 'leaf=1Gbit,,host=1Gbit': 'leaf=1Gbit,host' is not a link"),
-        ("leaf=1Gbit,leaf=2Gbit", "rates 'leaf=1Gbit,leaf=2Gbit' names leaf twice"),
+        ("leaf", "--rates: 'leaf' is not LEVEL=RATE"),
+        ("leaf=", "--rates: 'leaf=' is not LEVEL=RATE"),
+        ("leaf=400", "--rates: the rate of leaf is '400', not a rate with a unit"),
+        ("leaf=-1Gbit", "--rates: the rate of leaf is '-1Gbit', not a rate with a unit"),
+        ("leaf=0Gbit", "--rates: the rate of leaf must be greater than 0"),
+        ("leaf:=1Gbit", "--rates: 'leaf:' names no domain"),
+        ("leaf/rank=1Gbit", "--rates: 'leaf/rank' is not a link"),
+        ("device:h1=1Gbit", "--rates: 'device:h1' names no domain"),
+        ("host=1200TB", "--rates: the rate of host is '1200TB', more than any link carries"),
+        ("host/host=1Gbit", "--rates: 'host/host' is not a link"),
+        ("leaf=1Gbit,,host=1Gbit", "--rates: 'leaf=1Gbit,host' is not a link"),
+        ("leaf=1Gbit,leaf=2Gbit", "--rates names leaf twice"),
     ],
 )
 def test_what_is_no_rate_is_refused(text: str, sentence: str) -> None:
@@ -56,7 +56,7 @@ def test_an_unknown_level_is_refused_with_a_question() -> None:
     with pytest.raises(UsageError) as caught:
         require_known_levels(parse_rates("leef=1Gbit"), ("pod", "leaf"), "rates")
     assert (str(caught.value), caught.value.hint) == (
-        "rates: unknown level 'leef'", "did you mean leaf? use one of pod, leaf, host, device",
+        "rates: unknown level leef", "did you mean leaf? use one of pod, leaf, host, device",
     )  # fmt: skip
 
 

@@ -62,14 +62,14 @@ def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
     }  # fmt: skip
     assert parse(",".join(map(str, found)), MESH) == found
     assert refusal("tp=20GB,dp=1GB,ep=0,cp=3") == (
-        "traffic 'tp=20GB,dp=1GB,ep=0,cp=3' gives bytes for some axes, and pp, cp has a weight without a unit",
+        "--traffic gives bytes for some axes, and pp, cp has a weight without a unit",
         "set pp=300MB, or pp=0 if it does not talk",
     )
     hint = "use for example 1.2GB or 300MB; k, M, G and T are powers of 1000"
     for text in ("1.2.3GB", "1gb", "1GiB", "1 Mb"):
-        what = f"traffic 'tp={text}': the weight of tp is {text!r}, neither a number nor bytes"
+        what = f"--traffic: the weight of tp is {text!r}, neither a number nor bytes"
         assert refusal(f"tp={text}") == (what, hint)
-    assert refusal("tp=9999999TB")[0] == "traffic 'tp=9999999TB': the weight of tp is '9999999TB', more than 1e9 MB"
+    assert refusal("tp=9999999TB")[0] == "--traffic: the weight of tp is '9999999TB', more than 1e9 MB"
 
 
 def test_bytes_are_rounded_and_an_axis_of_one_rank_needs_none() -> None:
@@ -84,19 +84,19 @@ def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence", "hint"),
     [
-        ("tp", "traffic 'tp': 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
-        ("tp=1,", "traffic 'tp=1,': '' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
-        ("tp=", "traffic 'tp=': the weight of tp is '', not a number from 0 to 1e9", None),
-        ("tp=-1", "traffic 'tp=-1': the weight of tp is '-1', not a number from 0 to 1e9", None),
-        ("tp=nan", "traffic 'tp=nan': the weight of tp is 'nan', not a number from 0 to 1e9", None),
-        ("tp=inf", "traffic 'tp=inf': the weight of tp is 'inf', not a number from 0 to 1e9", None),
-        ("tp=1:", "traffic 'tp=1:': '' is not a kind of traffic", "use ring, line, all"),
-        ("tp=1:star", "traffic 'tp=1:star': 'star' is not a kind of traffic", "use ring, line, all"),
-        ("xp=1", f"traffic 'xp=1': mesh {MESH} has no axis 'xp'", "use its axes: pp, dp, cp, ep, tp"),
-        ("dp+=1", f"traffic 'dp+=1': mesh {MESH} has no axis ''", "use its axes: pp, dp, cp, ep, tp"),
-        ("tp+tp=1", "traffic 'tp+tp=1': 'tp+tp' names an axis twice", None),
-        ("tp=1,tp=2:ring", "traffic 'tp=1,tp=2:ring' names tp twice", None),
-        ("tp=0.0000001", "traffic 'tp=0.0000001': the weight of tp is '0.0000001', more than 6 decimals",
+        ("tp", "--traffic: 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
+        ("tp=1,", "--traffic: '' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
+        ("tp=", "--traffic: the weight of tp is '', not a number from 0 to 1e9", None),
+        ("tp=-1", "--traffic: the weight of tp is '-1', not a number from 0 to 1e9", None),
+        ("tp=nan", "--traffic: the weight of tp is 'nan', not a number from 0 to 1e9", None),
+        ("tp=inf", "--traffic: the weight of tp is 'inf', not a number from 0 to 1e9", None),
+        ("tp=1:", "--traffic: '' is not a kind of traffic", "use ring, line, all"),
+        ("tp=1:star", "--traffic: 'star' is not a kind of traffic", "use ring, line, all"),
+        ("xp=1", f"--traffic: mesh {MESH} has no axis 'xp'", "use its axes: pp, dp, cp, ep, tp"),
+        ("dp+=1", f"--traffic: mesh {MESH} has no axis ''", "use its axes: pp, dp, cp, ep, tp"),
+        ("tp+tp=1", "--traffic: 'tp+tp' names an axis twice", None),
+        ("tp=1,tp=2:ring", "--traffic names tp twice", None),
+        ("tp=0.0000001", "--traffic: the weight of tp is '0.0000001', more than 6 decimals",
          "round it: only proportions matter"),
     ],
 )  # fmt: skip

@@ -34,7 +34,7 @@ HEADER = JournalHeader(
 def start(number: int = 1) -> events.StartRound:
     assignment = NodeAssignment(
         ranks=(2, 3), world_size=4, shape=(4,), group_rank=1, group_world_size=2, role_ranks=(2, 3), role_world_size=4,
-        master_addr="h", master_port=1, summary="why",
+        master_addr="h", master_port=1, summary=Reason.of("spare-leaves"),
     )  # fmt: skip
     return events.StartRound(number, 0, 0, "token", encode_assignment(assignment))
 

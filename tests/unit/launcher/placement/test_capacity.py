@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError
+from launcher.model.errors import give_hint
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.placement import choice
 from launcher.placement.capacity import assess_feasibility
-from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.limits import AllOrNothing, Costs, Limits, NoWorldError, Plan
 from launcher.placement.planner import plan
 from launcher.placement.units import compute_grid, list_elastic_sizes
+from tests.support.placement.members import spell
 from tests.support.placement.plans import faults
 
 LEVELS = ("pod", "leaf")
@@ -45,15 +46,15 @@ def slices(*sizes: int, slot_count: int = 4) -> list[Node]:
 
 
 def world(nodes: list[Node], mesh: str, rules: Limits) -> Plan | str:
-    """The plan, of which everything is checked that can be; or the sentence why there is none."""
+    """The plan, of which everything is checked that can be; or why there is none."""
     found = assess_feasibility(nodes, parse(mesh), rules)
     assert found == assess_feasibility(nodes[::-1], parse(mesh), rules)
     if not found.world_size:
         assert (found.node_count, found.is_full) == (0, False)
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(NoWorldError) as caught:
             plan(nodes, parse(mesh), rules, Costs(), None)
-        assert found.reason == str(caught.value)
-        return found.reason
+        assert found.reason == caught.value.reason
+        return spell(found.reason)
     answer = plan(nodes, parse(mesh), rules, Costs(), None)
     assert found.world_size == answer.world_size
     assert not list(faults(answer, nodes, parse(mesh), rules, rules.block_size or 1))
@@ -75,7 +76,7 @@ def formed(nodes: list[Node], mesh: str, rules: Limits) -> Plan:
 )
 def test_the_elastic_axis_keeps_to_its_bounds(least: int, most: int | None, size: int | None) -> None:
     answer = world(leaves(8, 8, 8, 7), "pp=4,dp=*,tp=8", limits(elastic_min=least, elastic_max=most))
-    refusal = "mesh pp=4,dp=*,tp=8 with dp of at least 8 needs at least 32 nodes with 8 devices; 31 are present"
+    refusal = "nodes-missing mesh=pp=4,dp>=8,tp=8 nodes=32 devices=8 present=31 most=0"
     assert (answer.shape if isinstance(answer, Plan) else answer) == (refusal if size is None else (4, size, 8))
 
 
@@ -120,21 +121,20 @@ def test_a_unit_that_is_asked_for_stays_on_one_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mesh", "unit", "sentence", "hint"),
+    ("mesh", "unit", "spelt", "hint"),
     [
         ("pp=4,dp=*,tp=8", 6,
-         "unit 6: 6 consecutive ranks are no even part of mesh pp=4,dp=*,tp=8, counted from its last axis",
-         "use 1, 2, 4 or 8"),
-        ("dp=*,tp=8", 16, "unit 16 fits on no node: the largest has 8 devices", "use 1, 2, 4 or 8"),
-        ("dp=*,tp=3", 0, "unit 0: 0 consecutive ranks are no even part of mesh dp=*,tp=3, counted from its last axis",
-         "use 1, 3 or 6"),
+         "unit-uneven unit=6 mesh=pp=4,dp=*,tp=8 fitting=1,2,4,8", "use --unit 1, 2, 4 or 8"),
+        ("dp=*,tp=8", 16, "unit-too-large unit=16 most=8 fitting=1,2,4,8", "use --unit 1, 2, 4 or 8"),
+        ("dp=*,tp=3", 0, "unit-uneven unit=0 mesh=dp=*,tp=3 fitting=1,3,6", "use --unit 1, 3 or 6"),
     ],
 )  # fmt: skip
-def test_a_senseless_unit_is_refused_with_those_that_fit(mesh: str, unit: int, sentence: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_senseless_unit_is_refused_with_those_that_fit(mesh: str, unit: int, spelt: str, hint: str) -> None:
+    with pytest.raises(NoWorldError) as caught:
         plan(leaves(2), parse(mesh), limits(block_size=unit), Costs(), None)
-    assert (str(caught.value), caught.value.hint) == (sentence, hint)
-    assert assess_feasibility(leaves(2), parse(mesh), limits(block_size=unit)).reason == sentence
+    reason = caught.value.reason
+    assert (spell(reason), give_hint(reason)) == (spelt, hint)
+    assert assess_feasibility(leaves(2), parse(mesh), limits(block_size=unit)).reason == reason
 
 
 # Whole domains
@@ -151,7 +151,8 @@ def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> N
     assert [answer.ranks[f"{first}h{index}"] for index in (3, 2, 1, 0)] == [
         tuple(range(start, start + 4)) for start in (0, 4, 8, 12)
     ]
-    assert answer.reasons[1] == "not usable, as leaf p/s1 has 3 of 4 hosts and lacks host 3: s1h0, s1h1, s1h2"
+    why = "slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 missing=1 indices=3 names="
+    assert spell(answer.reasons[1]) == f"unused why=({why}) nodes=(names names=s1h0,s1h1,s1h2 count=3)"
     assert answer.spares == ("s1h0", "s1h1", "s1h2")
 
 
@@ -174,7 +175,8 @@ def test_slices_of_another_kind_are_left_out() -> None:
     other = [Node(id=f"x{index}", slot_count=8, path=("p", "x")) for index in range(4)]
     answer = formed([*slices(4, 4, 4), *other], "dp=*", WHOLE)
     assert answer.world_size == 48
-    assert "not usable, as leaf p/x has 8 devices per host, others 4: x0, x1, x2, x3" in answer.reasons
+    spelt = "unused why=(slice-odd level=leaf domain=p/x devices=8 usual=4) nodes=(names names=x0,x1,x2,x3 count=4)"
+    assert spelt in map(spell, answer.reasons)
 
 
 # Axes within a domain
@@ -210,9 +212,8 @@ def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
 
 def test_what_a_rule_holds_back_is_said() -> None:
     answer = formed(leaves(7, 8, 8, 5), "pp=4,dp=*,tp=8", limits(within={"pp": "leaf"}))
-    assert answer.reasons[0].startswith(
-        "world of 192 ranks on 24 of 28 nodes: dp=6 is the largest whole number of replicas with pp within a leaf; "
-        "4 spares: "
+    assert spell(answer.reasons[0]).startswith(
+        "world ranks=192 nodes=24 present=28 why=(largest size=dp=6 rules=--within pp=leaf) is_most=False; spares "
     )
 
 
@@ -220,57 +221,57 @@ ODD_LEAF = leaves(8, 8, 7, 1)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "mesh", "rules", "sentence"),
+    ("nodes", "mesh", "rules", "spelt"),
     [
         (slices(4, 3), "pp=2,dp=*,tp=16", WHOLE,
-         "mesh pp=2,dp=*,tp=16 needs at least 2 complete leaves of 4 hosts; 1 is present; "
-         "leaf p/s1 has 3 of 4 hosts and lacks host 3"),
+         "slices-missing mesh=pp=2,dp=*,tp=16 slices=2 level=leaf hosts=4 present=1 most=0; unused why="
+         "(slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 missing=1 indices=3 names=) "
+         "nodes=(names names=s1h0,s1h1,s1h2 count=3)"),
         ([*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))], "dp=*", WHOLE,
-         "mesh dp=* needs complete leaves of 4 hosts; none is present; leaf p/s0 has hosts with 8, 4, 4, 4 devices"),
+         "no-slice mesh=dp=* level=leaf hosts=4; unused why=(slice-mixed level=leaf domain=p/s0 devices=8,4,4,4) "
+         "nodes=(names names=odd,s0h0,s0h1,s0h2 count=4)"),
         ([*slices(3), Node(id="again", slot_count=4, path=("p", "s0"), index=2)], "dp=*", WHOLE,
-         "mesh dp=* needs complete leaves of 4 hosts; none is present; "
-         "leaf p/s0 has hosts with the indices 0, 1, 2, 2, not 0 to 3"),
+         "no-slice mesh=dp=* level=leaf hosts=4; unused why=(slice-numbers level=leaf domain=p/s0 indices=0,1,2,2 "
+         "last=3) nodes=(names names=again,s0h0,s0h1,s0h2 count=4)"),
         ([*slices(5), Node(id="lost", slot_count=4)], "dp=*", WHOLE,
-         "mesh dp=* needs complete leaves of 4 hosts; none is present; "
-         "leaf p/s0 has 5 hosts, 4 make a complete one; node lost has no known leaf"),
+         "no-slice mesh=dp=* level=leaf hosts=4; unused why=(slice-oversized level=leaf domain=p/s0 present=5 "
+         "hosts=4) nodes=(names names=s0h0,s0h1,s0h2,s0h3,s0h4 count=5); unused why=(no-level node=lost level=leaf) "
+         "nodes=(names names=lost count=1)"),
         (slices(4, 4), "dp=*,tp=3", WHOLE,
-         "mesh dp=*,tp=3 does not consist of whole leaves of 16 ranks for dp of 1 to 10, which is what could be "
-         "formed"),
+         "uneven mesh=dp=*,tp=3 ranks=16 level=leaf axis=dp low=1 high=10 larger=16"),
         (slices(4, 4), "dp=*", limits(all_or_nothing=SLICE, nodes_max=3),
-         "mesh dp=* needs at least 1 complete leaf of 4 hosts; at most 3 nodes may be active"),
+         "slices-missing mesh=dp=* slices=1 level=leaf hosts=4 present=2 most=3"),
         (slices(4, 3), "dp=*", limits(all_or_nothing=SLICE, nodes_min=5),
-         "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts and lacks "
-         "host 3"),
+         "too-few-nodes least=5 present=4; unused why=(slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 "
+         "missing=1 indices=3 names=) nodes=(names names=s1h0,s1h1,s1h2 count=3)"),
         ([Node(id=f"h{at}", slot_count=4, path=("p", "a"), index=at, host_pattern="t-{}.n") for at in (1, 3)], "dp=*",
          Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=4)),
-         "mesh dp=* needs complete slices of 4 hosts; none is present; slice p/a has 2 of 4 hosts and lacks "
-         "workers 0, 2 (t-0.n, t-2.n)"),
+         "no-slice mesh=dp=* level=slice hosts=4; unused why=(slice-incomplete level=slice domain=p/a present=2 "
+         "hosts=4 missing=2 indices=0, 2 names=t-0.n,t-2.n) nodes=(names names=h1,h3 count=2)"),
         ([Node(id="h0", slot_count=4, path=("p", "a"), index=0, host_pattern="t{}")], "dp=*",
          Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=64)),
-         "mesh dp=* needs complete slices of 64 hosts; none is present; slice p/a has 1 of 64 hosts and lacks "
-         "workers 1-63 (t1, t2, t3, t4 and 59 more)"),
+         "no-slice mesh=dp=* level=slice hosts=64; unused why=(slice-incomplete level=slice domain=p/a present=1 "
+         "hosts=64 missing=63 indices=1-63 names=t1,t2,t3,t4) nodes=(names names=h0 count=1)"),
         (slices(4), "dp=*", limits(all_or_nothing=SLICE, block_size=3),
-         "unit 3 does not divide the 4 devices of a host, and none may stay idle"),
+         "unit-leaves-idle unit=3 devices=4"),
         (slices(4), "dp=*", limits(all_or_nothing=AllOrNothing(level="slice", hosts=4)),
-         "whole slice: unknown level; the levels are pod, leaf"),
+         "unknown-level option=--whole slice level=slice known=pod,leaf"),
         (ODD_LEAF, "dp=*,tp=16", limits(within={"tp": "host"}),
-         "16 ranks of tp must sit on one host for mesh dp=1,tp=16, the largest host has room for 8"),
+         "domain-too-small ranks=16 axes=tp level=host mesh=dp=1,tp=16 room=8 rules=tp=host"),
         (ODD_LEAF, "pp=9,dp=*,tp=8", limits(within={"pp": "leaf"}),
-         "72 ranks of pp must sit in one leaf for mesh pp=9,dp=1,tp=8, the largest leaf has room for 64"),
+         "domain-too-small ranks=72 axes=pp level=leaf mesh=pp=9,dp=1,tp=8 room=64 rules=pp=leaf"),
         (ODD_LEAF, "pp=2,dp=*,cp=5,tp=8", limits(within={"cp": "leaf"}, elastic_min=2),
-         "mesh pp=2,dp=2,cp=5,tp=8 needs 4 times 40 ranks of cp, each in one leaf; there is room for 3"),
-        (ODD_LEAF, "dp=*,tp=8", limits(within={"tq": "leaf"}),
-         "within tq=leaf: mesh dp=*,tp=8 has no such axis; its axes are dp, tp"),
+         "too-few-domains mesh=pp=2,dp=2,cp=5,tp=8 times=4 ranks=40 axes=cp level=leaf room=3"),
         (ODD_LEAF, "dp=*,tp=8", limits(within={"tp": "rack"}),
-         "within tp=rack: unknown level; the levels are pod, leaf, host"),
+         "unknown-level option=--within tp=rack level=rack known=pod,leaf,host"),
         (ODD_LEAF, "dp=*,tp=8", limits(within={"tp": "leaf"}, all_or_nothing=AllOrNothing(level="pod", hosts=16)),
-         "within tp=leaf: a leaf is inside a pod, which is used as a whole in the order of its hosts"),
+         "inside-whole option=--within tp=leaf level=leaf whole=pod"),
         (leaves(3), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3),
-         "mesh pp=2,dp=*,tp=2 does not consist of units of 8 ranks for dp of 3, which is what could be formed"),
+         "uneven mesh=pp=2,dp=*,tp=2 ranks=8 level= axis=dp low=3 high=3 larger=0"),
     ],
 )  # fmt: skip
-def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits, sentence: str) -> None:
-    assert world(nodes, mesh, rules) == sentence
+def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits, spelt: str) -> None:
+    assert world(nodes, mesh, rules) == spelt
 
 
 @pytest.mark.parametrize(
@@ -288,9 +289,9 @@ def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits
     ],
 )  # fmt: skip
 def test_more_nodes_are_suggested_only_where_they_help(nodes: list[Node], mesh: str, rules: Limits, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(NoWorldError) as caught:
         plan(nodes, parse(mesh), rules, Costs(), None)
-    assert (caught.value.hint or "").startswith(hint)
+    assert give_hint(caught.value.reason).startswith(hint)
 
 
 def test_more_units_than_a_search_can_take_are_laid_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,8 +384,8 @@ def test_where_no_number_of_nodes_helps_more_of_them_do_not(
     nodes, mesh, rules = question
     try:
         plan(nodes, mesh, rules, Costs(), None)
-    except UsageError as error:
-        if not (error.hint or "").startswith("no number of "):
+    except NoWorldError as error:
+        if not give_hint(error.reason).startswith("no number of "):
             return
     else:
         return

@@ -14,6 +14,7 @@ from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.problem import Problem, make_problem
 from launcher.placement.search.refine import lay_whole
+from tests.support.placement.members import spell
 from tests.support.placement.plans import count_moved
 
 LEAVES = Limits(levels=("leaf",))
@@ -60,9 +61,9 @@ def test_seconds_choose_between_layouts_where_j_is_blind(
 def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
     mesh, rates = "pp=2,dp=6", "host=40Mbit,leaf=40Mbit,leaf:l2=30Mbit"
     timed = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
-    assert timed.reasons[-1] == "a step's communication takes 0.534 s; dp waits for leaf l0's uplink: 0.4 s of it"
+    assert spell(timed.reasons[-1]) == "step-time step_s=0.534 axes=dp link=leaf l0's uplink part_s=0.4"
     shares = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=10,pp=3", rates), None)
-    assert shares.reasons[-1] == "dp waits for leaf l0's uplink: 71 % of the time of a step's parts"
+    assert spell(shares.reasons[-1]).startswith("slowest-link axes=dp link=leaf l0's uplink share=0.71")
     assert shares.step_time is not None
     assert not shares.step_time.is_absolute
 
@@ -162,7 +163,10 @@ def test_a_hole_is_filled_with_an_exchange_where_that_is_faster(lost: str, moved
 def test_nodes_with_numbers_and_a_lone_node_have_a_time_as_well() -> None:
     numbered = [Node(id=f"h{at}", slot_count=1, path=("l0",), rank=at) for at in range(3)]
     found = plan(numbered, parse("dp=3"), LEAVES, make_costs("dp=3", "dp=1MB", "host=8Mbit,rack=1Gbit"), None)
-    assert (get_seconds(found), found.reasons[-1]) == (1.0, "rates of rack are not used: no node has a rack")
+    assert (get_seconds(found), spell(found.reasons[-1])) == (
+        1.0,
+        "remark text=rates of rack are not used: no node has a rack",
+    )
     alone = plan(on_leaves(1, slots=4), parse("dp=4"), LEAVES, make_costs("dp=4", "dp=1MB", "device=1MB"), None)
     assert get_seconds(alone) == 1.0
 

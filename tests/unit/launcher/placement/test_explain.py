@@ -20,6 +20,7 @@ from launcher.placement.explain import Explanation, explain
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import compute_cost, make_traffic
+from tests.support.placement.members import spell
 
 
 def nodes_on(leaves: list[int], devices: int = 8) -> list[Node]:
@@ -108,8 +109,10 @@ def test_an_order_that_breaks_a_rule_says_which() -> None:
     mesh = parse("dp=*,tp=8")
     limits = Limits(levels=("slice",), within={"tp": "slice"}, all_or_nothing=AllOrNothing(level="slice", hosts=2))
     one_slice = filled(["h0", "h2"], (1, 8), devices=4)
-    faults = {one.name: one.faults for one in explain(one_slice, nodes, mesh, limits, Costs()).baselines}
-    assert faults["join order"] == ("tp leaves its slice", "uses parts of a slice")
+    faults = {
+        one.name: tuple(map(spell, one.faults)) for one in explain(one_slice, nodes, mesh, limits, Costs()).baselines
+    }
+    assert faults["join order"] == ("leaves-domain axis=tp level=slice", "uses-part level=slice")
     assert faults["path order"] == ()
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
 from launcher.placement import planner
 from launcher.placement.capacity import assess_feasibility
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.limits import Costs, Limits, NoWorldError, Plan
 from launcher.placement.planner import plan as plan_with_costs
 from launcher.placement.units import choose_block_size, find_usual_slot_count
+from tests.support.placement.members import spell
 from tests.support.placement.plans import domains, faults, meshes
 
 
@@ -114,52 +114,54 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
     ("nodes", "mesh", "limits", "reasons"),
     [
         (cluster(31), "pp=4,dp=*,tp=8", Limits(),
-         ("world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
-          "3 spares: h7, h15, h23",
-          "the traffic's cost is 3,752")),
+         ("world ranks=224 nodes=28 present=31 why=(largest size=dp=7 rules=) is_most=False; "
+          "spares nodes=(names names=h7,h15,h23 count=3)",
+          "cost cost=3752 is_least=False")),
         (cluster(9), "pp=4,dp=*,tp=8", Limits(elastic_max=1),
-         ("world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8",
-          "the traffic's cost is 72, and no layout of this world has less")),
-        (cluster(1, 2), "dp=2", Limits(), ("world of 2 ranks on 1 of 1 node: mesh dp=2 has a fixed size",)),
+         ("world ranks=32 nodes=4 present=9 why=(most-allowed size=dp=1) is_most=False; "
+          "spares nodes=(names names=h4,h5,h6,h7,h8 count=5)",
+          "cost cost=72 is_least=True")),
+        (cluster(1, 2), "dp=2", Limits(),
+         ("world ranks=2 nodes=1 present=1 why=(fixed-size mesh=dp=2) is_most=False",)),
         (nodes_of(8, 8, 7), "dp=*,tp=8", Limits(),
-         ("world of 16 ranks on 2 of 3 nodes: dp=2 is the largest whole number of replicas",
-          "not usable, as 8 ranks must sit on one node: c",
-          "the traffic's cost is 160, and no layout of this world has less")),
+         ("world ranks=16 nodes=2 present=3 why=(largest size=dp=2 rules=) is_most=False",
+          "unused why=(too-small ranks=8) nodes=(names names=c count=1)",
+          "cost cost=160 is_least=True")),
         (nodes_of(8), "dp=*,tp=3", Limits(),
-         ("world of 6 ranks on 1 of 1 node: dp=2 is the largest whole number of replicas",
-          "2 slots of active nodes stay idle")),
+         ("world ranks=6 nodes=1 present=1 why=(largest size=dp=2 rules=) is_most=False",
+          "idle-slots slots=2")),
     ],
 )  # fmt: skip
 def test_the_reason_names_the_world_and_the_spares(
     nodes: list[Node], mesh: str, limits: Limits, reasons: tuple[str, ...]
 ) -> None:
-    assert plan(nodes, parse(mesh), limits, None).reasons == reasons
+    assert tuple(map(spell, plan(nodes, parse(mesh), limits, None).reasons)) == reasons
 
 
 @pytest.mark.parametrize(
-    ("nodes", "mesh", "limits", "sentence"),
+    ("nodes", "mesh", "limits", "spelt"),
     [
-        ([], "dp=*", Limits(), "no node is present"),
+        ([], "dp=*", Limits(), "no-node"),
         (nodes_of(8, 8, 4, 8), "pp=4,dp=*,tp=8", Limits(),
-         "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present, and node c has 4"),
-        (nodes_of(2), "tp=4", Limits(), "mesh tp=4 needs 4 devices, 2 are present on 1 node"),
+         "nodes-missing mesh=pp=4,dp=*,tp=8 nodes=4 devices=8 present=3 most=0; "
+         "odd-nodes nodes=(names names=c (4) count=1)"),
+        (nodes_of(2), "tp=4", Limits(), "one-node-too-small mesh=tp=4 ranks=4 devices=2 nnodes=0"),
         (cluster(9), "pp=4,dp=*,tp=8", Limits(nodes_max=3),
-         "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; at most 3 may be active"),
-        (cluster(2), "dp=*", Limits(nodes_min=3), "at least 3 nodes must be active, 2 are present"),
-        (nodes_of(8, 8, 4), "dp=*,tp=8", Limits(nodes_min=3), "at least 3 nodes must be active, "
-         "2 with the 8 devices that a unit of mesh dp=*,tp=8 needs are present, and node c has 4"),
+         "nodes-missing mesh=pp=4,dp=*,tp=8 nodes=4 devices=8 present=9 most=3"),
+        (cluster(2), "dp=*", Limits(nodes_min=3), "too-few-nodes least=3 present=2"),
+        (nodes_of(8, 8, 4), "dp=*,tp=8", Limits(nodes_min=3), "too-few-nodes least=3 present=2; unused "
+                                                              "why=(too-small ranks=8) nodes=(names names=c count=1)"),
         (cluster(31), "pp=4,dp=*,tp=8", Limits(nodes_min=30, nodes_max=31),
-         "mesh pp=4,dp=7,tp=8 makes a world of 224 ranks on 28 nodes, but at least 30 must be active"),
+         "too-few-active mesh=pp=4,dp=7,tp=8 ranks=224 nodes=28 least=30"),
     ],
 )  # fmt: skip
-def test_a_world_that_cannot_be_says_what_is_missing(
-    nodes: list[Node], mesh: str, limits: Limits, sentence: str
-) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_world_that_cannot_be_says_what_is_missing(nodes: list[Node], mesh: str, limits: Limits, spelt: str) -> None:
+    with pytest.raises(NoWorldError) as caught:
         plan(nodes, parse(mesh), limits, None)
     answer = assess_feasibility(nodes, parse(mesh), limits)
     assert (answer.world_size, answer.node_count, answer.is_full) == (0, 0, False)
-    assert answer.reason == str(caught.value) == sentence
+    assert answer.reason == caught.value.reason
+    assert spell(answer.reason) == spelt
 
 
 def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
@@ -246,7 +248,7 @@ def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mes
     limits = Limits(nodes_max=nodes_max)
     found = assess_feasibility(nodes, mesh, limits)
     if not found.world_size:
-        with pytest.raises(UsageError, match="needs"):
+        with pytest.raises(NoWorldError, match=r"-too-small|-missing"):
             plan(nodes, mesh, limits, None)
         return
     answer = plan(nodes, mesh, limits, None)

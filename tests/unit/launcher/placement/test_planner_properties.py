@@ -9,14 +9,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.topology import build_tree
 from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.explain import explain
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.limits import Costs, Limits, NoWorldError, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.problem import Layout, Problem, is_valid, make_problem
 from tests.support.placement.plans import faults
@@ -72,7 +71,7 @@ def planned(
 ) -> Plan | None:
     try:
         return plan(nodes, mesh, rules, costs or Costs(), previous)
-    except UsageError:
+    except NoWorldError:
         return None
 
 

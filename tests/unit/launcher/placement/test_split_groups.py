@@ -10,10 +10,11 @@ from launcher.placement.limits import Costs, Limits
 from launcher.placement.planner import plan
 from launcher.placement.split_groups import (
     SplitGroups,
-    describe_split_groups,
+    explain_split_groups,
     find_split_groups,
     find_unsplit_world,
 )
+from tests.support.placement.members import spell
 
 
 def nodes(count: int, slot_count: int = 8) -> list[Node]:
@@ -60,13 +61,15 @@ def test_the_other_choice_is_told_with_its_price_or_why_it_is_none() -> None:
     found = plan(present, grid, Limits(), Costs(), None)
     split = find_split_groups(found, present, grid, Limits())
     assert split is not None
-    said = describe_split_groups(split, found, find_unsplit_world(split, present, grid, Limits()), "J 1 instead of 2")
-    assert said.startswith("tp=7 does not divide the 8 devices of a node, so ")
-    assert said.endswith("--unit 7 keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 1 instead of 2")
+    said = explain_split_groups(split, found, find_unsplit_world(split, present, grid, Limits()), 1)
+    assert spell(said) == (
+        "split-groups axes=tp=7 devices=8 split=26 groups=36 ranks=7 "
+        "then=(unsplit ranks=210 nodes=30 now_ranks=252 now_nodes=32 cost=1 now_cost=8024)"
+    )
     fixed, few = parse("dp=9,tp=7"), nodes(8)
     found = plan(few, fixed, Limits(), Costs(), None)
     split = SplitGroups(axes="tp=7", group_size=7, slot_count=8, split_count=7, group_count=9)
-    said = describe_split_groups(split, found, find_unsplit_world(split, few, fixed, Limits()))
-    assert said.endswith(
-        "but then no world is possible: mesh dp=9,tp=7 needs at least 9 nodes with 8 devices; 8 are present"
+    said = explain_split_groups(split, found, find_unsplit_world(split, few, fixed, Limits()))
+    assert spell(said).endswith(
+        "then=(none-unsplit why=(nodes-missing mesh=dp=9,tp=7 nodes=9 devices=8 present=8 most=0))"
     )

@@ -21,6 +21,7 @@ from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
 from launcher.placement.stability import fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
+from tests.support.placement.members import spell
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
@@ -53,11 +54,11 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
     # One node on each leaf held dp=7, which is gone; the one on the lost node's leaf takes its place.
     (taker,) = (name for name in after.ranks if before.ranks[name][0] % 64 == 56)
     assert taker in {f"h{index}" for index in range(16, 24)}
-    assert after.reasons == (
-        "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
-        f"3 spares: {', '.join(after.spares)}",
-        "the traffic's cost is 3,752",
-        f"8 of 224 ranks change their node; without h17; with {taker}",
+    assert tuple(map(spell, after.reasons)) == (
+        "world ranks=224 nodes=28 present=31 why=(largest size=dp=7 rules=) is_most=False; "
+        f"spares nodes=(names names={','.join(after.spares)} count=3)",
+        "cost cost=3752 is_least=False",
+        f"moved moved=8 ranks=224; without nodes=(names names=h17 count=1); with nodes=(names names={taker} count=1)",
     )
 
 
@@ -92,7 +93,8 @@ def test_spares_are_named_in_the_order_in_which_they_would_be_taken() -> None:
     answer = plan([*nodes, small], parse("dp=5,tp=8"), LEAVES, Costs(), None)
     assert set(answer.ranks) == {"h1", "h2", "h3", "h4", "h5"}
     assert answer.spares == ("h6", "h7", "h0", "small")  # on leaf c there is somebody active, on leaf a nobody
-    assert "not usable, as 8 ranks must sit on one node: small" in answer.reasons
+    spelt = "unused why=(too-small ranks=8) nodes=(names names=small count=1)"
+    assert spelt in map(spell, answer.reasons)
 
 
 @pytest.mark.parametrize("mesh", ["pp=2,dp=3,tp=4", "dp=4,ep=4", "dp=5", "pp=3,dp=2,cp=2", "dp=2,ep=3,tp=2"])
@@ -221,7 +223,7 @@ def test_a_plan_of_another_mesh_is_no_precedent() -> None:
     after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
     fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
     assert (after.ranks, after.moved) == (fresh.ranks, 0)
-    assert after.reasons[-1] == "the previous plan was for another mesh, so no rank can keep its place"
+    assert spell(after.reasons[-1]) == "other-mesh"
 
 
 # Several units on a node

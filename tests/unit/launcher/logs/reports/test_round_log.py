@@ -17,7 +17,8 @@ from tests.support.reasons import because
 
 SHARE = NodeAssignment(
     ranks=(8, 9, 10, 11), world_size=224, shape=(4, 7, 8), group_rank=1, group_world_size=28, role_ranks=(8, 9, 10, 11),
-    role_world_size=224, master_addr="h", master_port=1, summary="28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11",
+    role_world_size=224, master_addr="h", master_port=1,
+    summary=Reason.of("placement/summary", nodes=28, present=31, ranks=224, sizes=("dp=7",)),
 )  # fmt: skip
 
 
@@ -35,9 +36,9 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
     narrator.log_end(1, because("node h17 lost in round 1"))
     narrator.log_start(StartRound(2, 1, 224, "h:1", ""), SHARE)
     assert told(capfd) == [
-        "meshrun: round 1: 28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11; ranks 8-11 here",
+        "meshrun: round 1: 28 of 31 nodes, 224 ranks, dp=7; ranks 8-11 here",
         "meshrun: round 1 ends: node h17 lost in round 1",
-        "meshrun: round 2: 28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11; 1 of 3 restarts used; ranks 8-11 here",
+        "meshrun: round 2: 28 of 31 nodes, 224 ranks, dp=7; 1 of 3 restarts used; ranks 8-11 here",
     ]
 
 

@@ -14,6 +14,7 @@ from launcher.model.rates import parse_rates
 from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
+from rendezvous.reasons import Reason
 
 NODES = [Node(id=f"h{at}", slot_count=4, path=("l0" if at < 2 else None,)) for at in (10, 9, 1, 0)]
 PLAN = Plan(
@@ -53,12 +54,15 @@ def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:
     )  # fmt: skip
 
 
+WHY = (Reason.of("placement/remark", text="one " * 30), Reason.of("placement/no-node"))
+
+
 def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> None:
-    plan = Plan(shape=(1,), ranks={"h0": (0,)}, spares=(), moved=0, reasons=("one " * 30, "two"))
+    plan = Plan(shape=(1,), ranks={"h0": (0,)}, spares=(), moved=0, reasons=WHY)
     lines = render.format_world(plan, NODES[3:], parse("dp=*"), ()).splitlines()
     assert lines[1].startswith("why      one one")
     assert lines[2].startswith("           one")
-    assert lines[3:] == ["         two", "spares   none"]
+    assert lines[3:] == ["         no node is present", "spares   none"]
     assert max(map(len, lines)) <= 80
 
 
@@ -101,7 +105,7 @@ def test_the_time_is_told_part_by_part_beside_that_of_other_orders(is_absolute: 
     [(0, "0"), (1008, "1,008"), (2.5, "2.5"), (Fraction(2, 3), "0.6667"), (Fraction(4194304, 3), "1,398,101.3")],
 )
 def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fraction | float, text: str) -> None:
-    assert render.format_number(value) == text
+    assert render.format_amount(value) == text
 
 
 def test_a_small_share_is_never_called_none() -> None:

@@ -18,6 +18,7 @@ from launcher.placement.adapter.description import (
     encode_description,
 )
 from rendezvous.errors import RecordError
+from rendezvous.reasons import Reason
 
 NODE = Description(
     slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", locality=(("zone", "a"), ("leaf", "l 3")),
@@ -25,7 +26,8 @@ NODE = Description(
 )  # fmt: skip
 SHARE = NodeAssignment(
     ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3), role_world_size=4,
-    master_addr="10.0.0.1", master_port=29500, summary="2 of 2 nodes",
+    master_addr="10.0.0.1", master_port=29500,
+    summary=Reason.of("placement/summary", nodes=2, present=2, ranks=4, sizes=()),
 )  # fmt: skip
 
 
@@ -109,7 +111,7 @@ def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) ->
         {"role_ranks": [3, 4]},
         {"role_world_size": 5},
         {"group_world_size": 5},
-        {"summary": None},
+        {"summary": "2 of 2 nodes"},
     ],
 )
 def test_a_share_that_cannot_be_is_refused(fields: dict[str, object]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from launcher.placement.adapter.description import Description
-from launcher.placement.adapter.numbering import Numbering, describe_missing_ranks, resolve_numbering
+from launcher.placement.adapter.numbering import Numbering, resolve_numbering
 from launcher.placement.limits import Limits
+from rendezvous.reasons import Reason
 from tests.support.placement.members import node, plan, read_assignments, size
 
 
@@ -59,8 +60,10 @@ def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
 def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> None:
     found = size(numbered("h1", 3), numbered("h2", 0), numbered("h3", 5), **asked(8))
     assert (found.world_size, found.is_full) == (0, False)
-    assert found.reason == "node ranks 1-2, 4, 6-7 of 8 are missing; joined: h2 (0), h1 (3), h3 (5)"
-    assert size(**asked(2)).reason == "node ranks 0-1 of 2 are missing; no node has joined"
+    assert found.reason == (
+        "missing-node-ranks ranks=1-2, 4, 6-7 count=5 nodes=8; joined nodes=(names names=h2 (0),h1 (3),h3 (5) count=3)"
+    )
+    assert size(**asked(2)).reason == "missing-node-ranks ranks=0-1 count=2 nodes=2; none-joined"
     full = size(numbered("h1", 1), numbered("h2", 0), **asked(2))
     assert (full.world_size, full.is_full) == (4, True)
 
@@ -75,8 +78,8 @@ def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> 
 def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:
     found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
     assert found.reason == (
-        "node rank 2 of 3 is missing; joined: h1 (0), h2 (1); "
-        "h3 and h2 are both given --node-rank 1: h3 waits as a spare until h2 has left"
+        "missing-node-ranks ranks=2 count=1 nodes=3; joined nodes=(names names=h1 (0),h2 (1) count=2); waits "
+        "why=(same-node-rank node=h3 other=h2 rank=1) node=h3 other=h2"
     )
     assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
@@ -84,8 +87,5 @@ def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None
 @pytest.mark.parametrize("number", [None, 2])
 def test_who_has_no_number_of_this_job_stands_by(number: int | None) -> None:
     members = {"a": (numbered("h1", 0), 1), "b": (numbered("h2", 1), 2), "c": (numbered("h3", number), 3)}
-    assert resolve_numbering(members, 2) == Numbering(("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, ())
-
-
-def test_one_number_that_is_missing_is_one() -> None:
-    assert describe_missing_ranks([1], 2) == "node rank 1 of 2 is missing"
+    why = Reason.of("placement/no-node-rank", node="h3", last=1)
+    assert resolve_numbering(members, 2) == Numbering(("a", "b"), {"c": why})

@@ -87,38 +87,38 @@ NUMBER = "not a whole number from 1 to 999999999"
 @pytest.mark.parametrize(
     ("texts", "sentence", "hint"),
     [
-        ({"elastic": "4:2"}, "elastic '4:2': the minimum, 4, is greater than the maximum, 2", None),
-        ({"elastic": ":"}, "elastic ':' has neither a minimum nor a maximum", RANGE),
-        ({"elastic": "0:4"}, f"elastic '0:4': '0' is {NUMBER}", RANGE),
-        ({"elastic": "-1"}, f"elastic '-1': '-1' is {NUMBER}", RANGE),
-        ({"elastic": "1:2:3"}, f"elastic '1:2:3': '2:3' is {NUMBER}", RANGE),
-        ({"elastic": "1:1e3"}, f"elastic '1:1e3': '1e3' is {NUMBER}", RANGE),
-        ({"rates": "leaf=40"}, "rates 'leaf=40': the rate of leaf is '40', not a rate with a unit",
+        ({"elastic": "4:2"}, "--elastic 4:2: the minimum, 4, is greater than the maximum, 2", None),
+        ({"elastic": ":"}, "--elastic : has neither a minimum nor a maximum", RANGE),
+        ({"elastic": "0:4"}, f"--elastic 0:4: '0' is {NUMBER}", RANGE),
+        ({"elastic": "-1"}, f"--elastic -1: '-1' is {NUMBER}", RANGE),
+        ({"elastic": "1:2:3"}, f"--elastic 1:2:3: '2:3' is {NUMBER}", RANGE),
+        ({"elastic": "1:1e3"}, f"--elastic 1:1e3: '1e3' is {NUMBER}", RANGE),
+        ({"rates": "leaf=40"}, "--rates leaf=40: the rate of leaf is '40', not a rate with a unit",
          "use for example 400Gbit (bits per second) or 50GB (bytes per second)"),
-        ({"rates": "rack=4Gbit"}, "rates 'rack=4Gbit': unknown level 'rack'",
+        ({"rates": "rack=4Gbit"}, "--rates rack=4Gbit: unknown level rack",
          "use one of pod, leaf, host, device"),
-        ({"unit": "0"}, f"unit '0' is {NUMBER}", None),
-        ({"unit": "2.5"}, f"unit '2.5' is {NUMBER}", None),
-        ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
-        ({"move-cost": "-1"}, "move-cost is '-1', not a number from 0 to 1e9", None),
-        ({"move-cost": "inf"}, "move-cost is 'inf', not a number from 0 to 1e9", None),
-        ({"level-costs": "leaf"}, "level-costs 'leaf': 'leaf' is not LEVEL=COST",
+        ({"unit": "0"}, f"--unit 0 is {NUMBER}", None),
+        ({"unit": "2.5"}, f"--unit 2.5 is {NUMBER}", None),
+        ({"unit": "9999999999"}, f"--unit 9999999999 is {NUMBER}", None),
+        ({"move-cost": "-1"}, "--move-cost is '-1', not a number from 0 to 1e9", None),
+        ({"move-cost": "inf"}, "--move-cost is 'inf', not a number from 0 to 1e9", None),
+        ({"level-costs": "leaf"}, "--level-costs leaf: 'leaf' is not LEVEL=COST",
          "for example, --level-costs leaf=2,host=1"),
-        ({"level-costs": "leaf=nan"}, "level-costs 'leaf=nan': the cost of leaf is 'nan', not a number from 0 to 1e9",
+        ({"level-costs": "leaf=nan"}, "--level-costs leaf=nan: the cost of leaf is 'nan', not a number from 0 to 1e9",
          None),
-        ({"level-costs": "leaf=1,leaf=2"}, "level-costs 'leaf=1,leaf=2' names leaf twice", None),
-        ({"level-costs": "rack=1"}, "level-costs 'rack=1': no level 'rack' is known", "use one of pod, leaf, host"),
-        ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "for example, --within tp=host"),
-        ({"within": "ep=leaf"}, f"within 'ep=leaf': mesh {MESH} has no axis 'ep'", "use one of pp, dp, tp"),
-        ({"within": "tp=nvl"}, "within 'tp=nvl': no level 'nvl' is known", "use one of pod, leaf, host"),
-        ({"within": "tp=leaf,tp=host"}, "within 'tp=leaf,tp=host' names tp twice", None),
-        ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "use one of pod, leaf"),
-        ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "for example, --whole slice:4"),
-        ({"whole": "leaf"}, f"whole 'leaf': '' is {NUMBER}", "for example, --whole slice:4"),
-        ({"whole": "host"}, "whole 'host': a host is a single node",
+        ({"level-costs": "leaf=1,leaf=2"}, "--level-costs leaf=1,leaf=2 names leaf twice", None),
+        ({"level-costs": "rack=1"}, "--level-costs rack=1: unknown level rack", "use one of pod, leaf, host"),
+        ({"within": "tp"}, "--within tp: 'tp' is not AXIS=LEVEL", "for example, --within tp=host"),
+        ({"within": "ep=leaf"}, f"--within ep=leaf: mesh {MESH} has no axis 'ep'", "use one of pp, dp, tp"),
+        ({"within": "tp=nvl"}, "--within tp=nvl: unknown level nvl", "use one of pod, leaf, host"),
+        ({"within": "tp=leaf,tp=host"}, "--within tp=leaf,tp=host names tp twice", None),
+        ({"whole": "slice:4"}, "--whole slice:4: unknown level slice", "use one of pod, leaf"),
+        ({"whole": "leaf:none"}, f"--whole leaf:none: 'none' is {NUMBER}", "for example, --whole slice:4"),
+        ({"whole": "leaf"}, f"--whole leaf: '' is {NUMBER}", "for example, --whole slice:4"),
+        ({"whole": "host"}, "--whole host: a host is a single node",
          "use --within AXIS=host to keep ranks on one host"),
-        ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
-        ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "use its axes: pp, dp, tp"),
+        ({"traffic": "tp"}, "--traffic tp: 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
+        ({"traffic": "ep=1"}, f"--traffic ep=1: mesh {MESH} has no axis 'ep'", "use its axes: pp, dp, tp"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], sentence: str, hint: str | None) -> None:
@@ -127,24 +127,24 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], se
 
 def test_bounds_need_an_axis_that_they_bound() -> None:
     hint = "set the size of one of its axes to *"
-    assert refusal({"elastic": "1:4"}, "dp=4") == ("elastic '1:4': mesh dp=4 has no elastic axis", hint)
+    assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
 
 
 def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> None:
     limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
     assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
     assert refusal({"within": "dp=leaf"}, levels=()) == (
-        "within 'dp=leaf': no level 'leaf' is known",
-        "use one of host",
+        "--within dp=leaf: unknown level leaf; here only host exists",
+        "use host",
     )
     assert refusal({"whole": "leaf:4"}, levels=()) == (
-        "whole 'leaf:4': no level 'leaf' is known",
-        "leave it out: levels come with the nodes",
+        "--whole leaf:4: unknown level leaf; here only host exists",
+        "leave it out",
     )
 
 
 def test_an_error_names_the_variable_the_text_came_from() -> None:
-    with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: unit 'x' is not a whole number") as caught:
+    with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: --unit x is not a whole number") as caught:
         parse_limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
     assert caught.value.exit_code == 2
 
@@ -226,9 +226,11 @@ def test_a_job_asks_what_its_options_and_variables_ask() -> None:
 
 
 def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"^LAUNCHER_WITHIN: within 'tp=nvl': no level 'nvl' is known$"):
+    with pytest.raises(
+        UsageError, match=r"^LAUNCHER_WITHIN: --within tp=nvl: unknown level nvl; on one machine only host exists$"
+    ):
         demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
-    with pytest.raises(UsageError, match=r"^within 'tp=nvl': no level 'nvl' is known$"):
+    with pytest.raises(UsageError, match=r"^--within tp=nvl: unknown level nvl; on one machine only host exists$"):
         demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
 
 

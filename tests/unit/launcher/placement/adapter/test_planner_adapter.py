@@ -17,6 +17,7 @@ from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import AllOrNothing, Costs, Feasibility, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.reasons import Reason
 from rendezvous.records import Member
 from tests.support.placement import members
 from tests.support.placement.members import read_assignments, told
@@ -49,7 +50,8 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     told = read_assignments(planned)
     assert told["b"] == NodeAssignment(
         ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3),
-        role_world_size=4, master_addr="10.0.0.1", summary="2 of 2 nodes, 4 ranks, dp=2",
+        role_world_size=4, master_addr="10.0.0.1",
+        summary=Reason.of("placement/summary", nodes=2, present=2, ranks=4, sizes=("dp=2",)),
     )  # fmt: skip
     assert (planned.id, planned.world_size) == (7, 4)
     assert (planned.coordinator, planned.coordinator_id) == ("10.0.0.1:0", "a")  # the port that a will offer
@@ -70,11 +72,11 @@ def test_groups_that_fit_a_node_and_are_split_are_remarked_upon_once() -> None:
         told(adapter.plan(MakePlan(1, round, tuple(roster[:count]), {}))) for round, count in ((1, 4), (1, 4), (2, 2))
     ]
     remarks = [planned.remarks for planned in rounds if isinstance(planned, PlanReady)]
-    sentence = (
-        "tp=3 does not divide the 8 devices of a node, so 2 of 10 groups of 3 ranks are split over nodes; --unit 3 "
-        "keeps each on one: 24 ranks on 4 nodes instead of 30 on 4"
+    spelt = (
+        "split-groups axes=tp=3 devices=8 split=2 groups=10 ranks=3 "
+        "then=(unsplit ranks=24 nodes=4 now_ranks=30 now_nodes=4 cost=0 now_cost=520)"
     )
-    assert remarks == [(sentence,), (sentence,), ()]
+    assert remarks == [(spelt,), (spelt,), ()]
     for mesh, limits in (("dp=*,tp=2", Limits()), ("dp=*,tp=3", Limits(block_size=3))):
         quiet = PlannerAdapter(meshes.parse(mesh), limits, Costs()).plan(MakePlan(1, 1, tuple(roster), {}))
         assert isinstance(quiet, PlanReady)
@@ -119,7 +121,7 @@ def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
 
 def test_no_plan_is_refused_in_a_sentence() -> None:
     refused = told(planner("dp=2,tp=4").plan(MakePlan(7, 1, (candidate("a", 1),), {})))
-    assert refused == PlanRefused(7, "mesh dp=2,tp=4 needs 8 devices, 2 are present on 1 node")
+    assert refused == PlanRefused(7, "one-node-too-small mesh=dp=2,tp=4 ranks=8 devices=2 nnodes=0")
 
 
 @pytest.mark.parametrize(("names", "size"), [("a", 0), ("ab", 4), ("abc", 6), ("abcd", 6)])

@@ -17,7 +17,7 @@ from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, merge_rates, resolve_limits
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from tests.support.placement.members import node, plan, read_ranks, roster, size, told, try_plan
+from tests.support.placement.members import node, plan, read_ranks, roster, size, spell, told, try_plan
 
 
 def places(**texts: str) -> dict[str, Description]:
@@ -43,17 +43,19 @@ def test_levels_of_all_nodes_are_one_list_and_missing_ones_are_unknown(
 def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> None:
     found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
-    assert found.remarks == (
-        "only h1 knows its x, y: this is not used, as no other node is there",
-        "the zone of h4 is not known: it counts as a zone of its own",
-        "the leaf of h2, h3 is not known: each counts as a leaf of its own",
+    assert tuple(map(spell, found.remarks)) == (
+        "level-unshared nodes=(names names=h1 count=1) levels=(names names=x,y count=2)",
+        "level-unknown level=zone nodes=(names names=h4 count=1)",
+        "level-unknown level=leaf nodes=(names names=h2,h3 count=2)",
     )
 
 
 def test_contradictory_levels_are_ordered_by_majority_and_it_is_logged() -> None:
     found = build_topology(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
     assert found.levels == ("row", "rack")
-    assert found.remarks == ("rack is taken to be inside row, though 1 has it the other way round",)
+    assert tuple(map(spell, found.remarks)) == (
+        "remark text=rack is taken to be inside row, though 1 has it the other way round",
+    )
 
 
 def test_nodes_of_one_kernel_share_a_machine_where_that_tells_nodes_apart() -> None:
@@ -74,7 +76,9 @@ def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
     )
     assert found.levels == ("zone", "slice", "leaf")
     assert found.paths["h2"] == ("a", "s", "l2")
-    assert found.remarks == ("slice s touches leaf l1, l2: a slice is taken to be around a leaf",)
+    assert tuple(map(spell, found.remarks)) == (
+        "level-around level=slice domain=s outer=leaf domains=(names names=l1,l2 count=2)",
+    )
     assert build_topology(places(h1="leaf=l1,slice=s", h2="leaf=l1,slice=t", h3="leaf=l2,slice=u")).levels == (
         "leaf",
         "slice",
@@ -96,7 +100,7 @@ def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
 ) -> None:
     found = build_topology(places(**texts))
     assert [path[0] for path in found.paths.values()] == zones
-    assert bool([remark for remark in found.remarks if "zone" in remark]) == (None in zones)
+    assert bool([remark for remark in found.remarks if "zone" in spell(remark)]) == (None in zones)
 
 
 def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> None:
@@ -106,8 +110,10 @@ def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> 
     )
     assert found.levels == ("zone", "slice", "leaf")
     assert {path[:2] for path in list(found.paths.values())[:4]} == {("a", "s")}
-    assert "all on slice s are taken to be in zone a, though h2 reported another zone" in found.remarks
-    assert not [remark for remark in found.remarks if "zone of" in remark]
+    assert "level-strays level=slice domain=s outer=zone usual=a nodes=(names names=h2 count=1)" in map(
+        spell, found.remarks
+    )
+    assert not [remark for remark in found.remarks if "level-unknown level=zone" in spell(remark)]
 
 
 def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
@@ -117,9 +123,7 @@ def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
     found = build_topology(known)
     assert found.levels == ("your-row",), "more than one of them has it"
     assert len(build_topology(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
-    assert any(
-        remark.startswith(f"{LEVELS_MAX} levels are the most that are used; left out: ") for remark in found.remarks
-    )
+    assert any(spell(remark).startswith(f"too-many-levels most={LEVELS_MAX} levels=") for remark in found.remarks)
 
 
 levels_said = st.lists(
@@ -165,7 +169,11 @@ def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
     planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
     found = read_ranks(planned, *nodes)
     assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert planned.reasons[-1] == "tp stays on one host, dp on one leaf; pp goes over 2 leaves"
+    assert planned.reasons[-3:] == (
+        "axes-together axes=tp level=host",
+        "axes-together axes=dp level=leaf",
+        "axis-spread axis=pp domains=2 level=leaf",
+    )
 
 
 def test_where_all_are_together_no_level_is_spoken_of() -> None:
@@ -176,12 +184,12 @@ def test_where_all_are_together_no_level_is_spoken_of() -> None:
 
 def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     limits = Limits(within={"tp": "leaf"})
-    sentence = "no node reports its leaf, but tp must stay within one (--within tp=leaf)"
+    spelt = "unknown-level option=--within tp=leaf level=leaf known=zone,host"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
-    assert (found.world_size, found.reason) == (0, f"{sentence}; joined: h1, h2")
-    assert try_plan(node("h1"), limits=limits) == PlanRefused(7, sentence)
+    assert (found.world_size, found.reason) == (0, f"{spelt}; joined nodes=(names names=h1,h2 count=2)")
+    assert try_plan(node("h1"), limits=limits) == PlanRefused(7, spelt.replace("zone,", ""))
     assert size(node("h1"), limits=Limits(all_or_nothing=AllOrNothing(level="nvl", hosts=2))).reason.startswith(
-        "no node reports its nvl, but each must be used as a whole (--whole nvl)"
+        "unknown-level option=--whole nvl level=nvl known="
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
 
@@ -201,7 +209,7 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
         found = told(planner.plan(MakePlan(number, number, roster(node("h1", "zone=a"), node("h2", "zone=b")), {})))
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
-    assert remarks == [("--level-costs: leaf has no effect: no node reports such a level",), ()]
+    assert remarks == [("level-costs-unused levels=(names names=leaf count=1)",), ()]
 
 
 def test_rates_that_nodes_tell_complete_those_of_the_options() -> None:
@@ -224,7 +232,7 @@ def test_a_plan_follows_the_rates_that_nodes_tell() -> None:
     nodes = [replace(node(name, f"leaf={name}"), rates=(("host", rate),)) for name, rate in rates.items()]
     planned = plan(*nodes, mesh="dp=*", limits=Limits(nodes_max=3))
     assert set(read_ranks(planned, *nodes)) == {"h1", "h2", "h4"}
-    assert planned.reasons[2].startswith("dp waits for host h1's uplink: 100 % of the time")
+    assert planned.reasons[2] == "slowest-link axes=dp link=host h1's uplink share=1"
 
 
 def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
@@ -245,7 +253,7 @@ def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
     ]
     planned = plan(*nodes)
     assert set(read_ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
-    assert "slices of 2 hosts cannot be combined with those of 4" in planned.remarks
+    assert "slices-differ others=2 usual=4" in planned.remarks
 
 
 def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
@@ -273,13 +281,14 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
     found = plan(node("h1", "leaf=l"), bad)
     assert found.world_size == 2
     (remark,) = found.remarks
-    assert remark.startswith(f"{2:016x} cannot take part: it")
-    assert len(remark) < 150
+    assert remark.startswith(f"unreadable-node node={2:016x} error=it")
+    assert len(remark) < 160
     assert remark.isprintable()
 
 
 def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
     found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
     assert found.reason == (
-        "mesh pp=3,tp=8 needs at least 3 nodes with 8 devices; 2 are present, and node h3 has 4; joined: h1, h2, h3"
+        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
+        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
     )
