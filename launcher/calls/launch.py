@@ -99,9 +99,9 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     try:
         directory = tempfile.mkdtemp(prefix="meshrun_")
     except OSError as error:
-        sentence = f"no directory can be made for the call and its results: {error.strerror}"
+        sentence = f"cannot create a directory for the call and its results: {error.strerror}"
         raise add_hint(
-            UsageError(sentence, find_shortage_hint(error.errno) or "set TMPDIR to one that can be written")
+            UsageError(sentence, find_shortage_hint(error.errno) or "set TMPDIR to a writable directory")
         ) from None
     try:
         return _launch(directory, fn, args, env or {}, {"nproc_per_node": nproc, "mesh": mesh, **options})
@@ -206,10 +206,10 @@ def make_python_command(module: str) -> list[str]:
 
 def format_argument(value: object) -> str:
     if not isinstance(value, (str, int, float, os.PathLike)) or isinstance(value, bool):
-        raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
+        raise UsageError(f"arguments of a program must be strings: {value!r} is a {type(value).__name__}")
     word = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
     if "\0" in word:
-        raise UsageError(f"a program takes words without NUL, and not {word!r}")
+        raise UsageError(f"arguments of a program cannot contain NUL: {word!r}")
     return word
 
 

@@ -127,7 +127,7 @@ class FunctionCall:
         except OSError as error:
             raise LauncherError(
                 f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
-                find_shortage_hint(error.errno) or "set TMPDIR to a directory that can be written",
+                find_shortage_hint(error.errno) or "set TMPDIR to a writable directory",
             ) from error
         except _PICKLE_ERRORS as error:
             raise LauncherError(

@@ -210,8 +210,8 @@ def test_variables_and_options_that_nothing_reads_are_remarked_upon(place: Path)
     environ = {"CUDA_VISIBLE_DEVICES": "", "LAUNCHER_NPROC_PER_NDOE": "2"}
     outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
     assert outcome.err.splitlines()[:2] == [
-        "meshrun: LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?",
-        "meshrun: --nproc-per-node is passed to train.py: options of meshrun go before the script",
+        "meshrun: unknown variable LAUNCHER_NPROC_PER_NDOE: did you mean LAUNCHER_NPROC_PER_NODE?",
+        "meshrun: --nproc-per-node is passed to train.py: put options of meshrun before the script",
     ]
     assert (outcome.out, outcome.code) == ("it runs\n", 0)
 

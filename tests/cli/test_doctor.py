@@ -133,7 +133,7 @@ def test_a_loopback_address_may_hurt_a_job_of_several_nodes_only() -> None:
 def test_a_misspelt_variable_may_hurt_and_is_said_once() -> None:
     environ = {**NO_GPU, "LAUNCHER_NPROC_PER_NDOE": "2"}
     found = [finding["seen"] for finding in examine([], environ)["findings"] if "NDOE" in finding["seen"]]
-    assert found == ["LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?"]
+    assert found == ["unknown variable LAUNCHER_NPROC_PER_NDOE: did you mean LAUNCHER_NPROC_PER_NODE?"]
     assert ("variables", found[0]) in hurts(LAUNCHER_NPROC_PER_NDOE="2")
 
 

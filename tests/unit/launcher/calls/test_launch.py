@@ -86,7 +86,7 @@ def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence:
     ("words", "sentence"),
     [
         ((3,), "not a int"),
-        (("echo", None), "a program takes words, and None is a NoneType"),
+        (("echo", None), "arguments of a program must be strings: None is a NoneType"),
         (("echo", "a\0b"), "a program takes words without NUL"),
     ],
 )

@@ -86,7 +86,7 @@ def test_once_a_round_is_sealed_the_second_joins_and_stands_by(store: MemoryStor
     joins(store, "h2", 1)
     store.put(JOB.round, b"any")
     look(store, "h3", 1)
-    assert said == ["h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"]
+    assert said == ["h3 and h2 are both given --node-rank 1: h3 waits as a spare until h2 has left"]
 
 
 def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store: MemoryStore, said: list[str]) -> None:

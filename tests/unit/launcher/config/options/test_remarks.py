@@ -56,7 +56,7 @@ def remarks(line: str) -> list[str]:
 
 
 def test_options_behind_the_script_are_remarked_upon_if_only_ours() -> None:
-    sentence = " passed to t.py: options of meshrun go before the script"
+    sentence = " passed to t.py: put options of meshrun before the script"
     assert remarks("t.py --nproc-per-node 2") == ["--nproc-per-node is" + sentence]
     assert remarks("t.py --max_restarts=3 --lr 1 --nnodes 2") == ["--max_restarts, --nnodes are" + sentence]
     assert remarks("t.py --help --version --module --log-dir x --devices 2 --mesh a --nproc 2 -r3") == []
