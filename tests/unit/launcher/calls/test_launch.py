@@ -87,7 +87,7 @@ def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence:
     [
         ((3,), "not a int"),
         (("echo", None), "arguments of a program must be strings: None is a NoneType"),
-        (("echo", "a\0b"), "a program takes words without NUL"),
+        (("echo", "a\0b"), "arguments of a program cannot contain NUL"),
     ],
 )
 def test_what_is_neither_function_nor_program_is_refused(words: tuple[str, ...], sentence: str) -> None:

@@ -25,7 +25,7 @@ from tests.support.documents.pages import ROOT
     ],
 )
 def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
-    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"{name} is not read: did you mean {meant}?"]
+    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"unknown variable {name}: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(
