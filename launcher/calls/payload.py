@@ -225,7 +225,7 @@ class CallPickler:
         except OSError:
             raise
         except Exception as error:
-            hint = "pass values from which a worker can make the object"
+            hint = "pass plain values, and create the object in the worker"
             if _load_cloudpickle() is None:
                 hint = "run pip install cloudpickle: it can send functions that no module defines"
             raise UsageError(

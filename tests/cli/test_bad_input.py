@@ -111,7 +111,7 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             [os.path.join(os.path.dirname(sys.executable), "meshrun"), word],
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
         )  # fmt: skip
-    expected = "meshrun: error: cannot write to stdout: No space left on device\nhint: see df -h and df -i\n"
+    expected = "meshrun: error: cannot write to stdout: No space left on device\nhint: check df -h and df -i\n"
     assert (done.returncode, done.stderr) == (1, expected)
 
 
@@ -295,7 +295,7 @@ def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
     outcome = call("meshrun", "train.py", cwd=place)
     assert outcome.code == 70
     lines = outcome.err.splitlines()
-    assert lines[0] == "meshrun: error: KeyError where none should be: a bug in meshrun, not in your job"
+    assert lines[0] == "meshrun: error: unexpected KeyError: a bug in meshrun, not in your job"
     assert lines[1].startswith("hint: please report it with the command line and all that follows; meshrun 0.")
     assert lines[2] == "Traceback (most recent call last):"
     assert lines[-1] == "KeyError: 'lost'"

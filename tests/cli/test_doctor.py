@@ -53,7 +53,7 @@ def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
     whole = [line for line in lines if " " in line.strip()]  # a word that is longer is not torn
     assert max(map(len, whole)) <= 80
     assert not re.search(r"[^\x20-\x7e\n]", outcome.out)
-    assert lines[-1] == "verdict: a job would start here, and nothing was seen that would hurt it"
+    assert lines[-1] == "verdict: a job would start here; no problem was found"
     at = lines.index("  duplicate-stdout-filters")
     assert lines[at + 1].split() == ["loss", "LAUNCHER_DUPLICATE_STDOUT_FILTERS"]
 
@@ -80,7 +80,7 @@ def test_doctor_as_json_is_one_object_and_nothing_else() -> None:
     assert found["framework"]["names"][0] == "torch"
     assert found["machine"]["cpus"] == len(os.sched_getaffinity(0))
     assert found["verdict"] == {
-        "would_start": True, "sentence": "a job would start here, and nothing was seen that would hurt it",
+        "would_start": True, "sentence": "a job would start here; no problem was found",
     }  # fmt: skip
     assert set(found) == FIELDS
 
@@ -96,7 +96,7 @@ def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
     assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
     assert "\nwould stop a job: --nproc-per-node=gpu, but no GPU was found" in outcome.out
-    assert outcome.out.startswith("verdict: 1 thing would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
+    assert outcome.out.startswith("verdict: 1 problem would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
     assert (outcome.code, outcome.err) == (1, "")
 
 
@@ -215,7 +215,7 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
         assert "hunter2" not in outcome.out + outcome.err
         if not more:
             assert ["LAUNCHER_STORE_TOKEN", "given", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
-            assert "LAUNCHER_ETCD_PASSWORD given by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
+            assert "LAUNCHER_ETCD_PASSWORD set by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
             assert "rdzv-endpoint etcds://127.0.0.1:1,127.0.0.1:2 --rdzv-endpoint" in words(outcome)
 
 

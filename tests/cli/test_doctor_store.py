@@ -80,7 +80,7 @@ def test_a_wrong_password_would_stop_a_job(etcd: EtcdServer) -> None:
     words = " ".join(outcome.out.split())
     assert "would stop a job: " in words
     assert f"the store at {etcd.endpoint} does not accept this user and password" in words
-    assert outcome.out.startswith("verdict: 1 thing would stop a job here\n")
+    assert outcome.out.startswith("verdict: 1 problem would stop a job here\n")
 
 
 def test_a_user_who_may_only_read_would_stop_a_job(etcd: EtcdServer) -> None:

@@ -28,7 +28,7 @@ def test_without_proc_nothing_is_started() -> None:
     words = " ".join((*MESHRUN, "--no-python", "echo", "never"))
     assert run("unshare", "--mount", "sh", "-c", f"umount -l /proc; {words}") == (
         75,
-        "meshrun: error: /proc is not mounted, and meshrun finds processes there\n"
+        "meshrun: error: /proc is not mounted, but meshrun needs it to find processes\n"
         "hint: run mount -t proc proc /proc, or unshare with --mount-proc\n",
     )
 
@@ -89,8 +89,8 @@ print(reports[0].exit_code, reports[0].sentence)
 @pytest.mark.parametrize(
     ("limit", "sentence", "code"),
     [
-        (1, "error: cannot fork the supervisor: Resource temporarily unavailable\nhint: see ulimit -u\n", 75),
-        (3, "cannot start the worker of local rank 0: Resource temporarily unavailable (see ulimit -u)\n", 1),
+        (1, "error: cannot fork the supervisor: Resource temporarily unavailable\nhint: check ulimit -u\n", 75),
+        (3, "cannot start the worker of local rank 0: Resource temporarily unavailable (check ulimit -u)\n", 1),
     ],
 )
 def test_too_few_processes_are_told_in_a_sentence(limit: int, sentence: str, code: int, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_round_whose_pipes_cannot_be_opened_waits_and_is_started(tmp_path: Pat
         # There will be room for the read ends of the round's pipes, and not for write ends too.
         before = limit_descriptors(job.pid, held)
         os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-        job.says("cannot prepare 2 workers: Too many open files (see ulimit -n); it is tried again for 60 s")
+        job.says("cannot prepare 2 workers: Too many open files (check ulimit -n); it is tried again for 60 s")
         limit_descriptors(job.pid, before)
         job.marks("began", range(2), round=2)
         wait_until(lambda: count_files(job) <= held + 1, 20, "no more files than before: tries in vain leave none")

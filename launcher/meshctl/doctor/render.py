@@ -29,7 +29,7 @@ def render_brief(found: Mapping[str, Any]) -> str:
     lines += ["", *_format_head(found)]
     options = found["options"].items()
     given = [(name, value["value"] or "-", value["origin"]) for name, value in options if value["origin"] != "default"]
-    secrets = [(name, f"given by {variable}") for name, variable in found["secrets"].items()]
+    secrets = [(name, f"set by {variable}") for name, variable in found["secrets"].items()]
     devices = [kind for kind in found["devices"] if kind["count"] and kind["kind"] != "cpu"]
     parts: dict[str, Iterable[str]] = {
         "options given": _format_rows(given),
@@ -97,14 +97,14 @@ def _format_parts(found: Mapping[str, Any]) -> Iterator[tuple[str, Iterable[str]
     rows = {name: (name, value["value"] or "-", value["origin"]) for name, value in options.items()}
     yield "options at their defaults", _format_rows(rows[name][:2] for name in rows if name not in given)
     yield "options given", [*_format_rows(rows[name] for name in rows if name in given)] or ["  none"]
-    secret_rows = ((name, f"given by {variable}") for name, variable in secrets.items())
+    secret_rows = ((name, f"set by {variable}") for name, variable in secrets.items())
     yield "secrets (their values are not shown)", [*_format_rows(secret_rows)] or ["  none"]
     yield "job controller", _format_scheduler(found["controller"])
     yield "devices", _format_devices(found["devices"])
     if found["tpu_slice"] is not None:
         yield "TPU slice", _format_slice(found["tpu_slice"])
     yield "frameworks", _format_frameworks(found)
-    yield "where this node stands", _format_locality(found["locality"])
+    yield "network location", _format_locality(found["locality"])
     yield "this machine", _format_machine(found["machine"])
     yield "network", _format_network(found["network"])
     yield "store", _format_store(found["store"])
@@ -139,7 +139,7 @@ def _format_devices(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             text = ", ".join((f"{device['index']}: {device['id']}", *filter(None, more)))
             yield from _wrap(text, margin, f"{margin}   ")
         if kind["visible_by"] and kind["count"]:
-            yield from _wrap(f"a worker's own are chosen by {kind['visible_by']}", margin)
+            yield from _wrap(f"each worker's are selected by {kind['visible_by']}", margin)
 
 
 def _format_slice(found: Mapping[str, Any]) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _format_slice(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _format_frameworks(found: Mapping[str, Any]) -> Iterator[str]:
     for name, framework in found["frameworks"].items():
-        is_found = {True: "found", False: "not found", None: "nobody can see whether it is there"}[framework["found"]]
+        is_found = {True: "found", False: "not found", None: "cannot be determined"}[framework["found"]]
         yield from format_row(name, framework["version"] or is_found)
     yield from format_row("variables are for", ", ".join(found["framework"]["names"]))
     yield from _wrap(found["framework"]["reason"], " " * _VALUE_COLUMN)
@@ -185,7 +185,7 @@ def _format_machine(machine: Mapping[str, Any]) -> Iterator[str]:
     if machine["shared_memory"] is not None:
         yield from format_row(machine["shared_memory"]["path"], _format_space(machine["shared_memory"]))
     if machine["logs"] is not None:
-        yield from format_row("logs would lie in", machine["logs"]["path"])
+        yield from format_row("log directory", machine["logs"]["path"])
         yield from format_row("", _format_space(machine["logs"]))
     for name, format_value in (("open_files", format_number), ("locked_memory", format_bytes)):
         soft, hard = ("no limit" if value is None else format_value(value) for value in limits[name].values())
@@ -210,13 +210,13 @@ def _format_network(network: Mapping[str, Any]) -> Iterator[str]:
         words += [f"{format_number(interface['speed_mbit'] / 1000)} Gbit/s"] if interface["speed_mbit"] else []
         yield from format_row(interface["name"], ", ".join(words))
     for device in network["rdma_devices"]:
-        yield from format_row(device, "InfiniBand, RoCE or the like")
+        yield from format_row(device, "InfiniBand or RoCE")
     yield from format_row("this node's address", f"{network['address'] or 'none'}: {network['reason']}")
 
 
 def _format_store(store: Mapping[str, Any] | None) -> Iterator[str]:
     if store is None:
-        yield "  none is needed: this run meets no other node"
+        yield "  none is needed: this run has one node"
         return
     what = "etcd" if store["kind"] == "etcd" else "served by an agent"
     yield from format_row(what, ", ".join(store["endpoints"]) + (", by TLS" if store["tls"] else ""))

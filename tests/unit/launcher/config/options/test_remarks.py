@@ -25,7 +25,8 @@ from tests.support.documents.pages import ROOT
     ],
 )
 def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
-    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"unknown variable {name}: did you mean {meant}?"]
+    found = list_misspelt_variables({name: "hunter2", "HOME": "/"})
+    assert found == [f"unknown variable {name}: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_devices_are_shown_with_model_fabric_and_numa_node(found: Callable[..., 
     words = " ".join(text.split())
     first = "0: GPU-5a1c0c1e-7d53-4b0f-9f3a-000000000000, NVIDIA H100 80GB HBM3, fabric 3f2a.1, NUMA node 0"
     assert first in words
-    assert "a worker's own are chosen by CUDA_VISIBLE_DEVICES" in words
+    assert "each worker's are selected by CUDA_VISIBLE_DEVICES" in words
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
@@ -93,7 +93,7 @@ def test_the_worst_stands_last_before_the_verdict(found: Callable[..., dict[str,
     text = render_text(whole)
     at = [text.index(f"\n{word}: ") for word in ("note", "may hurt", "would stop a job")]
     assert at == sorted(at)
-    assert text.splitlines()[-1].startswith("verdict: 1 thing would stop a job here, ")
+    assert text.splitlines()[-1].startswith("verdict: 1 problem would stop a job here, ")
 
 
 def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: Any) -> None:
