@@ -196,7 +196,7 @@ class ClusterMembership(NodeMembership):
                 if occupant is None or not occupant.is_over or (is_ours and self._settings.on_finished == "exit"):
                     break
                 sentence = (
-                    f"the store at {endpoint} is that of {name_run(occupant.owner.run_id)}, which has ended: waiting"
+                    f"the store at {endpoint} belongs to {name_run(occupant.owner.run_id)}, which has ended: waiting"
                 )
             store.close()
             if time.monotonic() >= deadline:

@@ -132,7 +132,7 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 def test_a_web_server_is_no_store() -> None:
     with serving(http.server.BaseHTTPRequestHandler) as endpoint:
         _, amiss = reached(place(endpoint))
-    assert amiss == [("stop", f"{endpoint} is a web server, not an etcd")]
+    assert amiss == [("stop", f"{endpoint} is a web server, not etcd")]
 
 
 def test_tls_and_an_unknown_authority_would_stop_a_job(tmp_path: Path) -> None:

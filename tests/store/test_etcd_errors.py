@@ -47,7 +47,7 @@ STATUSES = {
         ("", DENIED_WATCH, "denies this user"),
         ("NOT_FOUND", "etcdserver: requested lease not found", "does not know the lease"),
         ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", "is not etcd, or older than its version 3"),
-        ("UNIMPLEMENTED", "Received http2 header with status: 404", "is a web server, not an etcd"),
+        ("UNIMPLEMENTED", "Received http2 header with status: 404", "is a web server, not etcd"),
     ],
     ErrorKind.NO_USERS: [("FAILED_PRECONDITION", "etcdserver: authentication is not enabled", "has no users")],
     ErrorKind.LOG_IN: [

@@ -134,8 +134,8 @@ def _require_whole_nodes(config: Config, count: str) -> Config:
     """Require whole nodes: torchrun starts all workers of a node or none, so the placement must not divide one."""
     if config.placement_options.get("unit", count) != count:
         raise UsageError(
-            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun gives ranks to whole nodes, of "
-            f"{count} here",
+            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun assigns ranks to whole nodes, of "
+            f"{count} workers here",
             "leave it out",
         )
     return replace(config, placement_options={**config.placement_options, "unit": count})

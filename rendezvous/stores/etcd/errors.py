@@ -74,7 +74,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     # A served store
     STORE_ENDED: EtcdError(_REFUSED, "has ended with the agent that served it", error=StoreEnded),
     # Another server
-    "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "check the port; etcd uses 2379"),
+    "http2 header with status": EtcdError(_REFUSED, "is a web server, not etcd", "check the port; etcd uses 2379"),
     # The cluster
     "etcdserver: no leader": EtcdError(_ELSEWHERE, "has no leader: it is cut off from most of its cluster"),
     "etcdserver: too many requests": EtcdError(_ELSEWHERE, "has too much to do"),

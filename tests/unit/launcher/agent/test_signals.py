@@ -211,8 +211,8 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(
     departure.check(11.0 + 2 * NOTICE_RETRY_S)
     assert departure.wake_at == float("inf")
     assert capfd.readouterr().err == (
-        "meshrun: no notices are read: RuntimeError: can't start new thread; it is tried again every 10 s\n"
-        "meshrun: notices are read from here on\n"
+        "meshrun: preemption notices cannot be read: RuntimeError: can't start new thread; retrying every 10 s\n"
+        "meshrun: preemption notices are now read\n"
     )
 
 
