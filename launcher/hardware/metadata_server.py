@@ -79,9 +79,9 @@ class Server:
             response = self._send(connection, method, path, headers, content, size_max)
             text = response.read(size_max + 1)
             if len(text) > size_max:
-                raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
+                raise NoAnswer(f"returns more than {size_max >> 10} KiB")
             if response.length:
-                raise NoAnswer("breaks off within its answer")
+                raise NoAnswer("closed the connection within its answer")
             named = {name.lower(): value for name, value in response.getheaders()}
             return HttpResponse(response.status, text.decode(), named)
 
@@ -162,7 +162,7 @@ class Server:
             clause = _NO_HTTP
         except OSError as error:  # described without the library's numbers
             said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
-            clause = f"cannot be asked: {said}"
+            clause = f"cannot be queried: {said}"
         except UnicodeDecodeError:
             clause = "returned a response that is not text"
         except UnicodeError:  # of the look-up

@@ -159,7 +159,7 @@ class QuestionSource:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             agent = f"the agent of {name_run(self._run_id)}"
-            raise TemporaryError(f"{agent} gives an answer that cannot be read: {sanitize(str(error))}") from None
+            raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
 
     def _ask_line(self, question: Question, limit_s: float) -> bytes:
         """Return the answer as it came. Raises TemporaryError with the agent's own sentence, or what is wrong."""
@@ -176,7 +176,7 @@ class QuestionSource:
             try:
                 problem = msgspec.json.decode(line, type=_Problem).error
             except msgspec.MsgspecError:
-                problem = "its agent answers with an error that cannot be read"
+                problem = "its agent returned an error that cannot be read"
             raise TemporaryError(f"{name_run(self._run_id)}: {sanitize(problem)}")
         return line
 

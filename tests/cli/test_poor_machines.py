@@ -70,7 +70,7 @@ def test_a_supervisor_that_cannot_begin_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"{no_proc}\n{BEGIN}"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == ("75 the supervisor cannot work here: No such file or directory\n", "")
+    assert (done.stdout, done.stderr) == ("75 the supervisor cannot run here: No such file or directory\n", "")
 
 
 BEGIN = """

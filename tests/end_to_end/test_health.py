@@ -83,7 +83,7 @@ def test_what_a_check_leaves_running_is_gone_before_the_workers_start(tmp_path: 
 
 
 def test_a_signal_ends_a_check_and_the_wait_for_the_next_one(tmp_path: Path) -> None:
-    for check, said in ((LEAVES_A_CHILD + "touch runs; sleep 1000", "runs"), ("touch runs; false", "it looks again")):
+    for check, said in ((LEAVES_A_CHILD + "touch runs; sleep 1000", "runs"), ("touch runs; false", "retrying for")):
         (tmp_path / "runs").unlink(missing_ok=True)
         with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
             if said == "runs":

@@ -341,7 +341,7 @@ keeper.set_title = set_title
         ),
         (
             "keeper.place_descriptors = lack_descriptors",
-            "the supervisor cannot work here: Too many open files; check ulimit -n",
+            "the supervisor cannot run here: Too many open files; check ulimit -n",
         ),
     ],
     ids=["no descriptor", "no memory", "an order of another form", "none to place others"],

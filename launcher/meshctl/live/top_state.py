@@ -72,7 +72,7 @@ class TopState:
         """Describe the run in a few lines. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"{name_run(escape(self.run_id))}: {self.problem or 'asking its agents'}"]
+            return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
         overview = derive_overview(report)
         current = report.rounds[-1] if report.rounds else None
         since = (
@@ -92,7 +92,7 @@ class TopState:
         absent += [f"no answer: {format_names(report.missing)}"] if report.missing else []
         lines += ["   ".join(absent)] if absent else []
         if self.problem and not self.is_over:
-            lines.append(f"this is the state of {format_clock(report.at, now)}: {self.problem}")
+            lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
         return [escape(line) for line in lines]
 
     def make_node_table(self) -> TopTable:

@@ -216,7 +216,9 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(
     )
 
 
-@pytest.mark.parametrize(("words", "said"), [((), ""), (("--notices=leave",), "no notices are read: no cloud")])
+@pytest.mark.parametrize(
+    ("words", "said"), [((), ""), (("--notices=leave",), "preemption notices cannot be read: no cloud")]
+)
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
         ({"conf": {"nproc": "0"}}, {}, "--rdzv-conf: nproc=0 is not a number of workers"),
         ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password on the command line can be read by other users"),
         ({}, {"LAUNCHER_MESH": "dp=*,tp=4"}, "LAUNCHER_MESH=dp=*,tp=4: the number of workers per node is not known"),
-        ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun gives ranks to whole nodes"),
+        ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun assigns ranks to whole nodes"),
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
     ],
 )

@@ -136,7 +136,7 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
     [
         (0, 127, "rank 1 could not be started: no heartbeat for 8 s"),
         (7, -6, "rank 1 (pid 7) gave no heartbeat for 8 s and was killed"),
-        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was told to end, and failed with exit code 3"),
+        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was stopped, and failed with exit code 3"),
     ],
 )
 def test_a_worker_that_ran_is_not_said_to_have_never_started(
