@@ -44,7 +44,7 @@ def no_scripts(place: Path) -> None:
         (["pipe"], "script pipe is neither a file nor a directory", "name a file that every worker can read"),
         (["-"], "the script cannot be read from stdin: every worker reads it", "name a file"),
         ([""], "the script's name is empty", "check whether a variable of the shell is empty"),
-        (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
+        (["-m", "train.py"], "--module takes the name of a module, but train.py is a file", "leave out --module"),
         (
             ["--nproc-per-node", "99999999999999999999", "train.py"],
             "--nproc-per-node 99999999999999999999: more than 10000 workers on one machine",
