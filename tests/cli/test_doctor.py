@@ -214,7 +214,7 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
         outcome = run("meshctl", "doctor", *more, "--", *place, environ=environ)
         assert "hunter2" not in outcome.out + outcome.err
         if not more:
-            assert ["LAUNCHER_STORE_TOKEN", "given", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
+            assert ["LAUNCHER_STORE_TOKEN", "set", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
             assert "LAUNCHER_ETCD_PASSWORD set by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
             assert "rdzv-endpoint etcds://127.0.0.1:1,127.0.0.1:2 --rdzv-endpoint" in words(outcome)
 
