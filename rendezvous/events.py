@@ -197,10 +197,9 @@ class PeerUp(Event, frozen=True):
 
 
 class PeerDown(Event, frozen=True):
-    """No presence connection with the member is left. `is_silent`: no more data arrived; else FIN or RST came."""
+    """No presence connection with the member is left."""
 
     member_id: str
-    is_silent: bool
 
 
 class PeerGone(Event, frozen=True):

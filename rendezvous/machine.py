@@ -90,11 +90,6 @@ class MemberMachine:
         return self.state.member_id
 
     @property
-    def alive_round(self) -> int | None:
-        """The round whose processes may be alive on this node."""
-        return self.state.round.alive_round
-
-    @property
     def is_leader(self) -> bool:
         """Return whether this member leads, as far as it knows."""
         return self.state.leadership is not None
@@ -245,14 +240,15 @@ class MemberMachine:
             leave.end_without_store(state, verdict, now)
         elif now >= state.lease.membership_until:
             self._lose_membership(now)
-            self._advance(now)
+            self._advance(now)  # to join again at once
         else:
             self._advance_member(now)
         self._apply_intents(now)
 
     def _advance_outside(self, now: float) -> None:
-        """Advance an agent that is no member: join once all processes of a round of its last membership are gone."""
+        """Advance an agent that is no member."""
         state, round_state = self.state, self.state.round
+        # It does not join while processes of its last membership's round may live: two rounds would share a device.
         if round_state.alive_round is not None and now >= round_state.gone_by:
             state.ask(QuitJob(Reason.of("not-stopped-here", round=round_state.alive_round)))
         elif round_state.alive_round is not None:

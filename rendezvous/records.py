@@ -288,13 +288,6 @@ class StoreOwner(Record, frozen=True, kw_only=True):
     """That agent's, by which the leader recognises its member record."""
 
 
-class StoreVisit(Record, frozen=True, kw_only=True):
-    """An agent of another run found this served store and was refused; for the agent that serves it to report."""
-
-    run_id: str
-    node_name: str
-
-
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -351,7 +344,6 @@ def require_version(value: bytes, what: str) -> None:
 
 
 STORE_OWNER_KEY = "/served-store/owner"
-STORE_VISITS_PREFIX = "/served-store/visits/"  # and the name of the node that was refused
 
 
 def name_run(run_id: str) -> str:

@@ -8,6 +8,8 @@ processes, and an agent that compiles itself needs 0.20 s of CPU for a start ins
 
 No example of a property has a time limit: a slow machine is no error. And agents begin their lines without the time,
 which no test could expect; a test of that asks for it.
+
+Temporary files of tests, and of the jobs that they kill, go where pytest's own are and go with them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
+
+import pytest
 
 with suppress(ModuleNotFoundError):  # not installed beside the libraries of tests/clients
     from hypothesis import HealthCheck, settings
@@ -31,3 +37,13 @@ for _signum in signal.valid_signals():
     # What Python ignores for itself (SIGPIPE, SIGXFSZ) it sets back in the programs that it starts.
     if signal.getsignal(_signum) is signal.SIG_IGN and _signum not in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have temporary files made in a directory of this test run, which pytest removes: a killed job leaves its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("tmp"))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield

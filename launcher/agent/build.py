@@ -249,6 +249,6 @@ def _join_alone(
         sizer=planner.compute_size,
         rng=draw_random,
     )
-    store = MemoryStore(clock=read_clock, threaded=False)
+    store = MemoryStore(clock=read_clock)
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
     return NodeMembership(driver, settings.call_limit_s)

@@ -210,7 +210,7 @@ class ClusterMembership(NodeMembership):
             self._startup = replace(self._startup, network=network, serves_at=serves_at)
         if occupant is not None and not is_ours:
             try:
-                refuse_other_run(store, occupant, own, endpoint=endpoint, port_option=port_option)
+                refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
             finally:
                 store.close()
         self._log_meeting(run_id, config.node_rank, store, version)

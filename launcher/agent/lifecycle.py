@@ -96,7 +96,7 @@ class Round:
         """End the round: the signal now, SIGKILL after `grace_s`. A later stop can only shorten the grace."""
         if self._is_sweeping:
             return []
-        report = [] if self.is_stopping else self._report_failure()
+        report = [] if self.is_stopping else self._report_failure()  # what waits in the window was before the stop
         is_first, self.is_stopping = not self.is_stopping, True
         self.wake_at = now + grace_s if is_first else min(self.wake_at, now + grace_s)
         if not self.live or grace_s <= 0:

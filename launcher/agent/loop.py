@@ -364,6 +364,7 @@ class Agent(Struct, kw_only=True, eq=False):
         return grace_s
 
     def _stop(self, round: lifecycle.Round, mode: str, reason: Reason) -> None:
+        # Others may take this node's place, or it has no worker that could use a grace.
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
@@ -394,6 +395,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 if self._inquiries is not None:
                     self._inquiries.examination.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
+                # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
                     self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
@@ -481,14 +483,11 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- progress ---
 
     def _find_progress_wake(self) -> float:
-        """Return when to call `_check_progress`: only while workers run that are not stopping.
-
-        A node whose workers have all ended makes no progress either: others may wait for them.
-        """
+        """Return when to call `_check_progress`: only while workers run that are not stopping."""
         round, share = self._round, self._assignment
         if self.make_progress is None or round is None or round.is_stopping or share is None:
             return math.inf
-        if not round.live and share.group_world_size == 1:
+        if not round.live and share.group_world_size == 1:  # of several nodes, others may wait for those that ended
             return math.inf
         return self._progress_at if self.progress is None else self.progress.wake_at
 

@@ -4,11 +4,8 @@ Clouds and batch systems announce a preemption in their own way: a signal that m
 or a notice at the metadata server. All mean the same here as SIGTERM to the agent: this node leaves the job, with the
 full grace period, or with what a notice leaves of it.
 
-A batch system's signal is mostly SIGUSR1 or SIGUSR2 (`sbatch --signal=USR1@90`), which the kernel's default makes the
-death of the agent, without a line and without a save. Slurm sends it to its own children alone (proctrack/cgroup), so
-no worker learns of it unless the agent tells it. Whether the user named it or not, a signal that would end the agent is
-taken as a notice. Scripts written for Slurm handle that very signal and often no SIGTERM, others the reverse: so a
-worker that handles it gets it, and one that does not, or handles SIGTERM as well, gets SIGTERM.
+A batch system's signal is mostly SIGUSR1 or SIGUSR2 (`sbatch --signal=USR1@90`). Slurm sends it to its own children
+alone (proctrack/cgroup), so no worker learns of it unless the agent tells it.
 
 Every event wakes the agent's loop by one pipe, to which signals and threads write. A signal handler only records the
 number; the loop decides what it means.
@@ -82,6 +79,9 @@ class Termination:
             return self._terminate(signal.SIGTERM, Reason.of("agent/preemption-signal", signal=name), 128 + signum)
         if signum in self._forwarded:
             return self._terminate(signum, Reason.of("agent/signal", signal=name), 128 + signum)
+        # One that nobody has named. The kernel's default would be the agent's death, without a line and without a save.
+        # Scripts written for Slurm handle that very signal and often no SIGTERM, others the reverse: so a worker that
+        # handles it gets it, and one that does not, or handles SIGTERM as well, gets SIGTERM.
         self.notice_signum = signum
         is_of_slurm = signum in (signal.SIGUSR1, signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ
         reason = Reason.of("agent/slurm-end", signal=name) if is_of_slurm else Reason.of("agent/signal", signal=name)

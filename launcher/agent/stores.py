@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.startup.served_store import make_reporter
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
@@ -106,7 +105,6 @@ def serve(
         also=hosts[1:],
         token=credentials.token,
         owner=owner,
-        on_visit=make_reporter(owner) if owner is not None else lambda visit: None,
     )
     try:
         server.start()

@@ -25,13 +25,13 @@ _INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
     "their names: --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
     "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
-    "--all shows each value and its origin."
+    "--json shows each value and its origin."
 )
 _SETTINGS = (
     "A few more settings have a LAUNCHER_ variable and no option: docs/reference/options.md, Settings by variable."
 )
 _ABOUT_SETTINGS = (
-    "These rarely change and have no option. They are checked like options; `meshctl doctor --all` shows each value."
+    "These rarely change and have no option. They are checked like options; `meshctl doctor --json` shows each value."
 )
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.

@@ -238,15 +238,12 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
 
         srun --nodes 4 --ntasks-per-node 1 meshrun --nproc-per-node 8 train.py
 
-    Only a command that srun has started is a step. The script of sbatch and the shell of salloc see the job's variables
-    too, and a command there runs once; so does one in an interactive step, whose other tasks are idle shells. That is
-    usual where the job has one node, however many tasks (SLURM_NTASKS); where it has more, the others are idle, and a
-    sentence says so. A step with several tasks on a node may be many small runs side by side, and torchrun allows that;
-    it is left alone, with a sentence in case the user expected otherwise. The agents meet on a port derived from the
-    numbers of job and step, because two steps may share a node.
+    Only a command that srun has started is a step.
     """
     job = environ["SLURM_JOB_ID"]
     if missing := [name for name in _STEP if not environ.get(name)]:
+        # The script of sbatch and the shell of salloc see the job's variables too, and a command there runs once. That
+        # is usual where the job has one node, however many tasks (SLURM_NTASKS); where it has more, the others idle.
         controller, task_count = f"Slurm job {job}", _count_max_tasks(environ, _count_job_nodes(environ)) or 1
         if task_count > 1 and _is_task(environ):
             return _leave_tasks_alone(controller, task_count)
@@ -268,6 +265,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         return _leave_tasks_alone(controller, task_count) if task_count > 1 else leave_alone("it has one node")
     if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
         return leave_alone("the job is heterogeneous: set --nnodes and --rdzv-endpoint", must_report=True)
+    # Several tasks on a node may be many small runs side by side, which torchrun allows.
     tasks = _count_max_tasks(environ, count)
     if tasks is None:
         return leave_alone("the number of tasks per node is not known")
@@ -287,6 +285,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     if rank >= count or (here and (here == first) != (rank == 0)):
         reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
         return leave_alone(f"{reason}: set --nnodes and --rdzv-endpoint", must_report=True)
+    # Two steps may share a node.
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
     origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
     return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
@@ -393,8 +392,7 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
 
     SkyPilot runs the command as a task of its own Ray cluster. It leaves RAY_JOB_ID to it and takes RAY_RAYLET_PID away
     (`UNSET_RAY_ENV_VARS` of SkyPilot 0.14), so a command that has both is a task of a Ray that the user's command has
-    started. SKYPILOT_NODE_IPS has an address on each line, in the order of the ranks. Jobs of one cluster may share
-    nodes, so the port is derived from the job's number there.
+    started. SKYPILOT_NODE_IPS has an address on each line, in the order of the ranks.
     """
 
     def leave_alone(reason: str, *, must_report: bool = True) -> Detection:
@@ -415,7 +413,7 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
         return leave_alone(
             f"SKYPILOT_NUM_NODES is {count}, and the addresses in SKYPILOT_NODE_IPS are {len(addresses)}"
         )
-    job = parse_integer(environ.get("SKYPILOT_INTERNAL_JOB_ID", ""))
+    job = parse_integer(environ.get("SKYPILOT_INTERNAL_JOB_ID", ""))  # jobs of one cluster may share nodes
     port = SERVED_PORT if job is None else _PORT_FIRST + job * 31 % _PORT_COUNT
     run_id = environ.get("SKYPILOT_TASK_ID", "")
     origin = "SKYPILOT_TASK_ID"

@@ -31,24 +31,22 @@ DEFAULT_LEVELS = "spine,leaf"
 
 @meshctl.command(short_help="Check what would stop or slow down a job on this node.")
 @click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one. Default: as the options say.")
-@click.option("--all", "is_whole", is_flag=True, help="Show everything that was examined, the verdict last.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with everything that was examined.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-def doctor(nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
+def doctor(nodes: int | None, as_json: bool, words: tuple[str, ...]) -> int:
     """Check this node: what meshrun finds here, and what would stop or slow down a job.
 
-    Prints a verdict, then warnings with remedies, then the given options and what was found. With --all also the value
+    Prints a verdict, then warnings with remedies, then the given options and what was found. With --json also the value
     of every option and its origin, the frameworks, the location of this node, its limits and addresses. The exit code
     is 1 if something would stop a job.
 
     Options after -- are those of meshrun. The command writes nothing and starts no worker.
     """
     from launcher.meshctl.doctor.examine import examine
-    from launcher.meshctl.doctor.render import render_brief, render_text
+    from launcher.meshctl.doctor.render import render_text
 
     found = examine(words, os.environ, node_count=nodes)
-    render = render_text if is_whole else render_brief
-    write_stdout(json.dumps(found, indent=2) if as_json else render(found))
+    write_stdout(json.dumps(found, indent=2) if as_json else render_text(found))
     return 0 if found["verdict"]["would_start"] else 1
 
 
@@ -92,7 +90,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @click.option(
     "--ranks/--no-ranks", "with_ranks", default=None, help="Show every node. Default: in columns below 64 nodes."
 )
-@click.option("--compare", is_flag=True, help="Compare the plan with other node orders.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--svg", metavar="FILE", help="Write a picture of the plan, in SVG.")
 @click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
@@ -222,17 +219,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
 @_add_option("interface", "NAME", "Network interface whose address other nodes use to reach this one.")
 @_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "Network location of this node, to be checked.")
 @_add_option("locality-sources", "auto|none|NAME,...", "Sources of the network location, as for meshrun.")
-def measure(
-    store: Mapping[str, str],
-    run_id: str,
-    node_count: int,
-    levels: str,
-    output: str | None,
-    as_json: bool,
-    insist: bool,
-    wait_s: float,
-    **given: str | None,
-) -> int:
+def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 
     Run it on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node sends to
@@ -241,18 +228,9 @@ def measure(
     """
     from launcher.meshctl.measure import MeasureRequest, run
 
+    own = {name: given.pop(name) for name in MeasureRequest.__struct_fields__ if name in given}
     options = {name.replace("_", "-"): text for name, text in given.items() if text is not None}
-    request = MeasureRequest(
-        run_id=run_id,
-        node_count=node_count,
-        levels=levels,
-        output=output,
-        as_json=as_json,
-        insist=insist,
-        wait_s=wait_s,
-        options={**store, **options},
-    )
-    return run(request)
+    return run(MeasureRequest(run_id=run_id, options={**store, **options}, **own))
 
 
 @job_command("Remove the keys of finished jobs from the store.", needs_run=False)

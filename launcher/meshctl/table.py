@@ -1,5 +1,6 @@
 """Aligns cells in columns, for a terminal or a log: two blanks between columns, none at a line's end.
 
+Columns are as wide as needed, and the least important are left out first. Small quantities have short forms for cells.
 Letters of East Asian scripts take two columns of a terminal, combining ones none.
 """
 
@@ -7,6 +8,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Container, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.model.console import escape
 
 GAP = "  "
 
@@ -38,3 +44,78 @@ def pad(text: str, width: int, *, is_right: bool = False) -> str:
     """Return the text with as many blanks behind or before it as make it `width` columns wide; a wider one as it is."""
     blanks = " " * (width - measure_width(text))
     return blanks + text if is_right else text + blanks
+
+
+def truncate(text: str, most: int) -> str:
+    """Return the text without what controls a terminal, and of one of more than `most` letters the beginning."""
+    text = escape(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+class Column(Struct, frozen=True):
+    """A column of a table that fits a terminal."""
+
+    header: str
+    cells: tuple[str, ...]
+    priority: int = 0
+    """The higher, the sooner it is left out; 0 never."""
+    is_right: bool = False
+    """Aligned to the right, as numbers are."""
+    most: int = 40
+    """Letters of a cell."""
+
+    @property
+    def width(self) -> int:
+        return max(map(measure_width, (self.header, *self.cells)))
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
+    """Leave out empty columns, then the least important until the rest fits `width` letters (0: no limit).
+
+    What controls a terminal is escaped, and long cells are cut.
+    """
+    shown = (column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells))
+    kept = [_clean(column) for column in shown]
+    while width and _measure(kept) > width and any(column.priority for column in kept):
+        kept.remove(max(reversed(kept), key=lambda column: column.priority))
+    return kept
+
+
+def format_table(columns: Sequence[Column], width: int = 0) -> str:
+    """Format columns with equally many cells as lines, without a newline at the end."""
+    kept = fit_columns(columns, width)
+    rows = [*zip(*((column.header, *column.cells) for column in kept), strict=True)]
+    return "\n".join(align(rows, right=[index for index, column in enumerate(kept) if column.is_right]))
+
+
+def format_size(count: int) -> str:
+    """ "64M", "1.0G", "-" for less than nothing; powers of 1024."""
+    if count < 0:
+        return "-"
+    size = float(count)
+    for unit in ("", "K", "M", "G", "T"):
+        if size < 1000:
+            return f"{size:.0f}{unit}" if size >= 10 or not unit else f"{size:.1f}{unit}"
+        size /= 1024
+    return f"{size:.0f}P"
+
+
+def format_age(seconds: float) -> str:
+    """ "4s", "3m05s", "2h40m", "3d04h", "-" for less than nothing."""
+    if seconds < 0:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60)):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // part:02d}{small}"
+    return f"{whole // 60}m{whole % 60:02d}s"
+
+
+def _measure(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def _clean(column: Column) -> Column:
+    return replace(column, cells=tuple(truncate(cell, column.most) for cell in column.cells))

@@ -11,7 +11,7 @@ import os
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -150,15 +150,7 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     help="Show only this stream.",
 )
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
-def logs(
-    run_id: str | None,
-    follow: bool,
-    rank: int | None,
-    node: str,
-    tail: str,
-    stream: Literal["stdout", "stderr", "both"],
-    round: int | None,
-) -> None:
+def logs(run_id: str | None, tail: str, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
     The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
@@ -168,14 +160,8 @@ def logs(
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
         raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
-    query = LogQuery(
-        rank=-1 if rank is None else rank,
-        node=node,
-        tail_lines=ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX),
-        stream=stream,
-        round=round or 0,
-        follow=follow,
-    )
+    tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
+    query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     view = LogView(_find(run_id), query, _write_lines, _warn)
     _run_to_reader(view.run)
 
@@ -224,7 +210,10 @@ def events(run_id: str | None, follow: bool, as_json: bool) -> None:
 @meshctl.command(short_help="Watch a run in a full screen that updates itself.")
 @click.argument("run_id", required=False)
 def top(run_id: str | None) -> None:
-    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q quits, ? shows the keys.
+    """Watch a run in a full screen: ranks, status, goodput, last events. q quits, tab shows the ranks or the status.
+
+    cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
+    cpu, memory, progress or state.
 
     It needs the package textual: pip install 'meshrun[tui]'.
     """

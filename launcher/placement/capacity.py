@@ -233,7 +233,7 @@ def _is_inside_host(supply: Supply, constraint: Constraint, shape: tuple[int, ..
 
 
 def _fill_items(supply: Supply, layers: Sequence[CapacityLayer], amount: int) -> _Filling | None:
-    """Fill nodes in order; the largest first if those are too many, the smallest first if they are too few."""
+    """Fill nodes, in order if that uses a number of them that the limits allow."""
     limits = supply.limits
     if layers[-1].rooms[0] < amount:
         return None
@@ -242,10 +242,10 @@ def _fill_items(supply: Supply, layers: Sequence[CapacityLayer], amount: int) ->
         return limits.nodes_max is not None and len(filling) * supply.hosts > limits.nodes_max
 
     filling = fill(layers, amount)
-    if is_too_many(filling):
+    if is_too_many(filling):  # the largest first, to use fewer
         filling = fill(layers, amount, lambda room: -room)
         return None if is_too_many(filling) else filling
-    if len(filling) * supply.hosts < limits.nodes_min:
+    if len(filling) * supply.hosts < limits.nodes_min:  # the smallest first, to use more
         smallest = fill(layers, amount, lambda room: room)
         return filling if is_too_many(smallest) else smallest
     return filling

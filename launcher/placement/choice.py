@@ -106,20 +106,17 @@ class LayoutCandidate(NamedTuple):
 def _choose_fastest(candidates: LayoutCandidates, timer: StepTimer, price: int | None, factor: int) -> LayoutCandidate:
     """Choose by time: of all that take at most a tenth longer than the fastest layout from scratch, the one that moves
     fewest ranks.
-
-    A price of a move that the user has set is one of J, and counts in proportion to the time. Where a level has no
-    rate, J must not be more than 5 % above that of the fastest either.
     """
     fresh, fastest_s = candidates.make_fresh()
     patches = candidates.list_patches(factor, price)
     found = [*candidates.hasten(timer, patches), candidates.relabel(fresh), fresh]
     alike_s = (1 + SAME_TIME) * fastest_s
-    if price is not None:
+    if price is not None:  # the user's, one of J: it counts in proportion to the time
         move_s = price / factor * fresh.seconds / max(1, fresh.cost)
         return min(found, key=lambda each: (max(each.seconds, alike_s) + move_s * each.moved, each.moved, each.cost))
     # Not of the fastest of these: that depends on the previous plan, and the plan of the same nodes would not stay.
     near = [each for each in found if each.seconds <= (1 + MOVING_GAIN_MIN) * fastest_s]
-    if not timer.is_complete:
+    if not timer.is_complete:  # only J counts a level without a rate
         cheap = min((each for each in near if each.seconds <= alike_s), key=lambda each: each.cost)
         near = [each for each in near if each.cost * 20 <= cheap.cost * 21]
     least = min(each.moved for each in near)
@@ -226,17 +223,14 @@ class LayoutCandidates:
         return fresh, fresh.seconds
 
     def _find_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> tuple[LayoutCandidate, float]:
-        """Return the cheapest of the fast layouts that can be made of the cheap ones, and the time of the fastest.
-
-        Where a level has no rate, J may be a tenth above the least.
-        """
+        """Return the cheapest of the fast layouts that can be made of the cheap ones, and the time of the fastest."""
         least = self._compute_cost(layouts[0])
         near = [each for each in layouts if 10 * self._compute_cost(each) <= 11 * least]
         near = sorted(near, key=timer.compute)[:STARTS_MAX]
         grid = enumerate(self.problem.traffic.grid)
         whole = [lay_whole(self.problem, axis) for axis, count in grid if count > 1]
         found = refine(self.problem, timer, [*near, *(layout for layout in whole if layout is not None)])
-        if not timer.is_complete:
+        if not timer.is_complete:  # only J counts a level without a rate
             found = [each for each in found if 10 * self._compute_cost(each[1]) <= 11 * least]
         equal = [self._make_candidate(layout) for seconds, layout in found if seconds <= (1 + SAME_TIME) * found[0][0]]
         return min(equal, key=lambda each: (each.cost, each.seconds)), found[0][0]
@@ -332,7 +326,7 @@ class _Prices:
 
     def pick(self, free: Collection[int], start: int, missing: int) -> int:
         """The item for units from `start` on: one that can hold them all, then the cheapest, then the smallest."""
-        if not self._left:
+        if not self._left:  # any will do where all are alike; else a layout from scratch does as well
             return next(iter(free)) if self._is_uniform else NO_ITEM
         self._left -= 1
         if len(self._free) != len(free):

@@ -12,7 +12,7 @@ break a rule that the plan keeps; its cost is reported in any case, with the rul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -53,18 +53,11 @@ class ComparedOrder(Struct, frozen=True, kw_only=True):
     """Another order of the nodes."""
 
     name: str
-    ranks: Mapping[str, tuple[int, ...]]
-    """By node id."""
-    levels: tuple[LevelTraffic, ...]
-    """As in `Explanation`."""
+    cost: Fraction
     faults: tuple[str, ...]
     """The rules that it breaks, in words."""
     step_time: StepTime | None
     """None where no rates are known."""
-
-    @property
-    def cost(self) -> Fraction:
-        return sum((level.cost for level in self.levels), Fraction(0))
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -244,15 +237,10 @@ def _fill_in_order(view: _ExplainContext, order: Sequence[int], block_size: int)
 
 def _compare_orders(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[ComparedOrder]:
     for name, order in _list_orders(view.tree.nodes).items():
-        holders = _fill_in_order(view, order, block_size)
-        problem, layout = view.make_problem(holders)
-        ranks: dict[str, list[int]] = {}
-        for rank, position in enumerate(holders.tolist()):
-            ranks.setdefault(view.tree.nodes[position].id, []).append(rank)
+        problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
         yield ComparedOrder(
             name=name,
-            ranks={node: tuple(held) for node, held in ranks.items()},
-            levels=tuple(_explain_levels(view, problem, layout)),
+            cost=sum((level.cost for level in _explain_levels(view, problem, layout)), Fraction(0)),
             faults=tuple(_find_faults(view, problem, layout, limits)),
             step_time=view.explain_time(problem, layout),
         )

@@ -42,7 +42,7 @@ def describe_shortage(supply: Supply, low: int, high: int) -> Shortage:
     if 0 < len(supply.items) * supply.hosts < supply.limits.nodes_min:
         return _describe_too_few_nodes(supply)
     found = _describe_oversized_class(supply, low)
-    if found is not None:
+    if found is not None:  # before what more nodes would mend
         return found
     if high < low:
         return _describe_too_few_slots(supply)

@@ -78,7 +78,6 @@ class WorkerSpecBuilder:
         devices = [device for slot in slots for device in slot.devices]
         self._choice = choose_environments(config.framework, devices, config.python, parent)
         self._environments = make_environments(self._choice, config, parent)
-        self._layout = layout
         self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)

@@ -157,7 +157,7 @@ class SupervisorLoop:
         self._rounds.add(worker.round)
         if self._watchdog is not None and self._watchdog.is_expired:
             close_streams(worker.spec)
-            if worker.round not in self._sweep.rounds:
+            if worker.round not in self._sweep.rounds:  # once for all of its workers
                 self._report(WorkersFenced(worker.round))
                 self._start_sweep([worker.round])
         elif worker.spec.fork_argv and self._warm_pool is not None:

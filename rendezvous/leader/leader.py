@@ -277,11 +277,7 @@ def _end_round(
 
 
 def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: float) -> None:
-    """Delete members' keys, guarded: each may have registered again or left.
-
-    A member may also have reported more than the watch has delivered yet. A success that is in the store must not be
-    run again, and once its key is deleted a member writes nothing.
-    """
+    """Delete members' keys, guarded: each may have registered again or left."""
     member_ids = decision.member_ids[: (state.settings.operations_per_txn - 3) // 2]  # each needs two comparisons
     names = [leadership.job.make_member_key(member_id) for member_id in member_ids]
     statuses = [leadership.job.make_status_key(member_id) for member_id in member_ids]
@@ -290,6 +286,8 @@ def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: flo
         note_fenced(leadership.seen, member_ids, is_confirmed_gone=decision.is_confirmed_gone)
 
     state.requests.log_status(decision.reason, decision.rule)
+    # A member may have reported a success that no watch has delivered yet: that must not be run again. Once its key is
+    # deleted a member writes nothing.
     guards = guard_unchanged(state, *names, *statuses)
     write(state, leadership, "fence", guards, [Delete(name) for name in names], now, on_done)
 
@@ -316,10 +314,7 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
 
 # docs/internals/decisions/agreement.md#0016-expiry-of-the-job-name-with-its-verdict
 def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: float) -> None:
-    """Write the verdict on a lease of its own, if what was decided on is unchanged.
-
-    The key that names the job expires with the verdict, or a later run under this run id would find a job not ended.
-    """
+    """Write the verdict on a lease of its own, if what was decided on is unchanged."""
     if not _has_verdict_lease(state, leadership, now):
         return
     job, current_key = leadership.job, state.setup.current_key
@@ -327,6 +322,7 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
     current = state.cache.keys.get(current_key)
     names = [job.round, job.stop, current_key]
     writes: list[Operation] = [make_put(state, job.verdict, verdict, leadership.verdict_lease)]
+    # The job's name expires with the verdict, or a later run under this run id would find a job that has not ended.
     if current is not None and current.value == job.name.encode():
         writes.append(Put(current_key, current.value, leadership.verdict_lease))
     if decision.token:
@@ -337,17 +333,15 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
 
 
 def _has_verdict_lease(state: MemberState, leadership: Leadership, now: float) -> bool:
-    """Return whether there is a lease for the verdict; else request it.
-
-    The conclusion is decided again when it is granted: a slow store takes seconds for that, and a node that is lost
-    meanwhile may have to be waited for. A lease that was granted long ago, for a conclusion that was dropped, is
-    renewed.
-    """
+    """Return whether there is a lease for the verdict; else request it."""
     settings = state.settings
+    # One that was granted long ago, for a conclusion that was dropped, is replaced.
     if now >= leadership.verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):
         leadership.verdict_lease, leadership.verdict_lease_since = state.requests.make_lease_id(), now
         leadership.is_verdict_lease_granted = False
 
+    # No verdict is written when it comes: a slow store takes seconds for it, and a node that is lost meanwhile may have
+    # to be waited for. So the leader decides anew.
     def on_reply(answer: Lease, now: float) -> None:
         leadership.is_verdict_lease_granted = True
 

@@ -15,7 +15,7 @@ from rendezvous import records
 from rendezvous.policy import budget
 from rendezvous.policy.view import MemberView, StatusView, View
 from rendezvous.reasons import Reason
-from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
+from rendezvous.records import Assignment, Command, Drain, Member, Seal, Status, Stop
 from rendezvous.state.state import Leadership, MemberState, Observations
 from rendezvous.stores.contract import KeyValue
 
@@ -58,7 +58,7 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
             _note_loss(state, seen, member_id, now)
         elif member_id in seen.lost_at:  # it has registered again after an outage of the store
             del seen.lost_at[member_id]
-    seal, stop, spares = read(Seal, job.round), read(Stop, job.stop), read(Spares, job.spares)
+    seal, stop = read(Seal, job.round), read(Stop, job.stop)
     sealed_at = keys.get_first_seen_at(job.round) if seal else 0.0
     if state.settings.grow == "checkpoint":
         _observe_checkpoints(seen, statuses, now)
@@ -86,7 +86,6 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
         others_count=len(members) - (own_id in members),
         no_omission_before=state.outage.no_omission_before,
         unaware_until={m: at for m, at in seen.unaware_until.items() if not peers.is_surely_gone(m)},
-        spares=spares.member_ids if spares else (),
         drained=_list_drained(state, job),
         commands=_list_commands(state, job),
         answers=leadership.answers,
@@ -95,18 +94,16 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
 
 
 def _note_loss(state: MemberState, seen: Observations, member_id: str, now: float) -> None:
-    """Note a lost member, and until when its workers may live if it does not know of the loss.
-
-    A member that is still connected when its lease has ended does not know of it: its watchdog runs for another lease.
-    A store that ends one lease early may end several. If the leader's was among them, the others were connected to that
-    one, so a member that is lost soon after is assumed not to know either.
-    """
+    """Note a lost member, and until when its workers may live if it does not know of the loss."""
     if member_id in seen.lost_at:
         return
     seen.lost_at[member_id] = now
     ttl_s = state.settings.lease_ttl_s
     if ttl_s == math.inf or member_id in seen.fenced:
         return
+    # One that is still connected when its lease has ended does not know of it: its watchdog runs for another lease. A
+    # store that ends one lease early may end several: if the last leader's was among them, the others were connected to
+    # that one, and are doubted for a lease's time.
     if state.peers.is_reached(member_id) or now < seen.doubts_until:
         seen.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 

@@ -94,7 +94,7 @@ def _may_join(state: MemberState, now: float) -> bool:
     setup, cache = state.setup, state.cache
     was_member = state.job.root == state.membership.joined_root
     their_attempt = _parse_attempt(state.job)
-    if setup.attempt and their_attempt > setup.attempt:
+    if setup.attempt and their_attempt > setup.attempt:  # what counts attempts has given this one up
         reason = Reason.of("earlier-attempt", attempt=setup.attempt, run=setup.run_id, theirs=their_attempt)
         state.ask(Finish(EXIT_USAGE, reason))
         return False
@@ -113,7 +113,7 @@ def _may_join(state: MemberState, now: float) -> bool:
     verdict = cache.read(Verdict, state.job.verdict)
     reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
     begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
-    if is_earlier or (begins_anew and not was_member):
+    if is_earlier or (begins_anew and not was_member):  # a member ends as its job did
         reason = Reason.of("attempt", attempt=their_attempt)
         if verdict is not None and not is_earlier:
             reason = verdict.reason

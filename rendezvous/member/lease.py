@@ -117,18 +117,18 @@ def may_have_ended(state: MemberState, now: float) -> bool:
 
 # docs/internals/decisions/agreement.md#0041-renewals-confirmed-by-a-read
 def _handle_renewal(state: MemberState, answer: Renewal, key: str, now: float) -> None:
-    """Extend the lease, but not for a reply of a server that may no longer lead, nor for a member that was removed.
+    """Extend the lease, if the answer shows that it was renewed and that this node is still a member.
 
     `key` is the key that was read with the renewal: not the own one, if it was requested while joining.
     """
     lease, requests, own_revision = state.lease, state.requests, state.membership.revision
     if answer.is_confirmed:
         lease.renewed_count += 1
-    else:
+    else:  # a server that no longer leads may have answered: ask again
         requests.pause("lease", now)
     is_own = own_revision > 0 and key == state.own_key
     if is_own and answer.revision >= own_revision and answer.create_revision != own_revision:
-        if answer.is_confirmed:
+        if answer.is_confirmed:  # the lease lives without the key: see `may_have_ended`
             lease.renewed_at = requests.sent_at
         state.cache.keys.load(GetResult(answer.revision, ()), key, now)
     elif answer.is_confirmed:
@@ -145,9 +145,9 @@ def extend_lease(state: MemberState, sent_at: float, ttl_s: float) -> None:
 
 
 def extend_watchdog(state: MemberState) -> None:
-    # A round of an earlier membership keeps its old watchdog until it is gone.
     """Extend the watchdog to a margin before the end of the membership."""
     lease = state.lease
+    # A round of an earlier membership keeps its old watchdog until it is gone.
     if lease.ends_at < math.inf and (state.round.alive_round is None or state.is_member):
         state.requests.emit(ExtendWatchdog(lease.membership_until - state.settings.kill_margin_s))
 

@@ -34,7 +34,7 @@ def leave_before_joining(state: MemberState, now: float) -> bool:
     elif now >= done_until or (leaving.has_store_ended and leaving.done_at < math.inf):
         state.requests.log(Reason.of("ending-without-store"))
         state.ask(Finish(EXIT_SUCCESS, Reason.of("node-succeeded")))
-    elif leaving.has_store_ended and state.membership.joined_root:
+    elif leaving.has_store_ended and state.membership.joined_root:  # as all members of that job
         state.ask(Finish(EXIT_STOPPED, _explain_store_end(state)))
     elif leaving.has_store_ended:
         state.ask(Finish(EXIT_TEMPORARY, Reason.of("not-joined", run=setup.run_id, why=_explain_store_end(state))))
@@ -88,9 +88,9 @@ def note_store_end(state: MemberState) -> None:
 def note_loss(state: MemberState, now: float) -> None:
     """Note that the membership is lost: if a served store is the reason, it may never be won back.
 
-    A server that was frozen keeps all leases when it runs on, and the job with them, so it is waited for, but only for
-    a moment once this node has nothing left to do.
+    A server that was frozen keeps all leases when it runs on, and the job with them, so it is waited for.
     """
+    # Only for a moment where this node has nothing left to do.
     is_done = state.setup.store_owner is not None and state.round.has_succeeded
     state.leaving.done_at = now if is_done else math.inf
     if not is_done:
@@ -104,20 +104,21 @@ def note_loss(state: MemberState, now: float) -> None:
 def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | None:
     """Return how this member ends because a served store is gone for good; None while it may still be needed.
 
-    `is_lost`: the membership cannot be renewed. An etcd outlives the agents, so it is always waited for.
+    `is_lost`: the membership cannot be renewed.
     """
     leaving, round_state = state.leaving, state.round
     if not leaving.has_store_ended and (state.setup.store_owner is None or not (is_lost or state.outage.is_over)):
-        return None
+        return None  # an etcd outlives the agents, and a served store may answer again
     if (verdict := find_verdict(state)) is not None:
         return verdict
     number = round_state.status.round
+    # No member has work left, or this one has none and nobody can tell it otherwise.
     if state.outage.is_over or (leaving.has_store_ended and round_state.has_succeeded):
         reason = Reason.of("succeeded-without-store")
         return Verdict(kind="success", exit_code=EXIT_SUCCESS, round=number, reason=reason)
     if leaving.has_store_ended:
         return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=_explain_store_end(state))
-    return None
+    return None  # its agent may only be frozen: join again
 
 
 def end_without_store(state: MemberState, verdict: Verdict, now: float) -> None:

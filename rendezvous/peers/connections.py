@@ -365,7 +365,7 @@ class PeerConnections:
             group.remove(connection)
             if not group:
                 del self._members[peer.member_id]
-                self._submit(PeerDown(peer.member_id, ending not in (ConnectionEnd.PEER, ConnectionEnd.FAREWELL)))
+                self._submit(PeerDown(peer.member_id))
                 if ending is ConnectionEnd.PEER and connection.is_provable:
                     self._dialer.prove(peer.member_id, peer.address)
 

@@ -35,7 +35,7 @@ class PeerLiveness:
                 self._connected[member_id] = self._last[member_id] = event
                 self.unreachable_since.pop(member_id, None)
                 self._gone_since.pop(member_id, None)
-            case PeerDown(member_id, _):
+            case PeerDown(member_id):
                 if self._connected.pop(member_id, None) is not None:
                     self.unreachable_since[member_id] = now
             case PeerGone(member_id):

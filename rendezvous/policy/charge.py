@@ -1,12 +1,8 @@
 """What a round that has ended is charged to, and the verdict when the budget is spent.
 
 The loss or departure of a node costs nothing, and explains the failures that it causes on its peers. Because it may be
-noticed later than they are, a failure waits for an explanation where the answer matters: for a short time, and for as
-long as the loss of a node may remain unnoticed while every failure was a lost connection to a peer, or while some
-member is unreachable that was reached before.
-
-The job ends when its budget is spent; before that, where a restart would not help: a worker has given up, or several
-failed rounds in a row reached no training step that was not reached before. Both end with an exit code of their own.
+noticed later than they are, a failure waits for an explanation where the answer matters. The job ends when its budget
+is spent, or before that where a restart would not help.
 """
 
 from __future__ import annotations
@@ -36,17 +32,18 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     budget = view.budget.trim(now, settings)
     departed_at = view.list_departure_times()
     failures = view.list_failed()
-    if departed_at:
+    if departed_at:  # before any failure, which it explains
         budget = _excuse_departure(view, budget, departed_at, settings)
     elif any(view.statuses[m].status.is_port_taken for m in failures) and (
         budget.port_taken_rounds < settings.port_taken_rounds
-    ):
+    ):  # no fault of the workers, and the next round has another port; but not without end
         budget = replace(budget, port_taken_rounds=budget.port_taken_rounds + 1)
     elif failures:
         is_node_fault = any(view.statuses[m].status.is_node_fault for m in failures)
         budget = budget.note_step(_find_step(view), has_failed=not is_node_fault)
         budget = budget.note_failure(*_identify_failure(view, failures))
         explained_at = _find_cause_deadline(view, failures, settings)
+        # The loss of a node is noticed later than the sockets that it breaks, and would make this failure free.
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
             return Wait(explained_at, Reason.of("checking-cause", round=seal.round), rule="charge put off")
         if _is_spent(view, failures, budget, now, settings):
@@ -137,6 +134,7 @@ def must_await_cause(
 
 def _is_spent(view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings) -> bool:
     """Return whether no restart may follow: by the job's budget, a final failure, or for want of progress."""
+    # A worker has given up, or no round got further for too long: a restart would not help.
     is_final = any(view.statuses[m].status.is_final for m in failures) or _is_stuck(budget, settings)
     return is_final or budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts
 

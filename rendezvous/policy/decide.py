@@ -43,7 +43,7 @@ def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision
 def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
     seal = view.seal
     if seal is not None and view.active and all(view.get_outcome(m) == "succeeded" for m in view.active):
-        # Also when a stop came too late, and when some of them are gone by now.
+        # Also when a stop came too late, and when some of them are gone by now: an accepted completion is never lost.
         return EndJob(Verdict(kind="success", exit_code=0, round=seal.round, reason=Reason.of("all-succeeded")))
     gone = sorted(m for m in view.gone if m in view.members)
     if gone:
@@ -62,10 +62,10 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and list_staying(view) and not _must_end_first(view):
         return QuitJob(Reason.of("leader-leaves"))
     isolated = _find_isolated(view, now, settings)
-    if isolated and _is_leader_isolated(view):
+    if isolated and _is_leader_isolated(view):  # then no other member is removed
         if seal is None or view.is_idle(view.own_id):
             return QuitJob(_explain_isolated_leader(view))
-    else:
+    else:  # one with ranks has its round stopped first
         idle = [m for m in isolated if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
             return Fence(tuple(idle), _explain_isolated(view, idle, settings), rule="isolated member")
@@ -87,8 +87,6 @@ def _must_end_first(view: View) -> bool:
 
 def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
     """List the members that renew their leases, but were reached once and have been unreachable for too long."""
-    if settings.lease_ttl_s == math.inf:
-        return []
     since = view.unreachable_since
     return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.isolation_s)
 
@@ -165,9 +163,9 @@ def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
         return ApplyCommand(token, refused=Reason.of("not-a-node"))
-    if target and view.store_host in (target, *_find_by_name(view, target)):
+    if view.store_host in (target, *_find_by_name(view, target)):
         return ApplyCommand(token, refused=Reason.of("store-host-not-drained", node=target))
-    if target in view.members:
+    if target in view.members:  # by name where that is enough: a drain outlives the membership
         name = view.members[target].member.node_name
         return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
     matches = _find_by_name(view, target)
@@ -222,7 +220,7 @@ def _decide_running(
 ) -> Decision:
     doubtful = set(view.list_doubtful(now))
     lost = [m for m in view.list_lost() if m not in doubtful]
-    if lost:
+    if lost:  # before any failure, which it explains
         reason = Reason.of("lost", nodes=view.refer_to(lost), round=seal.round)
         return EndRound("kill", reason, "loss", nodes=view.list_names(lost))
     if isolated and _is_leader_isolated(view) and view.is_pending(view.own_id):
@@ -241,7 +239,7 @@ def _decide_running(
         return EndRound("kill", reason, "failure", nodes=view.list_names(failed))
     if leaving:
         until = min(view.get_leaving_at(m) for m in leaving) + settings.leave_settle_s
-        everybody_leaves = all(view.is_leaving(m) for m in view.members)
+        everybody_leaves = all(view.is_leaving(m) for m in view.members)  # so no departure is left to wait for
         if now >= until or everybody_leaves:
             reason = Reason.of("leaving", nodes=view.refer_to(leaving), round=seal.round)
             return EndRound("grace", reason, "leaving", nodes=view.list_names(leaving))
@@ -265,7 +263,7 @@ def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: floa
         reason = Reason.of("stopping", round=stop.round, why=stop.reason, nodes=view.refer_to(unstopped))
         return Wait(until, reason, setting="stop_limit_s")
     others = tuple(m for m in unstopped if m != view.own_id)
-    if not others:
+    if not others:  # only the leader's own node: it is fenced as its agent ends
         return QuitJob(Reason.of("not-stopped-here", round=stop.round))
     return Fence(others, Reason.of("not-stopped", nodes=view.refer_to(others), round=stop.round), rule="fenced")
 

@@ -94,7 +94,6 @@ class View(Struct, frozen=True, kw_only=True):
     """Members that were connected when their keys expired, so they did not know that their leases had ended, and until
     when their workers may live for that reason.
     """
-    spares: tuple[str, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)
     """Names of nodes (or member ids, where two nodes have one name) that shall leave, and since when."""
     commands: Mapping[str, Command] = field(default_factory=dict)

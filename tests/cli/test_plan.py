@@ -80,7 +80,7 @@ def answer_of(*words: str, code: int = 0) -> dict[str, Any]:
         assert answer["plan"] == {}
         return answer
     expected = {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
-    assert set(answer) - {"warnings", "orders"} == expected
+    assert set(answer) - {"warnings"} == expected
     ranks = sorted(rank for ranks in answer["plan"].values() for rank in ranks)
     assert ranks == list(range(math.prod(answer["dims"])))
     assert not set(answer["plan"]) & set(answer["spares"])
@@ -202,23 +202,6 @@ def test_no_nodes_are_suggested_where_none_would_help() -> None:
             "meshctl: error: 16 ranks of tp must sit on one host for mesh pp=4,dp=1,tp=16, the largest host has room "
             "for 8\nhint: no number of such nodes helps: make tp smaller, or leave out --within tp=host\n"
         )
-
-
-def test_other_orders_stand_beside_the_plan() -> None:
-    words = ("dgx:4x8x8", *MESH, "--lose", "h17", "--compare")
-    outcome = run("meshctl", "plan", *words, "--no-ranks")
-    table = outcome.out[outcome.out.index("other orders") :].splitlines()
-    assert table[0].split() == ["other", "orders", "this", "join", "address", "address", "path"]
-    rows = {line[:16].strip(): line[16:].split() for line in table[2:]}
-    answer = answer_of(*words)
-    costs = [answer["J"], *(order["J"] for order in answer["orders"].values())]
-    assert rows["J"] == [f"{cost:,}" for cost in costs]
-    for row in ("leaving a leaf", "of dp"):
-        assert rows[row][0] == {"leaving a leaf": "1,008", "of dp": "2,240"}[row]
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    world = math.prod(answer["dims"])
-    for order in answer["orders"].values():
-        assert sorted(rank for ranks in order["plan"].values() for rank in ranks) == list(range(world))
 
 
 def test_the_text_stays_short_for_16384_nodes() -> None:

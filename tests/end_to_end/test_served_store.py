@@ -44,8 +44,6 @@ def test_a_second_run_at_the_endpoint_of_one_that_runs_is_refused_at_once(tmp_pa
             assert f"the store at 127.0.0.1:{port} belongs to run first, which is running" in ended.stderr
             assert "give this run another port with --rdzv-endpoint, or start it when run first has" in ended.stderr
         assert second.lives() == []
-        for name in ("n3", "n4"):
-            first[N1].says(f"node {name}, of run second, was refused: this store is that of run first")
         first.finish()
 
 
@@ -64,7 +62,6 @@ def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: P
             "for run 9021; this agent belongs to run 777, and all nodes of a run need the same --rdzv-id"
             in ended.stderr
         )
-        first[N1].says("node n2, of run 777, was refused: this store is that of run 9021")
         first.start(N3, options=rank_1)  # the run that waited is not harmed
         first.wait_for_round(1, 2)
         first.finish()

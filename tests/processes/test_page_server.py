@@ -20,7 +20,7 @@ import pytest
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe import http_server
 from launcher.observe.http_server import REFUSED_MAX, REFUSED_PAUSE_S
-from launcher.observe.page import peer_user, server
+from launcher.observe.page import server
 from launcher.observe.page.server import PageServer
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
@@ -116,12 +116,12 @@ def test_the_kernel_says_whose_a_connection_is() -> None:
             listener.listen()
             with socket.create_connection(listener.getsockname()[:2]):
                 accepted, _ = listener.accept()
-                assert peer_user.find_peer_user(accepted) == os.geteuid()
+                assert server.find_peer_user(accepted) == os.geteuid()
             assert accepted.recv(1) == b""  # the client has closed it: what is left is listed as root's
-            assert peer_user.find_peer_user(accepted) is None
+            assert server.find_peer_user(accepted) is None
             accepted.close()
     one, other = socket.socketpair()
-    assert peer_user.find_peer_user(one) is None
+    assert server.find_peer_user(one) is None
     one.close()
     other.close()
 

@@ -40,7 +40,7 @@ def test_a_member_is_proven_gone_once_the_last_holder_of_its_listener_dies(holde
         for pid in [follower.pid, *follower.holders]:
             assert PeerGone("follower") not in leader.events
             os.kill(pid, signal.SIGKILL)
-            leader.wait_for(PeerDown("follower", False))
+            leader.wait_for(PeerDown("follower"))
         leader.wait_for(PeerGone("follower"))
         assert [type(event) for event in leader.of("follower")] == [PeerUp, PeerDown, PeerGone]
 
@@ -50,7 +50,7 @@ def test_whoever_dialled_proves_it_just_as_well() -> None:
         follower.attend(leader)
         follower.wait_for_up(leader)
         os.kill(leader.pid, signal.SIGKILL)
-        follower.wait_for(PeerDown("leader", False))
+        follower.wait_for(PeerDown("leader"))
         os.kill(leader.holders[0], signal.SIGKILL)
         follower.wait_for(PeerGone("leader"))
 
@@ -60,11 +60,11 @@ def test_a_stopped_member_is_silent_and_that_proves_nothing() -> None:
         follower.attend(leader)
         leader.wait_for_up(follower)
         freeze(follower.pid)
-        leader.wait_for(PeerDown("follower", True))
+        leader.wait_for(PeerDown("follower"))
         os.kill(follower.pid, signal.SIGKILL)
         follower_host, port = follower.address.rsplit(":", 1)
         wait_until(lambda: is_refused(int(port), follower_host))
-        assert leader.of("follower")[1:] == [PeerDown("follower", True)]
+        assert leader.of("follower")[1:] == [PeerDown("follower")]
 
 
 def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None:
@@ -74,7 +74,7 @@ def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None
         wait_until(lambda: leader.of("follower"))
         freeze(follower.pid)
         cutter.reset()
-        leader.wait_for(PeerDown("follower", False))
+        leader.wait_for(PeerDown("follower"))
         ended_at = boottime()
         wait_until(lambda: boottime() > ended_at + 0.5)
         assert PeerGone("follower") not in leader.events
@@ -89,10 +89,10 @@ def test_a_reset_without_a_death_is_followed_by_another_connection() -> None:
         leader.wait_for_up(follower)
         for count in range(1, 5):
             # The leader dials as well, so for a moment there may be a connection that is not cut.
-            while leader.events.count(PeerDown("follower", False)) < count:
+            while leader.events.count(PeerDown("follower")) < count:
                 cutter.reset()
                 with suppress(AssertionError):
-                    leader.wait_for(PeerDown("follower", False), count, limit_s=0.3)
+                    leader.wait_for(PeerDown("follower"), count, limit_s=0.3)
             leader.wait_for(PeerUp("follower", follower.address, True), count + 1)
         assert PeerGone("follower") not in leader.events
         assert PeerGone("leader") not in follower.events

@@ -187,7 +187,7 @@ def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
             proof = b"".join(map(line, greeting.take(json.loads(lines.readline()))))
             end.sendall(proof)
             leader.wait_for(PeerUp("stranger", own.address, True))
-        leader.wait_for(PeerDown("stranger", False))
+        leader.wait_for(PeerDown("stranger"))
         leader.events.clear()
         with connect(leader) as end:
             end.sendall(hello + proof)
@@ -262,7 +262,7 @@ def test_a_member_that_sends_rubbish_is_lost_and_not_proven_gone() -> None:
     with Member("leader") as leader, greet(leader) as end:
         leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
         end.sendall(b"rubbish\n")
-        leader.wait_for(PeerDown("stranger", True))
+        leader.wait_for(PeerDown("stranger"))
         assert is_hung_up_on(end)
 
 
@@ -304,7 +304,7 @@ def test_who_does_not_read_is_given_up_and_holds_up_nobody() -> None:
             leader.presence.send("deaf", "x" * 30_000)
         leader.presence.send("friend", "still here?")
         friend.wait_for(PeerMessage("leader", "still here?"))
-        leader.wait_for(PeerDown("deaf", True))
+        leader.wait_for(PeerDown("deaf"))
 
 
 def test_three_hundred_members_come_and_go_and_nothing_is_left_open() -> None:
@@ -348,11 +348,11 @@ def test_an_agent_that_becomes_another_member_connects_anew() -> None:
         leader.wait_for_up(member)
         member.presence.set_identity(JOB, "second")
         leader.wait_for(PeerUp("second", member.address, True))
-        leader.wait_for(PeerDown("first", False))
-        assert leader.of("first")[-1] == PeerDown("first", False)  # it said goodbye: nothing is to be proven
+        leader.wait_for(PeerDown("first"))
+        assert leader.of("first")[-1] == PeerDown("first")  # it said goodbye: nothing is to be proven
         assert member.of("leader") == [
             PeerUp("leader", leader.address, True),
-            PeerDown("leader", True),
+            PeerDown("leader"),
             PeerUp("leader", leader.address, True),
         ]
 
@@ -363,9 +363,9 @@ def test_attending_somebody_else_ends_the_connection_with_a_goodbye() -> None:
         old.wait_for_up(follower)
         follower.attend(new)
         new.wait_for_up(follower)
-        old.wait_for(PeerDown("follower", False))
+        old.wait_for(PeerDown("follower"))
         follower.presence.connect_to("", "")
-        new.wait_for(PeerDown("follower", False))
+        new.wait_for(PeerDown("follower"))
         assert len(old.events) == 2
 
 
@@ -399,7 +399,7 @@ def test_a_connection_from_another_address_than_advertised_proves_nothing() -> N
         follower.attend(leader)
         leader.wait_for(PeerUp("follower", "192.0.2.1:7", False))
         follower.presence.close()
-        leader.wait_for(PeerDown("follower", False))
+        leader.wait_for(PeerDown("follower"))
         assert leader.presence._dialer._attempts == {}
 
 

@@ -205,7 +205,7 @@ class SimulatedPeers:
         if (job, member_id) != (self.job, self.member_id):
             for link in self.list_links():
                 link.send(self, BYE)
-                self._drop(link, True)
+                self._drop(link)
             self._proving.clear()
         self.job, self.member_id = job, member_id
 
@@ -216,7 +216,7 @@ class SimulatedPeers:
         for link in list(self._links.get(left, [])):
             if link.get_side(self) == 0:  # one that this side has dialled
                 link.send(self, BYE)
-                self._drop(link, True)
+                self._drop(link)
         if member_id:
             self._dial(member_id, address)
 
@@ -274,7 +274,7 @@ class SimulatedPeers:
             return
         if is_silent:
             link.send(self, None)
-        self._drop(link, is_silent)
+        self._drop(link)
         peer_id, address = link.get_peer_id(self), link.ends[1 - link.get_side(self)].address
         if peer_id == self._wanted[0]:
             self._presence.timeline.call_later(REDIAL_S, self._dial, *self._wanted)
@@ -283,13 +283,13 @@ class SimulatedPeers:
             self._proving.add(peer_id)
             self._prove(peer_id, address, 0)
 
-    def _drop(self, link: Link, is_silent: bool) -> None:
+    def _drop(self, link: Link) -> None:
         peer_id = link.get_peer_id(self)
         links = self._links[peer_id]
         links.remove(link)
         if not links:
             del self._links[peer_id]
-            self._submit(PeerDown(peer_id, is_silent))
+            self._submit(PeerDown(peer_id))
 
     # --- proof of death ---
 

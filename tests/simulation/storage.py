@@ -140,7 +140,7 @@ class Storage:
         timeline = network.timeline
         self.clock = StoreClock(timeline)
         self.leases = LeaseTimes(timeline, self.clock, settings.lease_ttl_s)
-        store = _Store(clock=self.clock.read, threaded=False)
+        store = _Store(clock=self.clock.read)
         store.on_end = self.leases.note_end
         self.store: MemoryStore = store
         self._snapshot = store.copy_content()

@@ -15,8 +15,7 @@ from tests.support.stores.etcd import VERSIONS, EtcdServer
 from tests.support.stores.raw_etcd import RawClient
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
-    "memory-virtual": lambda: MemoryUnderTest(threaded=False),
-    "memory-threaded": lambda: MemoryUnderTest(threaded=True),
+    "memory": MemoryUnderTest,
     "served": ServedUnderTest,
     "etcd-3.4": lambda: RealUnderTest("3.4"),
     "etcd-3.5": lambda: RealUnderTest("3.5"),

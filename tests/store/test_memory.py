@@ -1,32 +1,23 @@
-"""What only the memory store has: its own thread or none, a clock that can be given, endless leases."""
+"""What only the memory store has: a caller who runs its callbacks, a clock that can be given, endless leases."""
 
 from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.stores import callbacks
 from rendezvous.stores.contract import Batch, GetResult
-from rendezvous.stores.memory import keyspace
-from rendezvous.stores.memory import store as store_module
 from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.stores.compaction import compact
 from tests.support.waiting import wait_until
 
 LIMIT_S = 20.0
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    store = MemoryStore()
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -37,15 +28,11 @@ def clock() -> FakeClock:
 @pytest.fixture
 def still(clock: FakeClock) -> MemoryStore:
     """A store in which nothing happens by itself."""
-    return MemoryStore(clock=clock, threaded=False)
+    return MemoryStore(clock=clock)
 
 
 def ignore(_: object) -> None:
     pass
-
-
-def delivery_thread() -> threading.Thread | None:
-    return next((thread for thread in threading.enumerate() if thread.name == "memory store"), None)
 
 
 def test_it_begins_empty_at_revision_1(still: MemoryStore) -> None:
@@ -53,56 +40,20 @@ def test_it_begins_empty_at_revision_1(still: MemoryStore) -> None:
     assert still.put("a", b"1") == 2
 
 
-# The thread
+# Callbacks
 
 
-def test_no_thread_runs_until_a_watch_or_an_expiring_lease_needs_it(store: MemoryStore) -> None:
-    store.put("a", b"1", lease=store.lease_grant(math.inf).id)
-    assert delivery_thread() is None
-    store.lease_grant(10)
-    thread = delivery_thread()
-    assert thread is not None
-    assert thread.daemon
-    store.watch("a", start_revision=1, on_batch=ignore, on_lost=ignore)
-    assert delivery_thread() is thread
-    store.close()
-    assert delivery_thread() is None
+@contextmanager
+def delivered(store: MemoryStore) -> Iterator[threading.Thread]:
+    """The callbacks that are pending run in another thread, which has ended afterwards."""
+    thread = threading.Thread(target=store.deliver)
+    thread.start()
+    yield thread
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
 
 
-def test_callbacks_run_on_the_store_s_thread_in_order_over_all_watches(store: MemoryStore) -> None:
-    told: list[tuple[str, int, threading.Thread]] = []
-
-    def teller(name: str) -> Callable[[Batch], None]:
-        return lambda batch: told.append((name, batch.revision, threading.current_thread()))
-
-    for name in ("first", "second"):
-        store.watch("", prefix=True, start_revision=1, on_batch=teller(name), on_lost=ignore)
-    for _ in range(50):
-        store.put("a", b"1")
-    wait_until(lambda: len(told) == 100)
-    assert [(name, revision) for name, revision, _ in told] == [
-        (name, revision) for revision in range(2, 52) for name in ("first", "second")
-    ]
-    assert {thread for _, _, thread in told} == {delivery_thread()}
-
-
-def test_a_lease_ends_by_itself_when_it_is_due_and_not_before(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keyspace, "LEASE_TTL_MIN_S", 0.2)
-    ended_at: list[float] = []
-    long = store.lease_grant(3600)
-    granted_at = time.monotonic()
-    lease = store.lease_grant(0.2)
-    revision = store.put("a", b"1", lease=lease.id)
-    store.put("b", b"1", lease=long.id)
-    store.watch("a", start_revision=revision + 1, on_batch=lambda _: ended_at.append(time.monotonic()), on_lost=ignore)
-    wait_until(lambda: ended_at, LIMIT_S, "the lease to end")
-    assert ended_at[0] >= granted_at + 0.2
-    assert [item.key for item in store.get("", prefix=True).items] == ["b"]
-
-
-def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store: MemoryStore) -> None:
+def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(still: MemoryStore) -> None:
     runs, may_end = threading.Event(), threading.Event()
     told: list[int] = []
 
@@ -111,78 +62,56 @@ def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store
         runs.set()
         assert may_end.wait(LIMIT_S)
 
-    watch = store.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
-    store.put("a", b"1")
-    store.put("a", b"2")  # its callback is pending when the watch is cancelled
-    assert runs.wait(LIMIT_S)
-    canceller = threading.Thread(target=watch.cancel)
-    canceller.start()
-    wait_until(lambda: watch.has_ended)  # type: ignore[attr-defined]
-    assert canceller.is_alive(), "cancel() returned while a callback ran"
-    may_end.set()
-    canceller.join(LIMIT_S)
-    assert not canceller.is_alive()
-    store.close()
+    watch = still.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    still.put("a", b"1")
+    still.put("a", b"2")  # its callback is pending when the watch is cancelled
+    with delivered(still):
+        assert runs.wait(LIMIT_S)
+        canceller = threading.Thread(target=watch.cancel)
+        canceller.start()
+        wait_until(lambda: watch.has_ended)  # type: ignore[attr-defined]
+        assert canceller.is_alive(), "cancel() returned while a callback ran"
+        may_end.set()
+        canceller.join(LIMIT_S)
+        assert not canceller.is_alive()
     assert told == [2]
 
 
-def test_cancel_and_close_say_so_when_a_callback_does_not_end(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (callbacks, store_module):
-        monkeypatch.setattr(module, "CALLBACK_LIMIT_S", 0.05)
+def test_cancel_says_so_when_a_callback_does_not_end(still: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "CALLBACK_LIMIT_S", 0.05)
     runs, may_end = threading.Event(), threading.Event()
 
     def on_batch(batch: Batch) -> None:
         runs.set()
         assert may_end.wait(LIMIT_S)
 
-    stuck = store.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
-    other = store.watch("b", start_revision=1, on_batch=ignore, on_lost=ignore)
-    store.put("a", b"1")
-    assert runs.wait(LIMIT_S)
-    other.cancel()  # has no callback to wait for
-    with pytest.raises(StoreError, match=r"has not ended in 0\.05 s"):
-        stuck.cancel()
-    with pytest.raises(StoreError, match=r"has not ended in 0\.05 s"):
-        store.close()
-    may_end.set()
-    wait_until(lambda: delivery_thread() is None)
+    stuck = still.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    other = still.watch("b", start_revision=1, on_batch=ignore, on_lost=ignore)
+    still.put("a", b"1")
+    with delivered(still):
+        assert runs.wait(LIMIT_S)
+        other.cancel()  # has no callback to wait for
+        with pytest.raises(StoreError, match=r"has not ended in 0\.05 s"):
+            stuck.cancel()
+        may_end.set()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_watch_is_not_lost_because_its_callback_finds_the_store_closed(store: MemoryStore) -> None:
-    runs, lost = threading.Event(), []
-
-    def on_batch(batch: Batch) -> None:
-        runs.set()
-        wait_until(lambda: not store.get("a"), LIMIT_S)  # which raises once the store is closed
-
-    store.watch("a", start_revision=1, on_batch=on_batch, on_lost=lost.append)
-    store.put("a", b"1")
-    assert runs.wait(LIMIT_S)
-    store.close()
-    assert not lost
-
-
-def test_a_callback_may_close_the_store(store: MemoryStore) -> None:
-    store.watch("a", start_revision=1, on_batch=lambda _: store.close(), on_lost=ignore)
-    store.put("a", b"1")
-    wait_until(lambda: delivery_thread() is None, what="the thread to end")
+def test_a_callback_may_close_the_store(still: MemoryStore) -> None:
+    still.watch("a", start_revision=1, on_batch=lambda _: still.close(), on_lost=ignore)
+    still.put("a", b"1")
+    still.put("a", b"2")
+    assert still.deliver() == 1
     with pytest.raises(StoreError, match="closed"):
-        store.get("a")
+        still.get("a")
 
 
-# Without a thread
-
-
-def test_without_a_thread_nothing_happens_by_itself(still: MemoryStore, clock: FakeClock) -> None:
+def test_nothing_happens_by_itself(still: MemoryStore, clock: FakeClock) -> None:
     told: list[Batch] = []
     still.watch("", prefix=True, start_revision=1, on_batch=told.append, on_lost=ignore)
     lease = still.lease_grant(2).id
     still.put("a", b"1", lease=lease)
     clock.now += 10
-    assert (told, still.get("a").first is not None, delivery_thread()) == ([], True, None)
+    assert (told, still.get("a").first is not None) == ([], True)
     with pytest.raises(LeaseNotFound):
         still.lease_keep_alive(lease)  # due to go, which a renewal cannot undo
     assert still.expire() == 1
@@ -277,7 +206,7 @@ def test_deliver_raises_what_a_callback_raises_and_keeps_the_rest(still: MemoryS
 
 @pytest.mark.parametrize("written", range(6))
 def test_the_store_keeps_a_limited_history_and_compacts_older_revisions(written: int) -> None:
-    store = MemoryStore(threaded=False, history_revisions=3)
+    store = MemoryStore(history_revisions=3)
     for _ in range(written):
         store.put("a", b"1")
     last = 1 + written

@@ -117,7 +117,7 @@ def test_deletions_make_room_at_once(store: EtcdStore) -> None:
 
 
 def test_what_is_counted_is_what_is_there() -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     lease = store.lease_grant(60).id
     empty = store.measure_size()
     store.put("a", bytes(100), lease=lease)
@@ -131,7 +131,7 @@ def test_what_is_counted_is_what_is_there() -> None:
 
 def test_large_values_shorten_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyspace_module, "HISTORY_BYTES_MAX", 1_000_000)
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     first = store.put("a", b"")
     for _ in range(100):
         last = store.put("a", VALUE)

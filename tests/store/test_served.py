@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from rendezvous.errors import StoreEnded, StoreError, Unreachable
-from rendezvous.records import STORE_OWNER_KEY, STORE_VISITS_PREFIX, StoreOwner, StoreVisit, decode, encode
+from rendezvous.records import STORE_OWNER_KEY, StoreOwner, decode
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.protobuf import Message
@@ -275,17 +275,6 @@ def test_the_store_names_its_run_before_any_client_can_read() -> None:
         first = client.get(STORE_OWNER_KEY).first
         assert first is not None
         assert decode(StoreOwner, first.value, first.key) == owner
-
-
-def test_a_visit_of_another_run_is_reported_and_what_is_no_visit_is_not() -> None:
-    seen: list[StoreVisit] = []
-    with serve(on_visit=seen.append) as server, closing(EtcdStore([f"127.0.0.1:{server.port}"])) as client:
-        client.put(f"{STORE_VISITS_PREFIX}h2", b"no record")
-        client.delete(f"{STORE_VISITS_PREFIX}h2")
-        visit = StoreVisit(run_id="other", node_name="h2")
-        client.put(f"{STORE_VISITS_PREFIX}h2", encode(visit))
-        wait_until(lambda: bool(seen), LIMIT_S, "the visit")
-        assert seen == [visit]
 
 
 def test_the_end_of_the_serving_agent_is_said_to_watches_and_ends_them() -> None:

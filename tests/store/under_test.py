@@ -127,23 +127,24 @@ class FakeClock:
 
 
 class MemoryUnderTest(StoreUnderTest):
-    """The memory store on a clock that only the test moves; with its thread, or with the test in the thread's place."""
+    """The memory store on a clock that only the test moves."""
 
-    def __init__(self, threaded: bool) -> None:
+    has_thread = False
+    limit_s = 0.0  # what the test does not make happen never will
+
+    def __init__(self) -> None:
         self.clock = FakeClock()
-        self.threaded = self.has_thread = threaded
-        self.limit_s = 20.0 if threaded else 0.0  # what the test does not make happen never will
-        self.store = MemoryStore(clock=self.clock, threaded=threaded)
+        self.store = MemoryStore(clock=self.clock)
 
     def new_client(self) -> MemoryStore:
         return self.store
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.store.expire()  # the thread sleeps by the real clock and cannot know
+        self.store.expire()
 
     def settle(self) -> None:
-        while not self.threaded and self.store.deliver():
+        while self.store.deliver():
             pass
 
     def compact(self, revision: int) -> None:

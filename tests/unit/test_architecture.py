@@ -45,7 +45,7 @@ PURE = (
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
     "launcher.locality.merge", "launcher.logs.reports.report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
-    "launcher.meshctl.live.ranks", "launcher.meshctl.live.tables", "launcher.meshctl.live.top_state",
+    "launcher.meshctl.live.ranks", "launcher.meshctl.live.top_state",
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state", "launcher.meshctl.table",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
     "launcher.observe.node_report", "launcher.observe.run_events",

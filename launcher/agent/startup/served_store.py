@@ -8,20 +8,15 @@ ended is about to take its store away, so that this agent may have to serve the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from typing import NoReturn
 
 from msgspec import Struct
 
-from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
-from rendezvous.errors import RecordError, StoreError, VersionError
-from rendezvous.records import StoreOwner, StoreVisit, name_run
+from rendezvous.errors import RecordError, VersionError
+from rendezvous.records import StoreOwner, name_run
 from rendezvous.stores.contract import Get, Store
-
-VISITS_MAX, NAME_MAX = 100, 100  # refused agents that are reported, and letters of a name
 
 
 class Occupant(Struct, frozen=True):
@@ -56,14 +51,11 @@ def find_occupant(store: Store) -> Occupant | None:
     return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None)
 
 
-def refuse_other_run(store: Store, occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
-    """Raise UsageError or TemporaryError, since the store at `endpoint` is another run's; its agent reports it, too.
+def refuse_other_run(occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
+    """Raise UsageError or TemporaryError, since the store at `endpoint` is another run's.
 
     `own`: what this agent would write if it served. `port_option`: which sets the store's port.
     """
-    with suppress(StoreError):
-        visit = StoreVisit(run_id=own.run_id, node_name=own.node_name)
-        store.put(records.STORE_VISITS_PREFIX + own.node_name, records.encode(visit))
     sentence, hint = describe_other_run(
         endpoint, occupant.owner, own, has_begun=occupant.has_begun, port_option=port_option
     )
@@ -92,19 +84,3 @@ def describe_other_run(
         f"and all nodes of a run need the same {option}",
         f"give all nodes the same {option}; if these are two runs, {apart}",
     )
-
-
-def make_reporter(own: StoreOwner) -> Callable[[StoreVisit], None]:
-    """Return what reports agents of other runs that found the store of this run, each once."""
-    seen: set[tuple[str, str]] = set()
-
-    def report(visit: StoreVisit) -> None:
-        node, run = visit.node_name[:NAME_MAX], records.name_run(visit.run_id[:NAME_MAX])
-        if (node, run) not in seen and len(seen) < VISITS_MAX:
-            seen.add((node, run))
-            log(
-                f"node {node}, of {run}, was refused: this store is that of {records.name_run(own.run_id)}; all nodes "
-                "of a run need the same --rdzv-id, and each run a port of its own"
-            )
-
-    return report

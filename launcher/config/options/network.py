@@ -58,8 +58,7 @@ def resolve_network(
 ) -> StoreConfig | None:
     """Return the store that these options name, None for a job of one machine. Raises UsageError.
 
-    `is_alone`: the other options allow one node only. That decides for c10d only, unless is_host=0 says that another
-    program serves the store: a job of one node may use a store of others, so that spares can join.
+    `is_alone`: the other options allow one node only.
     """
     backend, endpoint = values["rdzv-backend"], values["rdzv-endpoint"]
     scheme, texts = _split_endpoints(endpoint)
@@ -74,6 +73,7 @@ def resolve_network(
         notes += _list_unused_settings(values, conf, tuple(key for key in STORE_KEYS if key != "is_host"))
         endpoints = tuple(_parse_endpoint(endpoint, text, ETCD_PORT) for text in texts)
         return _make_etcd_store(values, conf, endpoints, scheme)
+    # A job of one node may use a store that another program serves, so that spares can join.
     is_client = conf.get("is_host") is not None and not _is_serving_node(values, conf["is_host"])
     if backend.text != "c10d" or (is_alone and not is_client) or endpoint.is_default:
         return None

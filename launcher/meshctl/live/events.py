@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from launcher.meshctl.live.local_files import LocalFolders, describe_gone
-from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_clock, format_count, format_duration, format_list
@@ -60,35 +59,27 @@ class EventView:
         *,
         follow: bool,
         as_json: bool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write = write
         self._warn = warn
         self._follow = follow
         self._as_json = as_json
-        self._clock = clock
         self._collector = EventCollector(warn)
-        self._poller = NodePoller(source, self._collector.make_request, warn, clock)
-        self._folders = LocalFolders()
+        self._poller = NodePoller(source, self._collector.make_request, warn)
         self._waiting: list[tuple[float, SeenEvent]] = []
 
     def run(self) -> None:
         """Print until there is nothing more to come. Raises TemporaryError if nothing can be read."""
         while True:
             for answer in self._poller.poll(_WAIT_S):
-                if isinstance(answer.reply, EventPage):
-                    events = self._collector.take(answer.node, answer.reply)
-                    self._waiting += [(self._clock(), event) for event in events]
-            if self._poller.report is not None:
-                self._folders.update(self._poller.report)
+                self._waiting += [(time.monotonic(), event) for event in self._collector.take(answer)]
             if self._poller.is_over or (not self._follow and self._poller.has_all):
                 break
             if self._follow and self._poller.has_all:
-                self._print(self._clock() - HOLD_S)
+                self._print(time.monotonic() - HOLD_S)
         self._print(None)
         if self._poller.is_over and self._poller.report is not None:
-            ending = self._folders.describe_ending(self._poller.report)
-            self._warn(f"{name_run(self._poller.report.run_id)} {describe_gone(ending)}")
+            self._warn(f"{name_run(self._poller.report.run_id)} {self._poller.describe_end()}")
 
     def _print(self, until: float | None) -> None:
         """Print what came before this time; all with None. Where nothing did, `write` still finds its reader gone."""
@@ -110,8 +101,10 @@ class EventCollector:
     def make_request(self, node: PolledNode) -> ReadEvents:
         return ReadEvents(after=-1 if node.state is None else node.state)
 
-    def take(self, node: PolledNode, page: EventPage) -> list[SeenEvent]:
-        """Return the events of a page."""
+    def take(self, answer: NodeAnswer) -> list[SeenEvent]:
+        """Return the events of a node's page."""
+        node, page = answer.node, answer.reply
+        assert isinstance(page, EventPage), page
         if page.dropped:
             self._warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
         node.state = page.next_after

@@ -11,12 +11,11 @@ from itertools import zip_longest
 from msgspec import Struct, to_builtins
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import format_headline
+from launcher.meshctl.status.render import encode_times, format_headline
 from launcher.meshctl.status.state import build_overview
-from launcher.meshctl.table import GAP
-from launcher.model.console import escape, format_time
+from launcher.meshctl.table import GAP, Column, format_table
+from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
 from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
@@ -26,8 +25,6 @@ from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
-_TIME_MAX = 1e11
-"""Seconds since 1970: a later one was not written by an agent."""
 
 
 class ListedRun(Struct, frozen=True, kw_only=True):
@@ -100,22 +97,7 @@ def encode_runs(runs: Sequence[ListedRun]) -> str:
 def encode_report(report: RunReport) -> str:
     """Encode a report as a JSON object, with times in RFC 3339."""
     content = to_builtins(report)
-    return json.dumps({"schema": content.pop("schema"), **_convert_times(content)}, indent=2)
-
-
-def _convert_times(value: object) -> dict[str, object]:
-    assert isinstance(value, dict)
-    return {name: _convert(name, one) for name, one in value.items()}
-
-
-def _convert(name: str, value: object) -> object:
-    if isinstance(value, dict):
-        return _convert_times(value)
-    if isinstance(value, (list, tuple)):
-        return [_convert("", one) for one in value]
-    if (name == "at" or name.endswith("_at")) and isinstance(value, (int, float)):
-        return format_time(value) if 0 < value < _TIME_MAX else None
-    return value
+    return json.dumps({"schema": content.pop("schema"), **encode_times(content)}, indent=2)
 
 
 def _read_stored(jobs: JobStore, run_id: str) -> tuple[str, str]:

@@ -57,19 +57,16 @@ class LocalFolders:
             if node.log_dir and (node.node, str(node.agent_pid)) in local:
                 self.by_member[node.member_id] = node.log_dir
 
-    def describe_ending(self, report: RunReport) -> str:
-        """Describe how the run's last round ended, from the files of rounds; "" if none of them is here."""
-        first = report.rounds[-1].round if report.rounds else 1
+    def describe_end(self, report: RunReport) -> str:
+        """Describe that no agent of a run is here any more, and how its last round ended, from the files of rounds."""
+        seen = report.rounds[-1].round if report.rounds else 0
+        ending = f": it was last seen in round {seen}" if seen else ""
         for folder in self.by_member.values():
-            *_, last = (None, *read_rounds(folder, first))
+            *_, last = (None, *read_rounds(folder, seen or 1))
             if last is not None and last.ended_at:
-                return f"round {last.round} ended: {last.reason or last.cause or 'no reason given'}"
-        return ""
-
-
-def describe_gone(ending: str) -> str:
-    """Describe that no agent of a run is here any more, and how its last round ended, if that is known."""
-    return "no longer has an agent on this machine" + (f": {ending}" if ending else "")
+                ending = f": round {last.round} ended: {last.reason or last.cause or 'no reason given'}"
+                break
+        return f"no longer has an agent on this machine{ending}"
 
 
 def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:

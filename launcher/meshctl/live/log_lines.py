@@ -62,8 +62,7 @@ class _Waiting(Struct):
 class LineMerger:
     """Takes pieces of files, and returns merged lines. Times are of any one clock, in seconds."""
 
-    def __init__(self, hold_s: float = HOLD_S, lines_max: int = LINES_MAX) -> None:
-        self._hold_s = hold_s
+    def __init__(self, lines_max: int = LINES_MAX) -> None:
         self._lines_max = lines_max
         self._files: dict[OutputFile, _Waiting] = {}
         self._pending: dict[_Key, Counter[OutputFile]] = {}  # how often each file has it waiting
@@ -99,7 +98,7 @@ class LineMerger:
     def take(self, now: float, *, is_final: bool = False) -> Iterator[MergedLine]:
         """Yield the lines that need not wait any longer; all with `is_final`."""
         for file, waiting in self._files.items():
-            if waiting.unfinished and (is_final or now - waiting.unfinished_at >= 4 * self._hold_s):
+            if waiting.unfinished and (is_final or now - waiting.unfinished_at >= 4 * HOLD_S):
                 self._end_line(file, waiting, now)
         while self._count:
             groups = self._group_heads()
@@ -141,7 +140,7 @@ class LineMerger:
     def _is_due(self, key: _Key, files: Sequence[OutputFile], now: float) -> bool:
         if self._count > self._lines_max:
             return True
-        return len(files) == self._file_counts[key[:2]] or now - self._get_age(files) >= self._hold_s
+        return len(files) == self._file_counts[key[:2]] or now - self._get_age(files) >= HOLD_S
 
     def _forget_before(self, round: int) -> None:
         """Forget files of earlier rounds of which nothing waits."""

@@ -7,20 +7,13 @@ a job are written just before its agents go.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.local_files import (
-    LocalFolders,
-    describe_gone,
-    list_stream_files,
-    read_rest,
-    read_rounds,
-)
+from launcher.meshctl.live.local_files import list_stream_files, read_rest, read_rounds
 from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.console import escape
@@ -33,7 +26,6 @@ from rendezvous.records import name_run
 
 ALL_LINES = -1
 _WAIT_S = 0.1
-_STREAM_FILE = re.compile(r"[^/]+/(\d+)/(stdout|stderr)\.log")
 
 
 class LogQuery(Struct, frozen=True, kw_only=True):
@@ -62,9 +54,6 @@ class _NodeLogs(Struct, kw_only=True):
     has_answered: bool = False
     newest_round: int = 0
     """Of its files that had something to show."""
-    round: int = 0
-    ranks: dict[int, int] = field(default_factory=dict)
-    """Local rank -> rank, of the newest round."""
 
 
 class LogView:
@@ -76,21 +65,18 @@ class LogView:
         query: LogQuery,
         write: Callable[[Iterable[str]], object],
         warn: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._query = query
         self._write = write
         self._warn = warn
-        self._clock = clock
         self._merger = LineMerger()
-        self._poller = NodePoller(source, self._make_request, warn, clock)
+        self._poller = NodePoller(source, self._make_request, warn)
         self._report: RunReport | None = None
         self._remarks: dict[str, set[str]] = {}  # why there is nothing to read: names of nodes
         self._told_remarks: set[str] = set()
         self._has_files = False
         self._first_round = 0  # the newest when the view began
         self._shown_round = 0
-        self._folders = LocalFolders()
 
     def run(self) -> None:
         """Print until there is nothing more to come.
@@ -103,14 +89,14 @@ class LogView:
                     self._take_page(answer.node, answer.reply)
             self._note_report()
             if self._poller.has_begun or self._merger.line_count > LINES_MAX:
-                self._print(self._clock())
+                self._print(time.monotonic())
             if self._query.follow and self._poller.has_begun:
                 self._tell_absence()
             if self._poller.is_over or (not self._query.follow and self._poller.has_all):
                 break
         if self._poller.is_over:
             self._finish_from_files()
-        self._print(self._clock(), is_final=True)
+        self._print(time.monotonic(), is_final=True)
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
@@ -130,12 +116,12 @@ class LogView:
         state = _get_state(node)
         state.has_answered = True
         state.cursors = page.cursors
-        state.offsets = {cursor.file: cursor.offset for cursor in page.cursors}
+        state.offsets |= {cursor.file: cursor.offset for cursor in page.cursors}
         for chunk in page.chunks:
             file = _make_file(node, chunk)
             state.files[chunk.file] = file
             state.newest_round = max(state.newest_round, chunk.round)
-            self._merger.add(file, chunk.data, self._clock())
+            self._merger.add(file, chunk.data, time.monotonic())
         self._has_files = self._has_files or bool(page.cursors)
         if page.remark and page.cursors:
             self._warn(f"{sanitize(node.name)}: {escape(page.remark)}")
@@ -143,15 +129,14 @@ class LogView:
             self._remarks.setdefault(page.remark, set()).add(node.name)
 
     def _note_report(self) -> None:
-        """Note which of the nodes are on this machine, and which ranks they have."""
+        """Refuse what the run does not have, once there is a report."""
         report = self._poller.report
-        if report is None or report is self._report:
+        if report is None or self._report is not None:
             return
-        is_first, self._report = self._report is None, report
-        if is_first:
-            self._first_round = report.rounds[-1].round if report.rounds else 0
-            self._require_rank(report)
-        if is_first and self._query.node:
+        self._report = report
+        self._first_round = report.rounds[-1].round if report.rounds else 0
+        self._require_rank(report)
+        if self._query.node:
             names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
             if self._query.node not in names:
                 there = format_list(merge_names({node.node for node in report.nodes}))
@@ -159,12 +144,6 @@ class LogView:
                     f"{name_run(report.run_id)} has no node {sanitize(self._query.node)}",
                     f"use one of {sanitize(there)}",
                 )
-        self._folders.update(report)
-        for one in report.nodes:
-            state = _get_state(self._poller.nodes[one.member_id])
-            if one.ranks:
-                state.round = one.round or state.round
-                state.ranks = {rank.local_rank: rank.rank for rank in one.ranks}
 
     def _require_rank(self, report: RunReport) -> None:
         """Raise UsageError for a rank that no round of the run has had."""
@@ -180,10 +159,10 @@ class LogView:
         """Print what the nodes of this machine have written since their last answer, round by round."""
         rests: dict[OutputFile, Iterator[str]] = {}
         for node in self._poller.nodes.values():
-            folder = self._folders.by_member.get(node.member_id)
+            folder = self._poller.folders.by_member.get(node.member_id)
             if folder is not None and self._is_wanted(node):
                 rests |= {file: read_rest(folder, file.file, offset) for file, offset in self._list_rests(node, folder)}
-        now = self._clock()  # of all of it: lines wait for those of other files however long it takes to read
+        now = time.monotonic()  # of all of it: lines wait for those of other files however long it takes to read
         for number in sorted({file.round for file in rests}):
             left = {file: data for file, data in sorted(rests.items()) if file.round == number}
             while left:  # a piece of each in turn, so that equal lines meet
@@ -197,17 +176,16 @@ class LogView:
                     self._print(now)
 
     def _list_rests(self, node: PolledNode, folder: str) -> Iterator[tuple[OutputFile, int]]:
-        """Yield where the files of a node go on, and those of rounds that were too short to be seen."""
+        """Yield where the files of a node go on, also those that were empty, or of rounds too short to be seen."""
         state, query = _get_state(node), self._query
-        for name, offset in state.offsets.items():
-            file = state.files.get(name) or _guess_file(node, state, name)
-            if file is not None:
-                yield file, offset
-        for kept in read_rounds(folder, max(self._first_round, state.newest_round) + 1):
+        for name, file in state.files.items():
+            yield file, state.offsets[name]
+        for kept in read_rounds(folder, max(self._first_round, state.newest_round) + (not state.has_answered)):
             for name, rank, stream in list_stream_files(folder, kept):
                 is_asked = query.rank in (-1, rank) and query.stream in ("both", stream)
-                if name not in state.offsets and is_asked and query.round in (0, kept.round):
-                    yield OutputFile(rank=rank, node=node.member_id, round=kept.round, stream=stream, file=name), 0
+                if name not in state.files and is_asked and query.round in (0, kept.round):
+                    file = OutputFile(rank=rank, node=node.member_id, round=kept.round, stream=stream, file=name)
+                    yield file, state.offsets.get(name, 0)
 
     def _print(self, now: float, *, is_final: bool = False) -> None:
         lines: list[str] = []
@@ -227,11 +205,10 @@ class LogView:
             remote = sorted(
                 node.name
                 for node in self._poller.nodes.values()
-                if node.member_id not in self._folders.by_member and not node.is_gone
+                if node.member_id not in self._poller.folders.by_member and not node.is_gone
             )
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            ending = self._folders.describe_ending(self._report)
-            self._warn(f"{name_run(self._report.run_id)} {describe_gone(ending)}{rest}")
+            self._warn(f"{name_run(self._report.run_id)} {self._poller.describe_end()}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 
@@ -256,12 +233,3 @@ def _get_state(node: PolledNode) -> _NodeLogs:
 
 def _make_file(node: PolledNode, chunk: LogChunk) -> OutputFile:
     return OutputFile(rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file)
-
-
-def _guess_file(node: PolledNode, state: _NodeLogs, name: str) -> OutputFile | None:
-    """Tell whose a file is that was empty so far, by the layout of the log directory."""
-    match = _STREAM_FILE.fullmatch(name)
-    if match is None or int(match[1]) not in state.ranks:
-        return None
-    rank = state.ranks[int(match[1])]
-    return OutputFile(rank=rank, node=node.member_id, round=state.round, stream=match[2], file=name)

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
 from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
@@ -110,6 +111,7 @@ class NodePoller:
         self._report_at = 0.0
         self._is_reading_run = False
         self.nodes: dict[str, PolledNode] = {}
+        self.folders = LocalFolders()
         self.report: RunReport | None = None
         self.problem = ""
         self.is_over = False
@@ -127,6 +129,11 @@ class NodePoller:
         return self.report is not None and all(
             node.has_all or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
         )
+
+    def describe_end(self) -> str:
+        """Describe that no agent of the run is here any more, as the rest of a sentence about it."""
+        assert self.report is not None
+        return self.folders.describe_end(self.report)
 
     def poll(self, wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
@@ -167,6 +174,7 @@ class NodePoller:
         self._report_at = self._clock() + REPORT_INTERVAL_S
         if isinstance(result, RunReport):
             is_first, self.report, self.problem = self.report is None, result, ""
+            self.folders.update(result)
             if is_first:
                 self._first_missing = set(result.missing)
             names = {node.member_id: node.node for node in result.nodes}

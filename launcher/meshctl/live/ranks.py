@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.meshctl.live.tables import Column, format_age, format_size, format_table
+from launcher.meshctl.table import Column, format_age, format_size, format_table
 from launcher.model.console import escape
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list

@@ -9,33 +9,25 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector, SeenEvent
-from launcher.meshctl.live.local_files import LocalFolders
-from launcher.meshctl.live.poller import NodeAnswer, NodePoller
+from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.source import LocalSource
-from launcher.meshctl.live.top_state import TopState, TopTable
+from launcher.meshctl.live.top_state import TopState
+from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
-from launcher.observe.node_report import EventPage, RunReport
+from launcher.observe.node_report import RunReport
 
 REDRAW_S = 1.0
-TABLES = ("ranks", "nodes", "rounds")
-_HELP = """\
-q          quit; the run continues
-arrows     move in the table
-tab        next table: ranks, nodes, rounds
-s          sort ranks by rank, cpu, memory, age of progress, state
-?          show or hide these keys
-
-* marks the leader. cpu is in cores; progress is the time
-since a worker's last step, heartbeat or output."""
+VIEWS = ("ranks", "status")
 
 
 class TopScreen(App[None]):
@@ -47,58 +39,53 @@ class TopScreen(App[None]):
     Screen { layout: vertical; background: $background; }
     #head { height: auto; padding: 0 1; text-style: bold; }
     #title { height: 1; padding: 0 1; text-style: dim; }
-    #tables { height: 1fr; }
+    #views { height: 1fr; }
     DataTable { height: 1fr; background: $background; }
+    #status { height: 1fr; scrollbar-size-vertical: 1; text-wrap: nowrap; }
     #events { height: 7; padding: 0 1; border-top: solid $secondary; overflow: hidden; text-wrap: nowrap;
               text-overflow: ellipsis; }
-    #keys { display: none; height: 1fr; padding: 1 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        Binding("tab", "next_table", "ranks/nodes/rounds", priority=True),
+        Binding("tab", "next_view", "ranks/status", priority=True),
         Binding("s", "change_sort", "sort"),
-        Binding("question_mark,h", "show_keys", "help"),
     ]
 
     def __init__(self, source: LocalSource) -> None:
         super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")))
         self._source = source
         self._state = TopState(source.run_id)
-        self._shown = TABLES[0]
-        self._filled: dict[str, TopTable] = {}  # what each table holds
+        self._shown = VIEWS[0]
+        self._filled: list[Column] = []  # what the table holds
         self._is_closing = threading.Event()
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
         yield Static(id="title", markup=False)
-        with Vertical(id="tables"):
-            for name in TABLES:
-                yield DataTable(id=name, cursor_type="row", zebra_stripes=False)
-        yield Static(_HELP, id="keys", markup=False)
+        with Vertical(id="views"):
+            yield DataTable(id="ranks", cursor_type="row", zebra_stripes=False)
+            with VerticalScroll(id="status"):
+                yield Static(id="text", markup=False)
         yield Static(id="events", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
         self.set_interval(REDRAW_S, self._draw)
-        self._show_table()
+        self._show_view()
         self._draw()
 
     def on_unmount(self) -> None:
         self._is_closing.set()
 
-    def action_next_table(self) -> None:
-        self._shown = TABLES[(TABLES.index(self._shown) + 1) % len(TABLES)]
-        self._show_table()
+    def action_next_view(self) -> None:
+        self._shown = VIEWS[self._shown == VIEWS[0]]
+        self._show_view()
         self._draw()
 
     def action_change_sort(self) -> None:
         self._state.change_sort()
         self._draw()
-
-    def action_show_keys(self) -> None:
-        keys, tables = self.query_one("#keys"), self.query_one("#tables")
-        keys.display, tables.display = not keys.display, keys.display
 
     def on_resize(self) -> None:
         self._draw()
@@ -108,14 +95,11 @@ class TopScreen(App[None]):
         problems: list[str] = []
         collector = EventCollector(problems.append)
         poller = NodePoller(self._source, collector.make_request, problems.append)
-        folders = LocalFolders()
         shown: RunReport | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(0.2)
-                events = [event for answer in answers for event in _read_answer(collector, answer)]
-                if poller.report is not None and poller.report is not shown:
-                    folders.update(poller.report)
+                events = [event for answer in answers for event in collector.take(answer)]
             except Exception as error:  # without this thread the screen would show an old state as that of now
                 problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)
                 self._hand_over(None, [], problem)
@@ -125,8 +109,7 @@ class TopScreen(App[None]):
                 shown = poller.report
                 self._hand_over(shown, events, poller.problem)
         if poller.is_over and poller.report is not None:
-            self._state.ending = folders.describe_ending(poller.report)
-            self._state.is_over = True
+            self._state.ending = poller.describe_end()
             self._hand_over(None, [], "")
 
     def _hand_over(self, report: RunReport | None, events: list[SeenEvent], problem: str) -> None:
@@ -139,54 +122,47 @@ class TopScreen(App[None]):
         if not self._is_closing.is_set():
             self.call_later(take)
 
-    def _show_table(self) -> None:
-        for name in TABLES:
+    def _show_view(self) -> None:
+        for name in VIEWS:
             self.query_one(f"#{name}").display = name == self._shown
         self.query_one(f"#{self._shown}").focus()
 
     def _draw(self) -> None:
         now = time.time()
         self.query_one("#head", Static).update("\n".join(self._state.describe_head(now)))
-        others = "  ".join(name.upper() if name == self._shown else name for name in TABLES)
+        others = "  ".join(name.upper() if name == self._shown else name for name in VIEWS)
         order = f"   sorted by {self._state.sort_key}" if self._shown == "ranks" else ""
         self.query_one("#title", Static).update(f"{others}{order}")
         self.query_one("#events", Static).update("\n".join(self._state.list_events(now)[-6:]))
-        content = self._make_table(now)
-        _fill(self.query_one(f"#{self._shown}", DataTable), self._filled.get(self._shown), content)
-        self._filled[self._shown] = content
-
-    def _make_table(self, now: float) -> TopTable:
-        if self._shown == "ranks":
-            return self._state.make_rank_table(self.size.width - 2)
-        return self._state.make_node_table() if self._shown == "nodes" else self._state.make_round_table(now)
+        if self._shown == "status":
+            self.query_one("#text", Static).update(self._state.describe_status())
+            return
+        columns = self._state.make_rank_columns(self.size.width - 2)
+        _fill(self.query_one("#ranks", DataTable), self._filled, columns)
+        self._filled = columns
 
 
-def _read_answer(collector: EventCollector, answer: NodeAnswer) -> list[SeenEvent]:
-    return collector.take(answer.node, answer.reply) if isinstance(answer.reply, EventPage) else []
-
-
-def _fill(table: DataTable[Text], shown: TopTable | None, content: TopTable) -> None:
-    """Show this content instead of what is shown, and leave cursor and scrolling where they are.
+def _fill(table: DataTable[Text], shown: Sequence[Column], columns: Sequence[Column]) -> None:
+    """Show these columns instead of those that are shown, and leave cursor and scrolling where they are.
 
     Cells are `Text`: in a str, textual takes square brackets for markup.
     """
-    if shown is None or shown.headers != content.headers or len(shown.rows) != len(content.rows):
+    if [(one.header, len(one.cells)) for one in shown] != [(one.header, len(one.cells)) for one in columns]:
         row = table.cursor_row
         table.clear(columns=True)
-        for header in content.headers:
-            table.add_column(header, key=header)
-        for index, cells in enumerate(content.rows):
+        for column in columns:
+            table.add_column(column.header, key=column.header)
+        for index, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
             table.add_row(*map(Text, cells), key=str(index))
-        table.move_cursor(row=min(row, max(0, len(content.rows) - 1)))
+        table.move_cursor(row=min(row, max(0, table.row_count - 1)))
         return
     widths = {column.key.value: column.content_width for column in table.ordered_columns}
-    for index, (before, cells) in enumerate(zip(shown.rows, content.rows, strict=True)):
-        for header, old, cell in zip(content.headers, before, cells, strict=True):
+    for before, column in zip(shown, columns, strict=True):
+        for index, (old, cell) in enumerate(zip(before.cells, column.cells, strict=True)):
             if old != cell:  # a column that became narrower would be measured anew for each of its cells
-                text = Text(cell)
-                is_wider = text.cell_len > widths[header]
-                table.update_cell(str(index), header, text, update_width=is_wider)
-                widths[header] = max(widths[header], text.cell_len)
+                text, width = Text(cell), widths[column.header]
+                table.update_cell(str(index), column.header, text, update_width=text.cell_len > width)
+                widths[column.header] = max(width, text.cell_len)
 
 
 def run_screen(source: LocalSource) -> None:

@@ -1,4 +1,4 @@
-"""What `meshctl top` shows: texts and tables made of the last report and events, and how they are sorted.
+"""What `meshctl top` shows: the rows of `meshctl status`, the table of `meshctl ps` and its order, the last events.
 
 Nothing here draws, reads a clock or asks anyone, so that all of it can be tested without a terminal.
 """
@@ -8,24 +8,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.meshctl.live.events import SeenEvent, format_events
-from launcher.meshctl.live.local_files import describe_gone
-from launcher.meshctl.live.ranks import RankRow, format_names, list_ranks, make_rank_columns
-from launcher.meshctl.live.tables import Column, fit_columns, format_age, format_size
+from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
 from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import format_headline, format_mesh
+from launcher.meshctl.status.render import describe, list_rows
+from launcher.meshctl.table import Column, fit_columns
 from launcher.model.console import escape
-from launcher.model.ranges import format_ranges
 from launcher.model.text import format_clock, format_duration
 from launcher.observe.goodput import Goodput
-from launcher.observe.node_report import NodeReport, RunReport
-from launcher.observe.timeline import RoundSummary
+from launcher.observe.node_report import RunReport
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
 _LOW_ATTENTION = ("running", "succeeded")
+_GAP = "   "
 
 SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
     "rank": lambda row: (row[1].rank, row[0].node),
@@ -36,17 +34,10 @@ SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
 }
 
 
-class TopTable(Struct, frozen=True):
-    """Headers and rows of a table, all of them texts."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 class TopState:
     """The last report, the events so far, and how to sort. `problem`: why there is nothing newer, "" if there is.
 
-    `is_over`: no agent of the run is here any more, and `ending` how its last round ended, if that is known.
+    `ending`: once no agent of the run is here any more, how its last round ended, as far as that is known.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -55,7 +46,6 @@ class TopState:
         self.events: deque[SeenEvent] = deque(maxlen=EVENTS_MAX)
         self.sort_key = "rank"
         self.problem = ""
-        self.is_over = False
         self.ending = ""
 
     def take_events(self, events: Sequence[SeenEvent]) -> None:
@@ -73,47 +63,29 @@ class TopState:
         report = self.report
         if report is None:
             return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
-        overview = derive_overview(report)
-        current = report.rounds[-1] if report.rounds else None
-        since = (
-            f" for {format_duration(now - current.began_at)}" if current is not None and not current.ended_at else ""
-        )
-        state = self._describe_end() if self.is_over else f"{format_headline(overview)}{since}"
-        parts = [f"mesh {format_mesh(overview)}", f"leader {report.leader or 'none'}"]
-        if overview.max_restarts or overview.restart_count:
-            parts.append(f"restarts {overview.restart_count} of {overview.max_restarts}")
+        rows = dict(list_rows(replace(derive_overview(report), at=now)))
+        state = self._describe_end() if self.ending else rows["now"]
+        parts = [_join(rows, "mesh", "leader", "restarts")]
         step = max((node.step for node in report.nodes), default=-1)
         if step >= 0:
             parts.append(f"step {step:,}")
-        lines = [f"{name_run(report.run_id)}: {state}", "   ".join(parts)]
+        lines = [f"{name_run(report.run_id)}: {state}", _GAP.join(parts)]
         if report.goodput is not None:
             lines.append(format_goodput(report.goodput))
-        absent = [f"lost: {format_names([name for name, _ in overview.lost])}"] if overview.lost else []
-        absent += [f"no answer: {format_names(report.missing)}"] if report.missing else []
-        lines += ["   ".join(absent)] if absent else []
-        if self.problem and not self.is_over:
+        lines += filter(None, [_join(rows, "lost", "silent")])
+        if self.problem and not self.ending:
             lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
         return [escape(line) for line in lines]
 
-    def make_node_table(self) -> TopTable:
-        """Make the table of nodes, and of those that do not answer."""
-        report = self.report
-        nodes = report.nodes if report is not None else ()
-        rows = [_make_node_row(node) for node in nodes]
-        rows += [(escape(name), "no answer", "", "", "", "") for name in (report.missing if report else ())]
-        return TopTable(("node", "state", "ranks", "cpu", "memory", "waits for"), tuple(rows))
+    def describe_status(self) -> str:
+        """Describe the run as `meshctl status` does."""
+        return describe(derive_overview(self.report)) if self.report is not None else ""
 
-    def make_rank_table(self, width: int = 0) -> TopTable:
+    def make_rank_columns(self, width: int = 0) -> list[Column]:
         """Make the table of ranks, sorted. `width`: of the terminal, 0 for all columns."""
         rows = list_ranks(self.report) if self.report is not None else []
         rows.sort(key=SORT_KEYS[self.sort_key])
-        return _make_table(make_rank_columns(rows), width)
-
-    def make_round_table(self, now: float) -> TopTable:
-        """Make the table of rounds, the newest first."""
-        rounds = self.report.rounds if self.report is not None else ()
-        rows = tuple(_make_round_row(one, now) for one in reversed(rounds))
-        return TopTable(("round", "began", "ran", "ranks", "ended by"), rows)
+        return fit_columns(make_rank_columns(rows), width)
 
     def list_events(self, now: float) -> list[str]:
         """List the last events, the newest last."""
@@ -124,9 +96,7 @@ class TopState:
         for event in reversed(self.events):
             if event.kind == "agent_ended":
                 return f"has ended: {event.sentence}"
-        last = self.report.rounds[-1] if self.report is not None and self.report.rounds else None
-        seen = f"it was last seen in round {last.round}" if last is not None else ""
-        return describe_gone(self.ending or seen)
+        return self.ending
 
 
 def format_goodput(goodput: Goodput) -> str:
@@ -137,34 +107,5 @@ def format_goodput(goodput: Goodput) -> str:
     return f"goodput {100 * goodput.ratio:.0f} %: {trained}" + (f"; lost {parts}" if parts else "")
 
 
-def _make_node_row(node: NodeReport) -> tuple[str, ...]:
-    cores = [rank.cores for rank in node.ranks if rank.cores >= 0]
-    memory = sum(rank.rss_bytes for rank in node.ranks)
-    cells = (
-        f"{node.node}{' *' if node.is_leader else ''}",
-        node.state,
-        format_ranges(sorted(rank.rank for rank in node.ranks)) or "-",
-        f"{sum(cores):.1f}" if cores else "-",
-        format_size(memory) if memory else "-",
-        node.waiting,
-    )
-    return tuple(map(escape, cells))
-
-
-def _make_round_row(one: RoundSummary, now: float) -> tuple[str, ...]:
-    failure = ", ".join(filter(None, (one.failure_class, one.error)))
-    ended = (one.reason or one.cause) if one.ended_at else "runs"
-    cells = (
-        str(one.round),
-        format_clock(one.began_at, now),
-        format_age((one.ended_at or now) - one.began_at),
-        f"{one.world_size} on {one.node_count}",
-        f"{ended} ({failure})" if failure else ended,
-    )
-    return tuple(map(escape, cells))
-
-
-def _make_table(columns: Sequence[Column], width: int) -> TopTable:
-    kept = fit_columns(columns, width)
-    rows = tuple(zip(*(tuple(map(escape, column.cells)) for column in kept), strict=True))
-    return TopTable(tuple(column.header for column in kept), rows)
+def _join(rows: dict[str, str], *labels: str) -> str:
+    return _GAP.join(f"{label} {rows[label]}" for label in labels if label in rows)

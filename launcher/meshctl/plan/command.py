@@ -12,8 +12,7 @@ import contextlib
 import errno
 import json
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from launcher.config.options.readers import Value, parse_node_range
 from launcher.config.options.table import BY_NAME
+from launcher.hardware.linux.files import replacing
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
 from launcher.meshctl.plan.cluster import (
@@ -40,7 +40,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import ComparedOrder, explain
+from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
@@ -62,7 +62,6 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     join: tuple[str, ...] = ()
     as_json: bool = False
     with_ranks: bool | None = None
-    compare: bool = False
     svg: str | None = None
     html: str | None = None
 
@@ -104,10 +103,9 @@ def run(request: PlanRequest) -> int:
         before=before,
         change=describe_change(cluster, after, before, plan, task.mesh),
         warnings=_list_warnings(after, task, plan),
-        orders=explain(plan, after.nodes, *task).baselines if request.compare else (),
     )
     if request.as_json:
-        text = render.format_json(plan, answer.warnings, answer.orders)
+        text = render.format_json(plan, answer.warnings)
     else:
         heading = render.format_heading(cluster, task.mesh, before, lost, joined)
         text = heading + "\n" + _format_text(request, after, task, answer)
@@ -123,7 +121,6 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     change: Change
     """None without a plan before, or if nothing differs from it."""
     warnings: tuple[str, ...]
-    orders: tuple[ComparedOrder, ...]
 
 
 def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[str, ...]:
@@ -193,8 +190,6 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
     parts += ["\n", render.format_cost(plan, explanation)]
     if explanation.step_time is not None:
         parts += ["\n", render.format_time(explanation)]
-    if answer.orders:
-        parts += ["\n", render.format_orders(explanation, answer.orders)]
     if request.with_ranks or (request.with_ranks is None and len(cluster.nodes) < RANKS_NODES):
         rows = render.list_node_rows(plan, answer.change.nodes, cluster.levels, answer.change.remarks)
         parts += ["\n", render.format_table(rows, in_columns=not request.with_ranks)]
@@ -209,10 +204,7 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, ans
     for what, path in (("picture", request.svg), ("page", request.html)):
         if path is None:
             continue
-        if what == "page":
-            text = render_html(*drawn, explain(plan, cluster.nodes, *task), answer.orders)
-        else:
-            text = render_svg(*drawn)
+        text = render_html(*drawn, explain(plan, cluster.nodes, *task)) if what == "page" else render_svg(*drawn)
         try:
             write_file(path, text)
         except LauncherError as error:
@@ -225,49 +217,13 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, ans
 
 def require_writable(path: str) -> None:
     """Raise UsageError if no file of this name can be written, as far as that is known without writing it."""
-    try:
-        target = _resolve_target(path)
-        if not target.is_replaced:
-            if not os.access(target.path, os.W_OK):
-                raise UsageError(f"cannot write {path!r}: {os.strerror(errno.EACCES)}")
-            return
-        # Permissions alone do not tell: the file system may be read-only, or have a quota.
-        with open(target.temporary, "xb"):
-            pass
-        os.unlink(target.temporary)
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise _make_write_fault(path, error) from None
-
-
-class _Target(NamedTuple):
-    """Where a picture or a page is written."""
-
-    path: str
-    temporary: str
-    is_replaced: bool
-    """A file, which gets its name only when it is whole; otherwise a device or a pipe."""
-
-
-def _resolve_target(path: str) -> _Target:
-    """Raises UsageError and OSError."""
-    if path in ("", "-"):
-        raise UsageError(f"{path!r} is not the name of a file", "set the name of a file: stdout has the answer")
-    target = os.path.realpath(path)  # a link stays a link
-    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    # A device or pipe cannot be replaced, and has no old content to lose.
-    return _Target(target, temporary, stat.S_ISREG(mode))
-
-
-def _make_write_fault(path: str, error: OSError | ValueError) -> UsageError:
-    number = error.errno if isinstance(error, OSError) else None
-    why = error.strerror if isinstance(error, OSError) else error
-    return UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number))
+    with _explain_faults(path):
+        target, is_replaced = _resolve_target(path)
+        if is_replaced:  # permissions alone do not tell: the file system may be read-only, or have a quota
+            with contextlib.suppress(InterruptedError), replacing(target):
+                raise InterruptedError  # leaves the old file
+        elif not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_file(path: str, text: str) -> None:
@@ -275,21 +231,36 @@ def write_file(path: str, text: str) -> None:
 
     The file gets its name only when all of it is on the disk, so a full disk leaves the old one unchanged.
     """
-    temporary = ""
-    try:
-        target = _resolve_target(path)
-        temporary = target.temporary if target.is_replaced else ""
-        with open(temporary or target.path, "xb" if temporary else "wb") as file:
+    with _explain_faults(path):
+        target, is_replaced = _resolve_target(path)
+        with replacing(target) if is_replaced else open(target, "wb") as file:
             file.write(text.encode(errors="backslashreplace"))
             file.flush()
-            if temporary:
+            if is_replaced:
                 os.fsync(file.fileno())  # some disks report only now that they are full
-                os.replace(temporary, target.path)
-    except (OSError, ValueError) as error:
-        if temporary:
-            with contextlib.suppress(OSError, ValueError):
-                os.unlink(temporary)
-        raise _make_write_fault(path, error) from None
+
+
+def _resolve_target(path: str) -> tuple[str, bool]:
+    """Return where to write, and whether that is a file, which is replaced; else it is a device or a pipe.
+
+    Raises UsageError and OSError.
+    """
+    if path in ("", "-"):
+        raise UsageError(f"{path!r} is not the name of a file", "set the name of a file: stdout has the answer")
+    target = os.path.realpath(path)  # a link stays a link
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return target, os.path.isfile(target) or not os.path.exists(target)
+
+
+@contextlib.contextmanager
+def _explain_faults(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        number = error.errno if isinstance(error, OSError) else None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number)) from None
 
 
 def _report(error: LauncherError) -> None:

@@ -27,7 +27,7 @@ from launcher.model.ranges import format_ranges
 from launcher.model.text import format_count
 from launcher.model.topology import sort_nodes
 from launcher.model.traffic import DEFAULTS
-from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
+from launcher.placement.explain import Explanation, describe_cost
 from launcher.placement.limits import Plan
 
 WIDTH, MARGIN, PAD, GAP, HEADER, FRAME_MIN = 1120, 16, 6, 4, 20, 60
@@ -147,15 +147,8 @@ def render_svg(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change) ->
     )
 
 
-def render_html(
-    plan: Plan,
-    mesh: Mesh,
-    levels: Sequence[str],
-    change: Change,
-    explanation: Explanation,
-    orders: Sequence[ComparedOrder],
-) -> str:
-    """Return the page as the text of an HTML file. `orders`: in full, if the plan is to be compared with them."""
+def render_html(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change, explanation: Explanation) -> str:
+    """Return the page as the text of an HTML file."""
     reasons = "".join(f"<li>{_escape(reason)}" for reason in (*plan.reasons, describe_cost(explanation)) if reason)
     parts = [f"<h2>Why this plan</h2><ul>{reasons}</ul>"]
 
@@ -166,11 +159,8 @@ def render_html(
         parts.append("\n<tr>".join(lines) + "</table></div>")
 
     add_table("Traffic and cost", render.list_traffic_rows(explanation), "numbers")
-    if orders:
-        add_table("Other orders of the nodes", render.list_order_rows(explanation, orders), "numbers")
-    else:
-        heads = ("order", "J", "beside the plan")
-        add_table("Other orders of the nodes", [heads, *render.list_baseline_rows(explanation)])
+    heads = ("order", "J", "beside the plan")
+    add_table("Other orders of the nodes", [heads, *render.list_baseline_rows(explanation)])
     if time := explanation.step_time:
         heads = ("axis", "time" if time.is_absolute else "share", "waits for")
         add_table(f"Time: {render.describe_time(time)}", [heads, *render.list_time_rows(time)])

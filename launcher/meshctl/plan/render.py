@@ -22,7 +22,7 @@ from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
 from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
-from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
+from launcher.placement.explain import Explanation, describe_cost
 from launcher.placement.limits import Plan, StepTime
 from launcher.placement.sentences import format_seconds
 
@@ -31,21 +31,12 @@ _LABEL_WIDTH = 9  # width of the first column
 _GUTTER = "    "
 
 
-def format_json(plan: Plan, warnings: Sequence[str] = (), orders: Sequence[ComparedOrder] = ()) -> str:
+def format_json(plan: Plan, warnings: Sequence[str] = ()) -> str:
     """Format the answer for programs."""
     answer = {"dims": plan.shape, "plan": plan.ranks, "spares": plan.spares, "J": plan.cost, "moved": plan.moved}
     time = {"time": _list_time(plan.step_time)} if plan.step_time else {}
     more: dict[str, object] = {"warnings": warnings} if warnings else {}
-    if orders:
-        more["orders"] = {
-            order.name: {"J": _format_exact(order.cost), "plan": order.ranks, "broken_rules": order.faults}
-            for order in orders
-        }
     return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, "reasons": plan.reasons, **more})
-
-
-def _format_exact(value: Fraction) -> int | float:
-    return int(value) if value.denominator == 1 else float(value)
 
 
 def _list_time(time: StepTime) -> dict[str, object]:
@@ -187,53 +178,6 @@ def list_node_rows(
             held = "spare"
         rows.append((node.id, "/".join(entry or "?" for entry in node.path), f"{held} {remark}".strip()))
     return rows
-
-
-def format_orders(explanation: Explanation, orders: Sequence[ComparedOrder]) -> str:
-    """Format the rows of `list_order_rows`, and which orders are not valid."""
-    found = _format_columns(list_order_rows(explanation, orders))
-    for order in orders:
-        if order.faults:
-            found += f"  {order.name} is not valid: {', '.join(order.faults)}\n"
-    return found
-
-
-def list_order_rows(explanation: Explanation, orders: Sequence[ComparedOrder]) -> list[list[str]]:
-    """List the plan and other orders of the nodes side by side: J, its parts by level and axis, the time of a step."""
-    heads = {
-        "join order": ("join", "order"),
-        "path order": ("path", "order"),
-        "address order, as text": ("address", "as text"),
-        "address order, as numbers": ("address", "as number"),
-    }
-    names = [("this", "plan"), *(heads[order.name] for order in orders)]
-    sides = [explanation.levels, *(order.levels for order in orders)]
-    costs = [sum((level.cost for level in levels), Fraction(0)) for levels in sides]
-    rows = [["other orders", *(first for first, _ in names)], ["", *(second for _, second in names)]]
-    rows.append(["J", *map(format_number, costs)])
-    rows.append(["", "", *(_compare_briefly(cost, costs[0]) for cost in costs[1:])])
-    for index, level in enumerate(explanation.levels):
-        rows.append([f"  leaving a {level.name}", *(format_number(levels[index].cost) for levels in sides)])
-    for index, communicator in enumerate(explanation.communicators):
-        shares = [sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0)) for levels in sides]
-        rows.append([f"  of {communicator.name}", *map(format_number, shares)])
-    times = [explanation.step_time, *(order.step_time for order in orders)]
-    if explanation.step_time is not None:
-        first = explanation.step_time.seconds
-        is_absolute = explanation.step_time.is_absolute
-        seconds = [time.seconds if time else 0.0 for time in times]
-        told = [format_seconds(each) if is_absolute else f"x {each / first:.2f}" if first else "" for each in seconds]
-        rows.append(["time of a step", *told])
-    return rows
-
-
-def _compare_briefly(other: Fraction, cost: Fraction) -> str:
-    """Format it as "+95.5 %", "x 2.3" from twice as much on, or "same"."""
-    if other == cost:
-        return "same"
-    if not cost or other >= 2 * cost:
-        return f"x {format_number(round(other / cost, 1))}" if cost else "more"
-    return f"{'+' if other > cost else '-'}{format_percent(abs(other / cost - 1))}"
 
 
 def _describe_nodes(nodes: Sequence[Node]) -> str:

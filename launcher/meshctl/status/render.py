@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
-from launcher.meshctl.table import align, measure_width
+from launcher.meshctl.table import align, measure_width, truncate
 from launcher.model import ranges
 from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
@@ -43,7 +43,6 @@ STATUS_SCHEMA = 1
 """Of `--json`: raised when a field gets another meaning; fields are added without."""
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
-_TIMES = frozenset({"at", "began_at", "ended_at"})
 _REASONS = ("reason", "stop_reason", "ended")
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
@@ -56,14 +55,26 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
             told |= _encode_reason(name, getattr(one, name))
     if overview.verdict is not None:
         content["verdict"] |= _encode_reason("reason", overview.verdict.reason)
-    for record in (content, *content["history"], *filter(None, [content["verdict"]])):
-        for name in _TIMES.intersection(record):
-            record[name] = format_time(record[name]) if 0 < record[name] < _TIME_MAX else None
     if overview.verdict is not None:
         content["verdict"]["failure"] = to_builtins(parse_failure(overview.verdict.failure))
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])
-    return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **content}
+    return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **encode_times(content)}
+
+
+def encode_times(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with each time as a text in RFC 3339, null if unknown: what is named `at`, or ends in `_at`."""
+    return {name: _encode_time(name, value) for name, value in record.items()}
+
+
+def _encode_time(name: str, value: object) -> object:
+    if isinstance(value, dict):
+        return encode_times(value)
+    if isinstance(value, (list, tuple)):
+        return [_encode_time("", one) for one in value]
+    if (name == "at" or name.endswith("_at")) and isinstance(value, (int, float)):
+        return format_time(value) if 0 < value < _TIME_MAX else None
+    return value
 
 
 def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
@@ -77,8 +88,10 @@ def _encode_reason(name: str, reason: Reason | None) -> dict[str, str]:
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """Describe the overview. `all_nodes`: a line for each node, however many there are."""
     locality = _summarize_locality(overview.nodes)
+    job = f", job {overview.job_key}" if overview.job_key else ""
+    rows = [("run", f"{overview.run_id}{job}"), *list_rows(overview, locality.common)]
     parts = (
-        _format_job(overview, locality.common),
+        "".join(_wrap(label, text) for label, text in rows),
         _format_nodes(overview.nodes, all_nodes, locality),
         _format_history(overview),
         _format_faults(overview.faults),
@@ -121,7 +134,7 @@ def format_failure(failure: WorkerFailure | None) -> str:
     return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"
 
 
-def format_mesh(overview: Overview) -> str:
+def _format_mesh(overview: Overview) -> str:
     """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
     axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
     if len(axes) != len(overview.shape):
@@ -133,16 +146,18 @@ def _format_world(rank_count: int, node_count: int) -> str:
     return f"{format_count(rank_count, 'rank')} on {format_count(node_count, 'node')}"
 
 
-def _format_job(overview: Overview, common: str) -> str:
+def list_rows(overview: Overview, common: str = "") -> list[tuple[str, str]]:
+    """List what is known of the job as a whole: (label, text). `common`: the part of the network that all nodes share.
+
+    The first row is what the job does now.
+    """
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     quarantined = [node for node in overview.nodes if node.state == "quarantined"]
-    job = f", job {overview.job_key}" if overview.job_key else ""
     rows = (
-        ("run", f"{overview.run_id}{job}"),
         _format_now(overview),
         ("why", describe_reason(overview.reason) if overview.reason and overview.phase not in (ENDED, FORMING) else ""),
         ("failure", format_failure(overview.failure)),
-        ("mesh", format_mesh(overview)),
+        ("mesh", _format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
         ("place", f"all nodes are on {common}" if common else ""),
@@ -154,7 +169,7 @@ def _format_job(overview: Overview, common: str) -> str:
         ("drained", _format_names(overview.drained)),
         ("asked", format_list(overview.requests, 4)),
     )
-    return "".join(_wrap(label, text) for label, text in rows if text)
+    return [(label, text) for label, text in rows if text]
 
 
 def _format_now(overview: Overview) -> tuple[str, str]:
@@ -234,16 +249,16 @@ def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
             text += f"{whole}\n"
         else:
             text += f"{brief}\n"
-            text += "" if state in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
+            text += "" if state in _EXPLAINED_ABOVE else _wrap("", truncate(why, 2 * WIDTH))
     return text
 
 
 def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
     return (
-        _truncate(node.name, _NAME_MAX),
+        truncate(node.name, _NAME_MAX),
         node.state,
-        _truncate(ranges.format_ranges(node.ranks) if node.ranks else "-"),
-        *([_truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
+        truncate(ranges.format_ranges(node.ranks) if node.ranks else "-", _CELL_MAX),
+        *([truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
         f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-",
         ", ".join(filter(None, ("leads" if node.is_leader else "", node.why))),
     )
@@ -315,17 +330,12 @@ def _describe_first(reason: Reason) -> str:
 
 
 def _format_faults(faults: Sequence[str]) -> str:
-    shown = [_truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
+    shown = [truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
     more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
     return "".join(_wrap("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
 
 
 # --- texts ---
-
-
-def _truncate(text: str, most: int = _CELL_MAX) -> str:
-    text = escape(text)
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _wrap(label: str, text: str) -> str:

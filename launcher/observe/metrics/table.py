@@ -9,11 +9,12 @@ An agent knows its own node. How many nodes and spares a run has is known by the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
 from launcher.diagnose.failure_class import FailureClass
-from launcher.observe.goodput import START
+from launcher.observe.goodput import START, Goodput
 from launcher.observe.node_report import NodeReport
 from rendezvous.records import Cause
 
@@ -43,12 +44,12 @@ class Metric(NamedTuple):
         return f"meshrun_{self.name}" + ("_total" if self.kind == "counter" else "")
 
 
-def _read_value(field: str, least: float = 0.0) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
-    """Return what reads a field; below `least` it is unknown."""
+def _read_value(field: str) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    """Return what reads a field; below 0 it is unknown."""
 
     def read(report: NodeReport) -> Iterator[tuple[Labels, float]]:
         value = float(getattr(report, field))
-        if value >= least:
+        if value >= 0:
             yield (), value
 
     return read
@@ -70,29 +71,25 @@ def _read_build(report: NodeReport) -> Iterator[tuple[Labels, float]]:
     yield (report.version,), 1.0
 
 
-def _read_node_states(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    for state in NODE_STATES:
-        yield (state,), float(report.state == state)
+def _read_counts(
+    names: Iterable[str], count: Callable[[NodeReport], Mapping[str, float]]
+) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    """Return what reads a figure for each of these names, 0 for one that `count` does not have."""
+
+    def read(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+        counts = count(report)
+        for name in names:
+            yield (name,), float(counts.get(name, 0))
+
+    return read
 
 
-def _read_rank_states(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    states = [rank.state for rank in report.ranks] if report.round else []
-    for state in RANK_STATES:
-        yield (state,), float(states.count(state))
+def _count_ranks(report: NodeReport) -> Mapping[str, float]:
+    return Counter(rank.state for rank in report.ranks if report.round)
 
 
 def _read_round_count(report: NodeReport) -> Iterator[tuple[Labels, float]]:
     yield (), float(sum(report.end_counts.values()) + bool(report.round))
-
-
-def _read_ends(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    for cause in CAUSES:
-        yield (cause,), float(report.end_counts.get(cause, 0))
-
-
-def _read_failures(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    for kind in get_args(FailureClass):
-        yield (kind,), float(report.failure_counts.get(kind, 0))
 
 
 def _read_of_round(field: str) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
@@ -103,20 +100,16 @@ def _read_of_round(field: str) -> Callable[[NodeReport], Iterator[tuple[Labels, 
     return read
 
 
-def _read_goodput(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    if report.goodput is not None and report.rounds:  # a spare has lost nothing
-        yield (), report.goodput.ratio
+def _read_goodput(
+    read: Callable[[Goodput], Iterable[tuple[Labels, float]]],
+) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    """Return what reads figures of the goodput; a spare has lost nothing."""
 
+    def read_report(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+        if report.goodput is not None and report.rounds:
+            yield from read(report.goodput)
 
-def _read_trained(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    if report.goodput is not None and report.rounds:
-        yield (), report.goodput.trained_s
-
-
-def _read_lost(report: NodeReport) -> Iterator[tuple[Labels, float]]:
-    if report.goodput is not None and report.rounds:
-        for cause in LOSSES:
-            yield (cause,), report.goodput.lost_s.get(cause, 0.0)
+    return read_report
 
 
 # fmt: off
@@ -145,9 +138,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("round_nodes", "gauge", (), "Nodes of the round that runs on this node.", _read_of_round("node_count")),
     Metric("rounds", "counter", (), "Rounds that have started on this node.", _read_round_count),
     Metric("rounds_ended", "counter", ("cause",), "Rounds that have ended on this node, by what ended them.",
-           _read_ends),
+           _read_counts(CAUSES, lambda report: report.end_counts)),
     Metric("failures", "counter", ("class",), "Failures of workers of this node that ended a round, by class.",
-           _read_failures),
+           _read_counts(get_args(FailureClass), lambda report: report.failure_counts)),
     Metric("restarts_charged", "gauge", (), "Restarts of the run that count against --max-restarts.",
            _read_value("restart_count")),
     Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts.",
@@ -159,16 +152,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("step", "gauge", (), "The highest training step that workers of this node have reported.",
            _read_value("step")),
     Metric("goodput_ratio", "gauge", (), "Part of the time since the agent's start that was training, 0 to 1.",
-           _read_goodput),
+           _read_goodput(lambda goodput: [((), goodput.ratio)])),
     Metric("trained_seconds", "gauge", (), "Time of training since the agent's start, without work that was undone.",
-           _read_trained),
+           _read_goodput(lambda goodput: [((), goodput.trained_s)])),
     Metric("lost_seconds", "gauge", ("cause",), "Time since the agent's start that was not training, by cause.",
-           _read_lost),
+           _read_goodput(lambda goodput: [((cause,), goodput.lost_s.get(cause, 0.0)) for cause in LOSSES])),
 
     # The node.
     Metric("node_state", "gauge", ("state",), "1 for the state that this node is in, 0 for any other.",
-           _read_node_states),
-    Metric("ranks", "gauge", ("state",), "Workers of this node's round, by state.", _read_rank_states),
+           _read_counts(NODE_STATES, lambda report: {report.state: 1.0})),
+    Metric("ranks", "gauge", ("state",), "Workers of this node's round, by state.",
+           _read_counts(RANK_STATES, _count_ranks)),
 
     # Its workers, each with what it has started.
     Metric("worker_start_time_seconds", "gauge", ("rank",), "When the worker started, in seconds since 1970.",

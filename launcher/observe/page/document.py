@@ -71,9 +71,9 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
     """
     view = shared.read_run().text
     remarks: list[str] = []
-    events = b"null"
+    events = None
     try:
-        events = shared.read_events(-1)
+        events = shared.list_events(-1)
     except MeshrunError as error:
         remarks.append(f"no events: {error}")
     why = shared.last_why
@@ -97,7 +97,7 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
     data = msgspec.json.encode(
         {
             "run": msgspec.Raw(view),
-            "events": msgspec.Raw(events),
+            "events": events,
             "why": msgspec.Raw(why or b"null"),
             "logs": logs,
             "remarks": remarks,

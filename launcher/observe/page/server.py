@@ -23,12 +23,11 @@ from launcher.observe.http_server import HttpServer, Request, Response, open_lis
 from launcher.observe.node_report import LogCursor, ReadLogs
 from launcher.observe.page.admission import Admission, Refusal
 from launcher.observe.page.document import load_document, save_document
-from launcher.observe.page.peer_user import find_peer_user
 from launcher.observe.page.shared_run import Body, SharedRun, compress
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
-from rendezvous.stores.listeners import find_listeners
+from rendezvous.stores.listeners import find_listeners, find_owner
 
 PLACES_MAX = 256
 """Of readers that are admitted; others have half as many."""
@@ -108,13 +107,24 @@ class PageServer:
             return _pack(saved, _HTML, takes_gzip, {"Content-Disposition": 'attachment; filename="meshrun.html"'})
         answers: dict[str, Callable[[], Body | bytes]] = {
             "/api/run": shared.read_run,
-            "/api/events": lambda: shared.read_events(_read_integer(query, "after", -1)),
-            "/api/logs": lambda: shared.read_logs(_read_name(query), _read_log_request(query)),
+            "/api/events": lambda: msgspec.json.encode(shared.list_events(_read_integer(query, "after", -1))),
+            "/api/logs": lambda: msgspec.json.encode(shared.list_logs(_read_name(query), _read_log_request(query))),
             "/api/why": shared.ask_why,
         }
         if path in answers:
             return _pack(answers[path](), _JSON, takes_gzip, {})
         return _refuse(path, Refusal(status=404, sentence="this page does not exist"))
+
+
+def find_peer_user(end: socket.socket) -> int | None:
+    """Return the user id of the process of this machine at the other end of a TCP connection; None if unknown."""
+    if end.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        ends = [(socket.inet_pton(end.family, name[0]), name[1]) for name in (end.getpeername(), end.getsockname())]
+    except (OSError, ValueError):
+        return None
+    return find_owner(end.family, *ends)
 
 
 def _parse_target(target: str) -> tuple[str, dict[str, str]]:

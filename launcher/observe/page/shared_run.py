@@ -70,20 +70,15 @@ class SharedRun:
         """Return the RunView as JSON; after the first, it is an old one with a `problem` if the run does not answer."""
         return self._keep(("run",), RUN_AGE_S, self._make_run)
 
-    def read_events(self, after: int) -> bytes:
-        """Return an EventPage of the lines after number `after`, -1 for all that are kept."""
-        return msgspec.json.encode(self.list_events(after))
-
     def list_events(self, after: int) -> EventPage:
+        """Return the lines after number `after`, -1 for all that are kept."""
         self._keep(("events",), RUN_AGE_S, self._take_events)
         with self._lock:
             return self._events.read(after, EVENTS_BYTES_MAX)
 
-    def read_logs(self, node: str, request: ReadLogs) -> bytes:
-        """Return a LogPage of a node as JSON."""
-        return msgspec.json.encode(self.list_logs(node, request))
-
     def list_logs(self, node: str, request: ReadLogs) -> LogPage:
+        """Return a page of a node's logs."""
+
         def ask() -> LogPage:
             page = self._ask(lambda: self._source.read_node(node, request))
             assert isinstance(page, LogPage), page

@@ -3,9 +3,8 @@
 It behaves as etcd does, down to what etcd refuses, so that a protocol that works here works there. Its content is in
 keyspace.py, the watches in watch.py; here is the lock around both, and the calls of a client.
 
-With `threaded=True` one daemon thread runs the callbacks of watches and ends leases when they are due; it starts with
-the first watch or lease that needs it and sleeps until something happens. With `threaded=False` nothing happens by
-itself: a simulation moves its clock and calls `expire` and `deliver`.
+Nothing happens by itself: its owner calls `expire`, which ends leases that are due by the clock, and `deliver`, which
+runs the callbacks of watches.
 
 Deliberately absent: persistence, reads of old revisions, access control. The store is lost with its process.
 """
@@ -14,15 +13,12 @@ from __future__ import annotations
 
 import math
 import time
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.stores.callbacks import STILL_RUNNING
 from rendezvous.stores.contract import (
-    CALLBACK_LIMIT_S,
     Batch,
     Compare,
     Delete,
@@ -42,9 +38,6 @@ from rendezvous.stores.contract import (
 from rendezvous.stores.memory.keyspace import ENTRY_BYTES, Keyspace, LeaseTable, StoredLease
 from rendezvous.stores.memory.watch import MemoryWatch, WatchHub
 
-if TYPE_CHECKING:
-    import threading
-
 HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
 
 
@@ -60,25 +53,16 @@ class MemoryStore(Store):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        threaded: bool = True,
         history_revisions: int = HISTORY_REVISIONS,
         first_lease: int = 1,
         first_revision: int = 1,
         quota_bytes: float = math.inf,
     ) -> None:
         self._clock = clock
-        self._threaded = threaded
-
         self._lock = allocate_lock()  # guards everything below
-        self._changed: threading.Condition | None = None  # for the thread
-        if threaded:
-            import threading  # 1 ms, which the agent of one machine need not pay
-
-            self._changed = threading.Condition(self._lock)
         self._leases = LeaseTable(first_lease)
         self._keyspace = Keyspace(self._leases, history_revisions, first_revision, quota_bytes)
         self._hub = WatchHub(self._lock)
-        self._thread: threading.Thread | None = None
         self._is_closed = False
 
     # Keys
@@ -132,10 +116,7 @@ class MemoryStore(Store):
         """Grant a lease of at least `ttl_s` seconds, and at least 2. A private store may grant `math.inf`: no end."""
         with self._open():
             self._keyspace.check_growth(ENTRY_BYTES)
-            due_before = self._leases.nothing_due_before
             lease = self._leases.grant(ttl_s, self._clock(), id)
-            if self._leases.nothing_due_before < due_before:
-                self._wake_thread()
             return Lease(lease.id, lease.ttl_s)
 
     def lease_keep_alive(self, lease: int) -> float:
@@ -176,7 +157,7 @@ class MemoryStore(Store):
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
     ) -> Watch:
-        """Watch as the contract says; callbacks may use the store freely. One that raises ends its watch."""
+        """Watch as the contract says, but callbacks run in `deliver`; they may use the store freely."""
         check_watch(key, prefix, start_revision)
         watch = MemoryWatch(self._hub, (key, prefix), start_revision, on_batch, on_lost)
         with self._open():
@@ -188,23 +169,15 @@ class MemoryStore(Store):
                     events = tuple(event for event in batch.events if is_covered(event.item.key, key, prefix))
                     if events:
                         self._hub.notify(watch, Batch(batch.revision, events))
-            self._wake_thread()
         return watch
 
     def close(self) -> None:
-        """Cancel the watches and end the thread; waits for a running callback as `Watch.cancel` does."""
+        """Cancel the watches; waits for a running callback as `Watch.cancel` does."""
         with self._lock:
             self._is_closed = True
             watches = self._hub.clear()
-            if self._changed is not None:
-                self._changed.notify_all()
-            thread = self._thread
         for watch in watches:
             watch.cancel()
-        if thread is not None and thread.ident != get_ident():
-            thread.join(CALLBACK_LIMIT_S)
-            if thread.is_alive():
-                raise StoreError(STILL_RUNNING.format(CALLBACK_LIMIT_S))
 
     # Time, for the owner of the clock
 
@@ -217,7 +190,13 @@ class MemoryStore(Store):
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
         with self._lock:
-            return self._expire()
+            now = self._clock()
+            if now < self._leases.nothing_due_before:
+                return 0
+            due = self._leases.list_due(now)
+            for lease in due:
+                self._end_lease(lease)
+            return len(due)
 
     def renew_leases(self) -> None:
         """Restart the TTL of every lease: a store that was frozen cannot know which clients tried to renew."""
@@ -225,14 +204,13 @@ class MemoryStore(Store):
             self._leases.renew_all(self._clock())
 
     def deliver(self) -> int:
-        """Run the callbacks that are pending now, in this thread; return how many ran. Only for `threaded=False`.
+        """Run the callbacks that are pending now, in this thread; return how many ran.
 
         Callbacks that they cause wait for the next call. An exception of a callback is raised; the rest stay pending.
         """
-        assert not self._threaded, "the store's own thread delivers"
         with self._lock:
             pending = self._hub.pending
-        return sum(self._hub.deliver_one(report=False) for _ in range(pending))
+        return sum(self._hub.deliver_one() for _ in range(pending))
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -248,48 +226,9 @@ class MemoryStore(Store):
         batch = self._keyspace.close_batch()
         if batch is not None:
             self._hub.announce(batch)
-            if self._hub.pending:
-                self._wake_thread()
 
     def _end_lease(self, lease: StoredLease) -> None:
         for key in sorted(lease.keys):
             self._keyspace.delete(key)
         self._close_batch()
         self._leases.remove(lease)
-
-    def _expire(self) -> int:
-        now = self._clock()
-        if now < self._leases.nothing_due_before:
-            return 0
-        due = self._leases.list_due(now)
-        for lease in due:
-            self._end_lease(lease)
-        return len(due)
-
-    def _wake_thread(self) -> None:
-        """Have the thread check again, starting it if needed."""
-        if self._changed is None:
-            return
-        if self._thread is not None:
-            self._changed.notify_all()
-            return
-        import threading
-
-        thread = threading.Thread(target=self._run, args=(self._changed,), name="memory store", daemon=True)
-        thread.start()  # raises where the machine has no more
-        self._thread = thread
-
-    def _run(self, changed: threading.Condition) -> None:
-        from threading import TIMEOUT_MAX
-
-        while True:
-            with changed:
-                while not self._is_closed:
-                    self._expire()
-                    if self._hub.pending:
-                        break
-                    sleep_s = self._leases.nothing_due_before - self._clock()
-                    changed.wait(min(sleep_s, TIMEOUT_MAX) if sleep_s < math.inf else None)
-                else:
-                    return
-            self._hub.deliver_one(report=True)

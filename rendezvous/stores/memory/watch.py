@@ -103,16 +103,13 @@ class WatchHub:
                 del self._groups[watch.group]
                 self._prefix_lengths -= Counter([len(key)] if prefix else ())  # drops what is zero
 
-    def deliver_one(self, report: bool) -> int:
-        """Run the first pending callback; return 1, or 0 if there is none or its watch has ended.
-
-        Its exception is raised; with `report` it is printed as of any thread, and ends only this watch.
-        """
+    def deliver_one(self) -> int:
+        """Run the first pending callback; return 1, or 0 if there is none or its watch has ended."""
         with self._lock:
             if not self._callbacks:  # closed or delivered by the callback before
                 return 0
             watch, message = self._callbacks.popleft()
         if watch.has_ended:
             return 0
-        (watch.deliver if report else watch.notify)(message)
+        watch.notify(message)
         return 1

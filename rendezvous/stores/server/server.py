@@ -24,10 +24,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from rendezvous.errors import RecordError, StoreError
-from rendezvous.records import STORE_OWNER_KEY, STORE_VISITS_PREFIX, StoreOwner, StoreVisit, decode, encode
+from rendezvous.errors import StoreError
+from rendezvous.records import STORE_OWNER_KEY, StoreOwner, encode
 from rendezvous.stores import wire
-from rendezvous.stores.contract import Batch
 from rendezvous.stores.listeners import listen
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.server.connections import ConnectionTable, ServedConnection
@@ -53,9 +52,8 @@ _Clock = Callable[[], float]
 class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
 
-    With a `token` only clients with user "meshrun" and the token as password are served. `owner`: whose the store is;
-    `on_visit` is called, in the server's thread, with each agent of another run that was refused. `clock`: the time of
-    leases.
+    With a `token` only clients with user "meshrun" and the token as password are served. `owner`: whose the store is.
+    `clock`: the time of leases.
     At `quota_bytes` it refuses any growth; deletions make room at once, and there is no alarm to disarm.
     """
 
@@ -67,7 +65,6 @@ class StoreServer:
         also: Sequence[str] = (),
         token: str = "",
         owner: StoreOwner | None = None,
-        on_visit: Callable[[StoreVisit], None] = lambda visit: None,
         clock: _Clock = time.monotonic,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
@@ -78,7 +75,6 @@ class StoreServer:
         self._clock = clock
         self._store = MemoryStore(
             clock=clock,
-            threaded=False,
             first_lease=secrets.randbits(62) + 1,
             # Milliseconds of the wall clock: above all revisions that an earlier store reached, at less than a
             # thousand writes per second. A client that remembers one of those gets Compacted and lists again.
@@ -87,13 +83,6 @@ class StoreServer:
         )
         if owner is not None:
             self._store.put(STORE_OWNER_KEY, encode(owner))
-        self._store.watch(
-            STORE_VISITS_PREFIX,
-            prefix=True,
-            start_revision=self._store.revision + 1,
-            on_batch=lambda batch: _report_visits(batch, on_visit),
-            on_lost=lambda error: None,
-        )
         self._services = Services(self._store, secrets.randbits(62) + 1, token)
         self._has_token = bool(token)
         self._connections: ConnectionTable
@@ -188,12 +177,6 @@ class StoreServer:
                 raise ServedError("UNIMPLEMENTED", "meshrun: the served store has no such method")
         except ServedError as refused:
             stream.end(*refused.status)
-
-
-def _report_visits(batch: Batch, on_visit: Callable[[StoreVisit], None]) -> None:
-    for event in batch.events:
-        with contextlib.suppress(RecordError):  # written by no agent of ours
-            on_visit(decode(StoreVisit, event.item.value, event.item.key))
 
 
 class _Call(StreamHandler):

@@ -105,7 +105,7 @@ class ExploredCluster(Cluster):
         self.detours_left = ANY
         self.slow: list[str] = []  # nodes whose offers come after those of all others
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.storage.store = MemoryStore(clock=self.storage.clock.read, threaded=False, first_lease=LEASES)
+        self.storage.store = MemoryStore(clock=self.storage.clock.read, first_lease=LEASES)
         self.storage.store._keyspace.revision = REVISIONS
         self.store_access = SteppedStore(self.storage, self.offer, has_one_stream=scope.has_one_stream)
         for index, name in enumerate("abcdefg"[: scope.members]):

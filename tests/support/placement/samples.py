@@ -12,7 +12,7 @@ from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
 from launcher.placement import planner
-from launcher.placement.explain import ComparedOrder, explain
+from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 
 
@@ -26,14 +26,13 @@ class Case(NamedTuple):
     costs: Costs = Costs()
     change: Change = Change(nodes=())
     """With all nodes that are drawn."""
-    orders: Sequence[ComparedOrder] = ()
 
     def svg(self) -> str:
         return render_svg(self.plan, self.mesh, self.limits.levels, self.change)
 
     def html(self) -> str:
         explanation = explain(self.plan, self.nodes, self.mesh, self.limits, self.costs)
-        return render_html(self.plan, self.mesh, self.limits.levels, self.change, explanation, self.orders)
+        return render_html(self.plan, self.mesh, self.limits.levels, self.change, explanation)
 
 
 def hosts(pods: int, leaves: int, count: int, *, slot_count: int = 8, lost: Sequence[str] = ()) -> list[Node]:
@@ -118,14 +117,13 @@ def hostile() -> Case:
 
 
 def changed() -> Case:
-    """Two of 32 nodes are lost and one joins, which becomes a spare; other orders are beside the plan."""
+    """Two of 32 nodes are lost and one joins, which becomes a spare."""
     cluster = generate("dgx:4x8x8")
     after = apply_changes(cluster, ["h3", "h9"], ["h40=l3"])
     mesh, limits, costs = parse("pp=4,dp=*,tp=8"), Limits(levels=cluster.levels), Costs()
     before = planner.plan(cluster.nodes, mesh, limits, costs, None)
     plan = planner.plan(after.nodes, mesh, limits, costs, before)
-    orders = explain(plan, after.nodes, mesh, limits, costs).baselines
-    return Case(plan, after.nodes, mesh, limits, costs, describe_change(cluster, after, before, plan, mesh), orders)
+    return Case(plan, after.nodes, mesh, limits, costs, describe_change(cluster, after, before, plan, mesh))
 
 
 ALL = (small, lost_one, two_groups_a_node, racks, many, too_many, lone, hostile, changed)

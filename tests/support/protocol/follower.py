@@ -24,7 +24,7 @@ class Follower(Bench):
 
     def __init__(self, role: str = "active", successors: tuple[str, ...] = (), **settings: Any) -> None:
         self.now = 100.0
-        store = MemoryStore(clock=lambda: self.now, threaded=False)
+        store = MemoryStore(clock=lambda: self.now)
         super().__init__(store, **settings)
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
@@ -64,7 +64,7 @@ class Follower(Bench):
     def lose_leader(self, *, is_provable: bool = True, address: str = L_IS) -> list[Any]:
         """L's node is killed, and its kernel says so."""
         up = self.tell(PeerUp("L", address, is_provable))
-        return [*up, *self.tell(PeerDown("L", False)), *self.tell(PeerGone("L"))]
+        return [*up, *self.tell(PeerDown("L")), *self.tell(PeerGone("L"))]
 
     @property
     def leads(self) -> bool:

@@ -55,7 +55,7 @@ class Bench:
         **settings: Any,
     ) -> None:
         self.now = now
-        self.store = store or MemoryStore(clock=lambda: self.now, threaded=False)
+        self.store = store or MemoryStore(clock=lambda: self.now)
         self.asks: deque[StoreRequest] = deque()
         self.made: list[Action] = []
         self.is_away = False  # the store refuses everything, and its watches are silent

@@ -290,7 +290,7 @@ def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(failure:
 def test_what_is_told_of_another_round_is_ignored(event: Event) -> None:
     bench = running()
     assert bench.tell(event) == []
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
 
 
 @pytest.mark.parametrize("is_seen", [False, True], ids=["found when it is told again", "seen by the watch before"])
@@ -384,7 +384,7 @@ def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> No
     ignored = f"the value of {key} is not JSON, so it was not written by meshrun"
     assert said.count(Reason.of("record-ignored", error=ignored)) == 1
     assert none(actions, StopRound, StartRound, Exit)
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
 
 
 def test_a_round_goes_on_to_the_next_though_somebody_has_spoilt_its_seal() -> None:
@@ -461,7 +461,7 @@ def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None
     assert bench.asks[0].request.success[0] == assignment
     bench.serve(first.request)  # it comes late, and is what counts
     bench.settle()
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
     assert len(bench.store.get(bench.job.make_assignments_prefix(1), prefix=True).items) == 1
 
 

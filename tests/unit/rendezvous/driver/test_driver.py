@@ -51,6 +51,7 @@ from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
 from tests.support.stores.compaction import compact
+from tests.support.stores.delivering import DeliveringStore
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -74,7 +75,7 @@ class Script:
         return self.actions if Start() in events else []
 
 
-class SlowStore(MemoryStore):
+class SlowStore(DeliveringStore):
     """A store whose requests for the key "slow" wait for `gate`."""
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class Bench:
 
 @contextmanager
 def driven(*actions: Action, store: MemoryStore | None = None, is_local: bool = False) -> Iterator[Bench]:
-    bench = Bench(actions, store or MemoryStore(threaded=not is_local), is_local)
+    bench = Bench(actions, store or (MemoryStore() if is_local else DeliveringStore()), is_local)
     try:
         yield bench
     finally:
@@ -139,7 +140,7 @@ def test_what_concerns_the_agent_is_returned_in_order_and_the_rest_is_done() -> 
 
 
 def test_a_store_in_the_process_answers_in_the_same_turn_without_a_thread() -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     before = threading.active_count()
     with driven(StoreRequest(1, "look", QUICK), store=store, is_local=True) as bench:
         bench.begin()
@@ -171,7 +172,7 @@ def test_a_slow_request_holds_up_no_other_of_those_under_way() -> None:
 
 
 def test_a_plan_over_a_network_is_made_while_the_caller_goes_on() -> None:
-    store, planning = MemoryStore(), threading.Event()
+    store, planning = DeliveringStore(), threading.Event()
     with driven(MakePlan(5, 1, (), {}), Log("meanwhile"), store=store) as bench:
 
         def plan(order: MakePlan) -> PlanReady:
@@ -205,14 +206,14 @@ def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
     with driven(is_local=True) as bench:
         taken: list[list[Event]] = []
         bench.script.steps = lambda events, now: taken.append(list(events)) or []  # type: ignore[method-assign,assignment]
-        for event in (Start(), PeerDown("a", False), PeerGone("a")):
+        for event in (Start(), PeerDown("a"), PeerGone("a")):
             bench.driver.submit(event)
         bench.driver.run()
-        assert taken == [[Start(), PeerDown("a", False), PeerGone("a")]]
+        assert taken == [[Start(), PeerDown("a"), PeerGone("a")]]
 
 
 def test_words_of_a_watch_that_came_too_late_are_dropped() -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     with driven(StartWatch("d/", 1), StartWatch("e/", 1), store=store, is_local=True) as bench:
         bench.begin()
         store.put("d/a", b"1")
@@ -252,7 +253,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
     def fail(*arguments: object) -> None:
         raise error
 
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     monkeypatch.setattr(store, "lease_keep_alive", fail)
     expected = StoreOutcomeUnknown(1) if kind is StoreOutcomeUnknown else StoreRejected(1, error)
     with driven(StoreRequest(1, "renew", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
@@ -262,7 +263,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
-    store = MemoryStore(threaded=not is_local)
+    store = MemoryStore()
     store.lease_grant(60.0, id=7)
     with driven(StoreRequest(1, "grant lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
@@ -280,8 +281,8 @@ def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
         assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["d/"]
 
 
-def test_a_store_of_this_process_delivers_and_ends_leases_without_a_thread() -> None:
-    store = MemoryStore(threaded=False, clock=lambda: bench.now)
+def test_a_store_of_this_process_delivers_and_ends_leases_in_the_caller_s_turn() -> None:
+    store = MemoryStore(clock=lambda: bench.now)
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
         bench.begin()
@@ -290,11 +291,10 @@ def test_a_store_of_this_process_delivers_and_ends_leases_without_a_thread() -> 
         bench.driver.run()
         changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
         assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
-        assert "memory store" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     store.put("d/a", b"1")
     store.put("d/a", b"2")
     compact(store, 3)
@@ -304,7 +304,7 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
 
 
 def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     store.close()
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
@@ -314,7 +314,7 @@ def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
 
 @pytest.mark.parametrize("then", [StopWatch("d/"), StartWatch("d/", 2)], ids=["unfollow", "follow again"])
 def test_a_watch_that_is_not_wanted_any_more_is_cancelled(then: Action) -> None:
-    store = MemoryStore(threaded=False)
+    store = MemoryStore()
     with driven(StartWatch("d/", 1), then, store=store, is_local=True) as bench:
         bench.begin()
         store.put("d/a", b"1")

@@ -50,7 +50,7 @@ def test_a_member_keeps_connections_to_the_leader_and_to_the_next_one() -> None:
 def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
     member = Follower(successors=("me",))
     member.tell(PeerUp("L", L_IS, True))
-    member.tell(PeerDown("L", False))
+    member.tell(PeerDown("L"))
     actions = member.pass_time(12.0)
     assert none(actions, StopRound)
     assert not member.leads
@@ -122,7 +122,7 @@ def test_who_is_about_to_leave_takes_nothing_over() -> None:
 def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
     member = Follower(successors=("me",))
     member.tell(PeerUp("L", L_IS, True))
-    member.tell(PeerDown("L", False))
+    member.tell(PeerDown("L"))
     member.step(PeerGone("L"))
     while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
@@ -137,7 +137,7 @@ def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
 def test_a_job_that_has_ended_is_not_taken_over() -> None:
     member = Follower(successors=("me",))
     member.tell(PeerUp("L", L_IS, True))
-    member.tell(PeerDown("L", False))
+    member.tell(PeerDown("L"))
     member.step(PeerGone("L"))
     while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
@@ -368,13 +368,13 @@ def test_a_leader_that_lost_its_lease_early_waits_for_connected_members(is_parte
     member = Follower()
     member.tell(PeerUp("L", L_IS, True))
     if is_parted_first:
-        member.tell(PeerDown("L", False))
+        member.tell(PeerDown("L"))
     assert member.protocol.state.lease.id is not None
     member.store.lease_revoke(member.protocol.state.lease.id)
     member.store.lease_revoke(member.lease)
     member.settle()
     if not is_parted_first:
-        member.tell(PeerDown("L", True))
+        member.tell(PeerDown("L"))
     member.tell(RoundStopped(1, 4001))
     actions = member.pass_time(2.0)
     assert member.leads
@@ -392,7 +392,7 @@ def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None
     assert member.protocol.state.lease.id is not None
     member.store.lease_revoke(member.protocol.state.lease.id)
     member.settle()
-    member.tell(PeerDown("L", True))
+    member.tell(PeerDown("L"))
     member.tell(RoundStopped(1, 4001))
     member.pass_time(3.0)
     member.store.lease_revoke(member.lease)
@@ -405,5 +405,5 @@ def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
     member.tell(PeerUp("L", L_IS, True))
     member.store.lease_revoke(member.lease)
     member.now += 10.0
-    member.tell(PeerDown("L", True))
+    member.tell(PeerDown("L"))
     assert asked(member.tell(RoundStopped(1, 4001)), "seal")

@@ -186,7 +186,7 @@ def until_asked(bench: Bench, why: str) -> StoreRequest:
 
 def with_job(**records_below: records.Record) -> MemoryStore:
     """A store with a job `job`; the keys below it are written with "_" for "/"."""
-    store = MemoryStore(clock=lambda: 100.0, threaded=False)
+    store = MemoryStore(clock=lambda: 100.0)
     store.put(records.make_current_key("p", "r"), b"job")
     for name, record in records_below.items():
         store.put(f"/p/r/job/{name.replace('_', '/')}", records.encode(record))
@@ -370,7 +370,7 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     assert only(bench.settle(), StopRound).mode == "grace"
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
     assert (end.exit_code, end.reason) == (143, Reason.of("drained", node="node"))
-    store = MemoryStore(clock=lambda: 100.0, threaded=False)
+    store = MemoryStore(clock=lambda: 100.0)
     store.put(records.make_current_key("p", "r"), b"job")
     store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))

@@ -102,7 +102,7 @@ def test_a_key_lost_with_its_lease_ends_the_membership_and_is_made_anew() -> Non
     assert Log(Reason.of("membership-lost", why=Reason.of("lease-ended-early")), True) in actions
     bench.tell(RoundStopped(1, 4001))
     assert bench.protocol.member_id != former
-    assert bench.protocol.alive_round == 2
+    assert bench.protocol.state.round.alive_round == 2
 
 
 def test_a_key_deleted_under_a_live_lease_ends_the_agent_without_remains() -> None:
@@ -150,7 +150,7 @@ def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     assert [ask.kind for ask in asks] == ["renew"]
     assert isinstance(grant.request, Grant)
     bench.settle()
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
     assert bench.protocol.state.lease.id == grant.request.id
 
 

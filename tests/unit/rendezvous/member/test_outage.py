@@ -159,7 +159,7 @@ def test_a_round_lives_through_a_minute_without_a_store_on_default_times() -> No
     member = Cut()
     member.pass_time(1.5)
     assert none(member.beats(60), StopRound)
-    assert member.protocol.alive_round == 1
+    assert member.protocol.state.round.alive_round == 1
     assert member.protocol.member_id == member.id
 
 
@@ -377,7 +377,7 @@ def test_a_leader_that_alone_cannot_reach_the_store_ends_with_its_lease() -> Non
 
 def test_nobody_waits_for_the_word_of_a_member_that_is_proven_gone() -> None:
     leader = Leader()
-    leader.tell(PeerDown("S", False))
+    leader.tell(PeerDown("S"))
     leader.tell(PeerGone("S"))
     assert leader.questions(leader.pass_time(1.0)) == [("L", 1)]
     assert words(leader.word("L", 1)) == [("L", OutageConfirmed(1, "plan"))]
@@ -390,7 +390,7 @@ def test_a_single_node_acknowledges_itself() -> None:
         assert none(bench.wait(0.5), StopRound)
     bench.is_away = False
     assert none(bench.wait(0.5), StopRound)
-    assert bench.protocol.alive_round == 1
+    assert bench.protocol.state.round.alive_round == 1
 
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:

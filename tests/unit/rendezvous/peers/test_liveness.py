@@ -23,7 +23,7 @@ def attendance(*events: PeerUp | PeerDown | PeerGone, trusts_refusals: bool = Tr
     return register
 
 
-UP, DOWN, GONE = PeerUp("b", HERE, True), PeerDown("b", False), PeerGone("b")
+UP, DOWN, GONE = PeerUp("b", HERE, True), PeerDown("b"), PeerGone("b")
 
 
 def test_who_was_never_reached_is_not_unreachable() -> None:
@@ -73,7 +73,7 @@ def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.M
     monkeypatch.setattr("rendezvous.peers.liveness.PEERS_MAX", 3)
     register = attendance(*(PeerUp(f"m{index}", HERE, True) for index in range(9)), PeerUp("x" * 65, HERE, True))
     assert sorted(register.connected_ids) == ["m0", "m1", "m2"]
-    register.take(PeerDown("m0", False), 9.0)
+    register.take(PeerDown("m0"), 9.0)
     register.forget_except([])
     assert (sorted(register.connected_ids), register.unreachable_since) == (["m1", "m2"], {})
 

@@ -32,7 +32,7 @@ JOB = records.make_job_keys("meshrun", "run7", "abc")
 
 @pytest.fixture
 def store() -> MemoryStore:
-    made = MemoryStore(clock=lambda: 0.0, threaded=False)
+    made = MemoryStore(clock=lambda: 0.0)
     made.put(records.make_current_key("meshrun", "run7"), b"abc")
     return made
 
@@ -116,7 +116,7 @@ def test_a_signal_ends_the_wait_and_is_told_to_whoever_takes_it(
 
 
 def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
-    look(MemoryStore(clock=lambda: 0.0, threaded=False), "h1", 0)
+    look(MemoryStore(clock=lambda: 0.0), "h1", 0)
     assert said == []
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.startup import served_store
 from launcher.agent.startup.served_store import (
     Occupant,
     describe_other_run,
     find_occupant,
-    make_reporter,
     refuse_other_run,
 )
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
 from rendezvous.errors import VersionError
-from rendezvous.records import Seal, StoreOwner, StoreVisit, Verdict
+from rendezvous.records import Seal, StoreOwner, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
 
@@ -29,7 +27,7 @@ SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason=because("all work
 @pytest.fixture
 def store() -> MemoryStore:
     """The served store of run a."""
-    made = MemoryStore(clock=lambda: 0.0, threaded=False)
+    made = MemoryStore(clock=lambda: 0.0)
     made.put(records.STORE_OWNER_KEY, records.encode(THEIRS))
     return made
 
@@ -41,7 +39,7 @@ def begin(store: MemoryStore, **more: records.Record) -> None:
 
 
 def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
-    assert find_occupant(MemoryStore(clock=lambda: 0.0, threaded=False)) is None
+    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -79,48 +77,12 @@ def test_how_far_the_run_of_the_store_has_come_is_read(
 
 
 @pytest.mark.parametrize(("has_begun", "kind"), [(False, UsageError), (True, TemporaryError)])
-def test_an_agent_of_another_run_is_refused_and_its_visit_is_noted(
-    store: MemoryStore, has_begun: bool, kind: type[Exception]
-) -> None:
+def test_an_agent_of_another_run_is_refused(has_begun: bool, kind: type[Exception]) -> None:
     with pytest.raises(kind) as refused:
-        refuse_other_run(
-            store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="LAUNCHER_STORE_PORT"
-        )
+        refuse_other_run(Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="LAUNCHER_STORE_PORT")
     assert "run a" in str(refused.value)
     assert "h1:29501" in str(refused.value)
     assert "LAUNCHER_STORE_PORT" in str(getattr(refused.value, "hint", ""))
-    (visit,) = store.get(records.STORE_VISITS_PREFIX, prefix=True).items
-    assert records.decode(StoreVisit, visit.value, visit.key) == StoreVisit(run_id="b", node_name="h2")
-
-
-def test_a_visit_of_a_run_without_an_id_is_reported_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(served_store, "log", said.append)
-    make_reporter(OURS)(StoreVisit(run_id="none", node_name="h2"))
-    make_reporter(StoreOwner(prefix="meshrun", run_id="none", node_name="h1", presence_address=""))(
-        StoreVisit(run_id="a", node_name="h2")
-    )
-    assert [sentence.partition(";")[0] for sentence in said] == [
-        "node h2, of the run without an id, was refused: this store is that of run b",
-        "node h2, of run a, was refused: this store is that of the run without an id",
-    ]
-
-
-def test_a_visit_is_reported_once_for_each_node_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(served_store, "log", said.append)
-    report = make_reporter(THEIRS)
-    for node, run in (("h2", "b"), ("h2", "b"), ("h2", "c"), ("h3", "b")):
-        report(StoreVisit(run_id=run, node_name=node))
-    assert [sentence.partition(" was")[0] for sentence in said] == [
-        "node h2, of run b,",
-        "node h2, of run c,",
-        "node h3, of run b,",
-    ]
-    for number in range(2 * served_store.VISITS_MAX):
-        report(StoreVisit(run_id="b" * 10_000, node_name=str(number)))
-    assert len(said) == served_store.VISITS_MAX
-    assert max(map(len, said)) < 500
 
 
 def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:

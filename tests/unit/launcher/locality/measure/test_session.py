@@ -22,6 +22,7 @@ from rendezvous.stores.contract import Batch
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.network.measuring import leaves
 from tests.support.network.queues import QueueTree
+from tests.support.stores.delivering import DeliveringStore
 from tests.support.waiting import wait_until
 
 MBIT = 10**6
@@ -36,7 +37,7 @@ class ModelPlayers:
 
     def __init__(self, interfere: Interfering = lambda name, number: None) -> None:
         self.interfere = interfere
-        self.store = MemoryStore()
+        self.store = DeliveringStore()
         self._rounds: dict[tuple[bytes, int], list[RoundReport]] = {}
         self._lock = threading.Lock()
 

@@ -86,7 +86,7 @@ def test_following_shows_each_event_once_and_ends_with_the_run(
     lines, remarks = show(source, follow=True)
     told = [line.rpartition("  ")[2] for line in lines if "remark" in line]
     assert sorted(told) == sorted(f"remark {step}" for step in range(10, 30))
-    assert remarks == ["run exp no longer has an agent on this machine"]
+    assert remarks == ["run exp no longer has an agent on this machine: it was last seen in round 2"]
 
 
 def test_events_of_many_ranks_are_not_compared_with_each_other() -> None:

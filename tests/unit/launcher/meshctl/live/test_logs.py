@@ -224,9 +224,30 @@ def test_earlier_rounds_are_not_taken_for_unseen_ones(source: FakeSource, log_di
     old = log_dir / "attempt_9" / "0" / "stdout.log"
     old.parent.mkdir(parents=True)
     old.write_text("of long ago\n")
-    (log_dir / "round_2.json").write_text('{"round": 2, "restart_count": 9, "workers": [{"rank": 0, "local_rank": 0}]}')
+    (log_dir / "round_1.json").write_text('{"round": 1, "restart_count": 9, "workers": [{"rank": 0, "local_rank": 0}]}')
     calls = iter(range(1000))
     assert "[0] of long ago" not in follow_until(source, lambda: next(calls) == 30).lines
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_a_file_that_was_empty_until_the_agents_ended_is_read_by_the_file_of_its_round(
+    source: FakeSource, log_dir: Path
+) -> None:
+    path = Path(source.files["m0"][0].path)
+    path.write_text("")
+    calls = iter(range(1000))
+
+    def end(member_id: str) -> None:
+        if next(calls) == 30:
+            path.write_text("first and last words\n")
+            workers = '[{"rank": 0, "local_rank": 0}, {"rank": 1, "local_rank": 1}]'
+            (log_dir / "round_2.json").write_text(f'{{"round": 2, "restart_count": 0, "workers": {workers}}}')
+            source.error = GONE
+            raise GONE
+
+    source.before_answer = end
+    screen = Screen().show(source, follow=True, node="h0")
+    assert screen.lines == ["[1] hello", "[1] I am 1", "[0] first and last words"]
 
 
 @pytest.mark.usefixtures("is_quick")

@@ -93,7 +93,7 @@ def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def read(rank: int) -> str:
         try:
-            shared.read_logs("h0", ReadLogs(rank=rank))
+            shared.list_logs("h0", ReadLogs(rank=rank))
         except TemporaryError as error:
             return str(error)
         return ""
@@ -197,6 +197,6 @@ def test_answers_that_are_kept_are_bounded() -> None:
     before = threading.active_count()
     shared = SharedRun(FakeRun(4))
     for rank in range(shared_run.ANSWERS_MAX * 2):
-        shared.read_logs("h0", ReadLogs(rank=rank))
+        shared.list_logs("h0", ReadLogs(rank=rank))
     assert len(shared._answers) == shared_run.ANSWERS_MAX
     assert threading.active_count() < before + 50

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
-from launcher.meshctl.live.tables import Column, format_age, format_size, format_table
+from launcher.meshctl.table import Column, format_age, format_size, format_table
 from tests.support.run_reports import REPORT, make_node, make_rank
 
 BUSY = make_rank(
