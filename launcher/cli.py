@@ -134,7 +134,7 @@ def report(error: Exception, program: str) -> int:
     if str(error) == "can't start new thread":  # Python's exception for EAGAIN
         error = OSError(errno.EAGAIN, str(error))
     if isinstance(error, OSError) and (shortage := find_shortage_hint(error.errno)):
-        write_stderr(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
+        write_stderr(f"{program}: error: this machine lacks the resources to run: {error.strerror}\nhint: {shortage}")
         return EXIT_TEMPORARY
 
     import traceback
@@ -142,7 +142,7 @@ def report(error: Exception, program: str) -> int:
     from rendezvous import __version__  # not above: descriptors may be exhausted
 
     python = ".".join(map(str, sys.version_info[:3]))
-    write_stderr(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
+    write_stderr(f"{program}: error: unexpected {type(error).__name__}: a bug in meshrun, not in your job")
     write_stderr(
         f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}"
     )

@@ -142,7 +142,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "worker-failed": "a worker failed on {node} in round {round}, {use}",
     "restarts-used": lambda used, allowed: f"{used} of {allowed} restarts used" if allowed else "no restarts allowed",
     "restart-useless": "a restart would not help: {why}",
-    "restart-declined": "{nodes} does not restart workers",
+    "restart-declined": "workers are not restarted on {nodes}",
     "same-failure": "rank {rank} ({failure_class}) failed in the same way {times} times in a row",
     "stuck": "no progress: {rounds} rounds in a row did not get beyond step {step}",
     "short-rounds": lambda rounds, least_s, is_futile: (
@@ -156,7 +156,7 @@ SENTENCES: Mapping[str, Sentence] = {
     # --- requests that are refused ---
     "not-drained": lambda target, drained: f"{target} is not drained; drained: {', '.join(drained) or 'none'}",
     "has-leader": "this job already has a leader, on node {node}",
-    "unknown-request": "meshrun does not know the request {request!r}",
+    "unknown-request": "unknown request {request!r}",
     "not-a-node": "a node to drain must be given by its name or its member id",
     "store-host-not-drained": "{node} serves the job's store, which ends with it: meshctl stop ends the job",
     "ambiguous-node": lambda node, member_ids: (
@@ -171,7 +171,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "finished-job-remains": "agents of the finished job are still running ({why})",
     "awaiting-finished-job": "waiting for the agents of the finished job to exit: {why}",
     "attempt": "attempt {attempt}",
-    "earlier-attempt": "this is attempt {attempt}, {run} is at attempt {theirs}",
+    "earlier-attempt": "this is attempt {attempt}, but {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
     "unreadable": "{error}",
     "other-version": "{run} uses meshrun {theirs}, node {node} has meshrun {ours}",
@@ -227,7 +227,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "store-replaced": "the store was restored or replaced",
     "store-went-back": "the store was restored to an earlier state, or replaced by another: {why}",
     "revision-went-back": "it is at revision {revision}, and was at revision {was}",
-    "key-went-back": "it has {key} as of revision {revision}, and had it as of revision {was}",
+    "key-went-back": "{key} is at revision {revision} in it, and was at revision {was}",
     "round-went-back": _explain_regress,
     "store-failing": lambda error, hint: f"{error} ({hint})" if hint else error,
     "store-answers-again": "the store answers again",
@@ -238,8 +238,8 @@ SENTENCES: Mapping[str, Sentence] = {
 }
 
 _SAME = {
-    False: "give all nodes of a run the same program and options, and another run another --rdzv-id",
-    True: "give all nodes of a run the same program and options, and another run a port of its own",
+    False: "give all nodes of a run the same program and options, and each run its own --rdzv-id",
+    True: "give all nodes of a run the same program and options, and each run its own port",
 }
 
 HINTS: Mapping[str, Sentence] = {
@@ -247,6 +247,6 @@ HINTS: Mapping[str, Sentence] = {
     "other-secret": "give all nodes of a run the same job secret",
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
-    "already-ended-otherwise": ("give a new run another --rdzv-id, or begin this one anew with --on-finished rerun"),
-    "store-went-back": "once all agents of the run have ended, start them again; next time stop them before a restore",
+    "already-ended-otherwise": ("use another --rdzv-id for a new run, or restart this one with --on-finished rerun"),
+    "store-went-back": "start the agents again once all of the run have ended; next time stop them before a restore",
 }

@@ -196,7 +196,7 @@ class ClusterMembership(NodeMembership):
                 if occupant is None or not occupant.is_over or (is_ours and self._settings.on_finished == "exit"):
                     break
                 what = name_run(occupant.owner.run_id)
-                sentence = f"the store at {endpoint} is that of {what}, which has ended: waiting"
+                sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
             store.close()
             if time.monotonic() >= deadline:
                 raise TemporaryError(f"no store could be used within {self._settings.start_timeout_s:g} s: {sentence}")

@@ -106,14 +106,14 @@ class HealthGate:
         pause_s = self._backoff.take_pause(read_clock())
         limit_s = self._backoff.limit_s
         if pause_s is None:
-            hint = error.hint or "set a longer --start-timeout to look again for longer"
+            hint = error.hint or "set a longer --start-timeout to retry for longer"
             raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
         if error.kind != self._last_kind:
             hint = f"\nhint: {error.hint}" if error.hint else ""
             again = (
                 ""
                 if self._last_kind
-                else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s (--start-timeout)"
+                else f"\n{PROGRAM}: retrying for {limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
             )
             self._last_kind = error.kind
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
@@ -179,7 +179,7 @@ class HealthGate:
         until = read_clock() + SWEEP_LIMIT_S
         while self._needs_sweep:
             if read_clock() >= until:
-                sentence = f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} is still there"
+                sentence = f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} still exists"
                 raise UnfitError(sentence, kind=("check", "stuck"))
             self._needs_sweep = not any(
                 isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)

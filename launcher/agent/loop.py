@@ -209,7 +209,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if read_clock() >= self._stuck_at:
             self._stuck_at = math.inf
             log(
-                f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
+                f"some processes still exist {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self.supervisor.describe_remaining()}"
             )
             self.supervisor.wake()
@@ -292,7 +292,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 for_s = "" if self._pending is None else f", for {SHORTAGE_LIMIT_S:g} s"
                 raise ShortageError(f"{error}{for_s}", error.hint) from None
             if self._pending is None:
-                log(f"{error} ({error.hint}); it is tried again for {SHORTAGE_LIMIT_S:g} s")
+                log(f"{error} ({error.hint}); retrying for {SHORTAGE_LIMIT_S:g} s")
             retry_at = now + SHORTAGE_PAUSE_S
             self._pending = PendingStart(start=start, share=share, retry_at=retry_at, until=until)
             return
@@ -319,7 +319,7 @@ class Agent(Struct, kw_only=True, eq=False):
             )
         except (OSError, ImportError, MemoryError) as error:
             if self._inquire_at == math.inf:
-                log(f"this agent can answer no question at the moment: {describe_bug(error)}")
+                log(f"this agent cannot answer questions at the moment: {describe_bug(error)}")
                 if listener is not None:
                     self._poll.unregister(listener)  # it stays readable, and the loop would not rest
             self._inquire_at = read_clock() + SHORTAGE_PAUSE_S
@@ -398,7 +398,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 if round is not None and round.round == number:
                     self._carry_out_all(round, round.take_gone())
             case WorkersFenced():
-                log("the watchdog has run out: this node could not renew its membership, so its workers were killed")
+                log("the watchdog expired: this node could not renew its membership, so its workers were killed")
                 self._submit(events.WatchdogExpired())
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
@@ -456,7 +456,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
         self._poll.unregister(self.supervisor)
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
-        log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} would not go" if left else ""))
+        log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} still exists" if left else ""))
         self._stuck_at = math.inf
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
@@ -535,7 +535,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """End the workers of this node whose end makes all restart."""
         assert self._assignment is not None
         if conclusion.answer.kind == "healthy":
-            log("nothing is restarted: the workers are busy, and none waits for another")
+            log("no restart: the workers are busy, and none waits for another")
             return
         self._is_explained = True
         ranks = conclusion.to_end or (0,)
@@ -612,7 +612,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._carry_out_all(self._round, self._round.kill())
-            log("SIGINT: no more waiting, the workers are killed")
+            log("SIGINT again: the workers are killed")
 
     def _can_ask(self) -> bool:
         """Whether SIGQUIT first shows what the workers do. A second one does not wait for that."""
@@ -621,7 +621,7 @@ class Agent(Struct, kw_only=True, eq=False):
     def _end_after_answer(self, conclusion: Conclusion | None) -> None:
         """Show what the workers do, then act on SIGQUIT."""
         answer = _attempt(partial(_render_answer, conclusion), "") if conclusion else ""
-        write_stderr(answer or "no agent has answered what its workers do")
+        write_stderr(answer or "no agent has reported what its workers do")
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
 
@@ -675,5 +675,5 @@ def _attempt(call: Callable[[], Answer], otherwise: Answer) -> Answer:
     try:
         return call()
     except (OSError, ImportError, MemoryError) as error:
-        log(f"this agent lacks something at the moment: {describe_bug(error)}")
+        log(f"this agent lacks resources at the moment: {describe_bug(error)}")
         return otherwise

@@ -129,14 +129,16 @@ def require_log_space(config: Config) -> None:
     try:
         disk = os.statvfs(directory)
     except OSError as error:
-        raise UnfitError(f"{name} cannot be looked at: {error.strerror}", kind=("logs", error.errno or 0)) from None
+        raise UnfitError(f"{name} cannot be examined: {error.strerror}", kind=("logs", error.errno or 0)) from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UnfitError(f"{name} is not writable", "see mount and ls -ld", kind=("logs", "no access"))
+        raise UnfitError(f"{name} is not writable", "check mount and ls -ld", kind=("logs", "no access"))
     is_root = os.geteuid() == 0  # many file systems reserve a part for root
     free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
     files = disk.f_ffree if is_root else disk.f_favail
     if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
         sentence = f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free"
-        raise UnfitError(sentence, "see df -h", kind=("logs", "full"))
+        raise UnfitError(sentence, "check df -h", kind=("logs", "full"))
     if disk.f_files and not files:  # some file systems do not count files
-        raise UnfitError(f"{name} is on a disk where no more files can be made", "see df -i", kind=("logs", "files"))
+        raise UnfitError(
+            f"{name} is on a disk where no more files can be created", "check df -i", kind=("logs", "files")
+        )

@@ -137,10 +137,10 @@ class Termination:
 
             self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
             if self._has_failed:
-                log("notices are read from here on")
+                log("preemption notices are now read")
         except Exception as error:  # no room for a thread, or a bug: it costs notices, and no job
             if not self._has_failed:
-                log(f"no notices are read: {describe_bug(error)}; it is tried again every {NOTICE_RETRY_S:g} s")
+                log(f"preemption notices cannot be read: {describe_bug(error)}; retrying every {NOTICE_RETRY_S:g} s")
             self._has_failed, self._watch_at = True, now + NOTICE_RETRY_S
 
     def _terminate(self, signum: int, reason: Reason, exit_code: int) -> LeaveRequest:

@@ -111,5 +111,5 @@ def serve(
     except PortTaken:
         raise
     except StoreError as error:
-        raise TemporaryError(str(error), "all nodes may be given another port") from None
+        raise TemporaryError(str(error), "set another port on all nodes") from None
     return server

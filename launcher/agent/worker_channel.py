@@ -50,7 +50,7 @@ class WorkerChannel:
         watches_progress: bool = False,
     ) -> None:
         if heartbeat_timeout_s is not None and shared_page is None:
-            raise UsageError("--heartbeat-timeout: workers cannot be heard here, since memfd_create fails")
+            raise UsageError("--heartbeat-timeout: workers cannot send heartbeats, because memfd_create fails")
         self._shared_page = shared_page
         self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s

@@ -99,9 +99,9 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     try:
         directory = tempfile.mkdtemp(prefix="meshrun_")
     except OSError as error:
-        sentence = f"no directory can be made for the call and its results: {error.strerror}"
+        sentence = f"cannot create a directory for the call and its results: {error.strerror}"
         raise add_hint(
-            UsageError(sentence, find_shortage_hint(error.errno) or "set TMPDIR to one that can be written")
+            UsageError(sentence, find_shortage_hint(error.errno) or "set TMPDIR to a writable directory")
         ) from None
     try:
         return _launch(directory, fn, args, env or {}, {"nproc_per_node": nproc, "mesh": mesh, **options})
@@ -139,7 +139,7 @@ def _launch(
     elif isinstance(fn, str):
         title, program = fn, [*map(format_argument, (fn, *args))]
     else:
-        raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
+        raise UsageError(f"launch needs a function or the name of a program, not a {type(fn).__name__}")
     environment = _make_environment(env, list_suppressed_variables(options))
     if callable(fn):
         environment[CALL_VARIABLE] = directory
@@ -190,7 +190,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
         elif isinstance(name, str) and isinstance(value, str) and name and "=" not in name and "\0" not in name + value:
             found[name] = value
         else:
-            raise UsageError(f"env has {name!r}: {value!r}, and names and values of variables are texts without NUL")
+            raise UsageError(f"env has {name!r}: {value!r}, but names and values must be strings without NUL")
     return found
 
 
@@ -206,10 +206,10 @@ def make_python_command(module: str) -> list[str]:
 
 def format_argument(value: object) -> str:
     if not isinstance(value, (str, int, float, os.PathLike)) or isinstance(value, bool):
-        raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
+        raise UsageError(f"arguments of a program must be strings: {value!r} is a {type(value).__name__}")
     word = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
     if "\0" in word:
-        raise UsageError(f"a program takes words without NUL, and not {word!r}")
+        raise UsageError(f"arguments of a program cannot contain NUL: {word!r}")
     return word
 
 
@@ -237,7 +237,7 @@ def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
 def _find_option(keyword: str) -> Option:
     name = keyword.replace("_", "-")
     if name in _SCRIPT_MODES:
-        raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
+        raise UsageError(f"{keyword} applies to scripts only, but launch runs a function or a program")
     if setting := SETTING_BY_NAME.get(name):
         raise UsageError(f"launch has no option {keyword}", f"set {setting.flag} in `env`")
     option = BY_NAME.get(name)
@@ -267,7 +267,7 @@ def _format_value(option: Option, value: OptionValue) -> str:
     if isinstance(value, (str, int, float)):
         return str(value)
     if not isinstance(value, Sequence) or not all(isinstance(part, (str, int, float)) for part in value):
-        raise UsageError(f"{_format_keyword(option)} takes texts and numbers, not a {type(value).__name__}")
+        raise UsageError(f"{_format_keyword(option)} takes strings and numbers, not a {type(value).__name__}")
     if "," not in option.metavar and ":" not in option.metavar:
         raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
     return ("," if "," in option.metavar else ":").join(map(str, value))

@@ -127,7 +127,7 @@ class FunctionCall:
         except OSError as error:
             raise LauncherError(
                 f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
-                find_shortage_hint(error.errno) or "set TMPDIR to a directory that can be written",
+                find_shortage_hint(error.errno) or "set TMPDIR to a writable directory",
             ) from error
         except _PICKLE_ERRORS as error:
             raise LauncherError(
@@ -225,7 +225,7 @@ class CallPickler:
         except OSError:
             raise
         except Exception as error:
-            hint = "pass values from which a worker can make the object"
+            hint = "pass plain values, and create the object in the worker"
             if _load_cloudpickle() is None:
                 hint = "run pip install cloudpickle: it can send functions that no module defines"
             raise UsageError(

@@ -47,10 +47,10 @@ SIGNS_OF_OTHERS = frozenset((
 ))  # fmt: skip
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
-    "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "timers of torch are not served; --heartbeat-timeout watches workers"),
-    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "nothing listens there, nor does anything of the public torch"),
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "a worker that sleeps in the kernel is not looked for"),
-    "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "ranks come with the round, nodes exchange nothing for them"),
+    "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "meshrun does not serve torch's timers; use --heartbeat-timeout instead"),
+    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "meshrun has no such server, nor has the public torch"),
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "meshrun does not look for workers blocked in the kernel"),
+    "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "each round assigns the ranks, so nodes do not exchange them"),
 }
 
 
@@ -222,7 +222,7 @@ def resolve(
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None:
         useless = (values[name] for name in ("on-hang", "expect") if not values[name].is_default)
-        notes += [f"{value} has no effect: {values['hang-timeout']} switches the detection off" for value in useless]
+        notes += [f"{value} has no effect: {values['hang-timeout']} disables hang detection" for value in useless]
         fields["expect"] = None
     rows = [option for option in ROWS if option.field_name and not option.part]
     fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
@@ -261,7 +261,7 @@ def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:
             f"{option} and {variable}: the number of devices is missing", f"add it: --devices {request.kind}:COUNT"
         )
     if workers.text not in ("auto", "gpu", "cpu") and parse_integer(workers.text) is None and not workers.is_default:
-        raise UsageError(f"{option} and {workers} both set what to count", "leave out one of them")
+        raise UsageError(f"{option} and {workers} both set the devices to count", "leave out one of them")
     if (workers.text == "cpu" and request.kind != "cpu") or (workers.text == "gpu" and request.kind in ("cpu", "tpu")):
         raise UsageError(f"{option} and {workers} exclude each other", "leave out one of them")
     return request
@@ -273,7 +273,7 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
     modules, sets = preload.read(), int(standby.read())
     if not is_python and (modules or sets):
         asked = preload if modules else standby
-        why = f"{values['no-python']} runs a program, and only Python scripts can start with modules in memory"
+        why = f"{values['no-python']} runs a program, but only Python scripts can start with preloaded modules"
         raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or name the Python script itself")
     if sets and is_alone and values["max-restarts"].text == "0":
         notes.append(f"{standby} has no effect without --max-restarts: nothing is restarted here")
@@ -302,6 +302,6 @@ def _resolve_local_rank(values: Mapping[str, Value]) -> bool:
     if values["no-python"].read() and not values["run-path"].read():
         raise UsageError(
             f"{values['no-python']} and {wanted} exclude each other",
-            "leave out the latter: a program can read LOCAL_RANK",
+            f"leave out {wanted.origin}: a program can read LOCAL_RANK",
         )
     return True

@@ -26,7 +26,7 @@ def check(config: Config) -> None:
     if config.launch_mode == "module":
         origin = config.origins["launch_mode"]
         if "/" in config.script or (config.script.endswith(".py") and os.path.isfile(config.script)):
-            sentence = f"{origin} takes the name of a module, {sanitize(config.script)} is a file"
+            sentence = f"{origin} takes the name of a module, but {sanitize(config.script)} is a file"
             raise UsageError(sentence, f"leave out {origin}")
     elif config.launch_mode != "program":
         _check_script(config)
@@ -39,7 +39,7 @@ def require_proc() -> None:
     try:
         shown_pid = os.readlink("/proc/self")
     except OSError:
-        raise TemporaryError("/proc is not mounted, and meshrun finds processes there", _MOUNT_PROC) from None
+        raise TemporaryError("/proc is not mounted, but meshrun needs it to find processes", _MOUNT_PROC) from None
     if shown_pid != str(os.getpid()):
         seen = f"/proc shows another pid namespace: this process is {os.getpid()} here and {shown_pid} there"
         raise TemporaryError(seen, _MOUNT_PROC)

@@ -37,14 +37,14 @@ _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fa
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
 _COMMON = {
     "nproc-per-node": ("N", "workers on this node; default: one per GPU"),
-    "mesh": ("AXIS=SIZE,...", "the grid of ranks, such as pp=4,dp=*,tp=8"),
+    "mesh": ("AXIS=SIZE,...", "grid of ranks, such as pp=4,dp=*,tp=8"),
     "nnodes": ("N|MIN:MAX", "number of nodes; extra nodes become spares"),
     "rdzv-backend": ("c10d|etcd", "how the nodes meet: a store on one node, or etcd"),
-    "rdzv-endpoint": ("HOST[:PORT]", "where that store is"),
+    "rdzv-endpoint": ("HOST[:PORT]", "address of that store"),
     "rdzv-id": ("ID", "name of the run, the same on all nodes"),
-    "max-restarts": ("N", "restarts of the job after failures of workers"),
+    "max-restarts": ("N", "restarts of the workers before the job fails"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
-    "preload": ("MODULE,...", "import once, to start and restart workers warm"),
+    "preload": ("MODULE,...", "modules to import once, for fast starts and restarts"),
 }
 # The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
 GROUPS = {

@@ -152,7 +152,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
             lacks_master = "master-addr" not in values and not has_master
             why = "the address of node 0 is not known" if lacks_master else ""
         else:
-            why = "" if "rdzv-endpoint" in values else "the nodes agree on their order in the store"
+            why = "" if "rdzv-endpoint" in values else "the order of the nodes is determined in the store"
         if why:
             del values["node-rank"]
             unused["node-rank"] = why
@@ -169,12 +169,12 @@ def explain_alone(options: Mapping[str, Value]) -> str:
     """Return the option that excludes other nodes, as a reason; "" if none does."""
     nodes = options["nnodes"]
     if options["standalone"].text == "1":
-        return f"{options['standalone']} is one node"
+        return f"{options['standalone']} means one node"
     if not nodes.is_default:
-        return f"{nodes} is one node" if set(nodes.text.replace(" ", "").split(":")) == {"1"} else ""
+        return f"{nodes} means one node" if set(nodes.text.replace(" ", "").split(":")) == {"1"} else ""
     for value in (options["rdzv-endpoint"], options["master-addr"]):
         if not value.is_default and all(map(is_local_address, value.text.rpartition("://")[2].split(","))):
-            return f"{value} is a place of this machine alone"
+            return f"{value} is an address of this machine only"
     return ""
 
 

@@ -61,7 +61,7 @@ def _write_folder(request: ExamineRequest, examined: Sequence[Examined], until: 
     try:
         pid = os.fork()
     except OSError as error:
-        return False, f"the incident folder {request.folder} is not written: {error.strerror}"
+        return False, f"the incident folder {request.folder} cannot be written: {error.strerror}"
     if pid == 0:
         try:
             kernel.signal_on_parent_death(signal.SIGKILL)

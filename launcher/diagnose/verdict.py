@@ -222,7 +222,7 @@ def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | No
                 kind="mismatch",
                 culprits=few if is_clear else all_ranks,
                 sentences=(
-                    f"the members of {group.label} call different things as number {number}: {format_list(told)}",
+                    f"the members of {group.label} call different operations as number {number}: {format_list(told)}",
                 ),
             )
     return None
@@ -341,12 +341,12 @@ def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], m
     age = _format_age(wait.call)
     sentence = f"all {len(wait.members)} members have entered {_name_call(wait)}, and for {age} "
     if len(wait.inside) == len(wait.members):
-        sentence += "none has come out"
+        sentence += "none has left it"
     else:
-        sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not come out"
+        sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not left it"
     held = tuple(rank for rank in wait.members if _is_held(world[rank]))
     if not held:
-        sentence += ": look at the network and the devices"
+        sentence += ": check the network and the devices"
     positions = (_describe_position(world[rank], mesh) for rank in held[:_SHOWN])
     return Diagnosis(kind="stuck", culprits=held, sentences=(sentence, *positions))
 

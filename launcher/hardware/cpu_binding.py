@@ -58,8 +58,8 @@ def bind(
         if not pool:
             near = format_ranges(_list_near_cpus("node", topology, home)) or "(none)"
             raise UsageError(
-                f"{FLAG} {mode}: local rank {local_rank} belongs on {_format_nodes(home)}, of whose CPUs {near} this "
-                f"process may use none; it may use {format_ranges(allowed)}",
+                f"{FLAG} {mode}: local rank {local_rank} belongs on {_format_nodes(home)}, but this process may use "
+                f"none of its CPUs, {near}; it may use {format_ranges(allowed)}",
                 f"leave {FLAG} out, or give the job CPUs of every node that it has devices on",
             )
     if mode in ("exclusive", "core-complex"):
@@ -93,7 +93,7 @@ def describe_bindings(mode: NumaMode, bindings: Sequence[CpuBinding]) -> str:
     """Describe the bindings in one line for the start."""
     first, *others = (f"{format_ranges(binding.cpus)} ({binding.reason})" for binding in bindings)
     rest = "".join(f", {local_rank} to {what}" for local_rank, what in enumerate(others, 1))
-    return f"{FLAG} {mode} keeps local rank 0 to CPUs {first}{rest}"
+    return f"{FLAG} {mode} binds local rank 0 to CPUs {first}{rest}"
 
 
 def _assign_homes(

@@ -86,9 +86,9 @@ class Server:
             response = self._send(connection, method, path, headers, content, size_max)
             text = response.read(size_max + 1)
             if len(text) > size_max:
-                raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
+                raise NoAnswer(f"returns more than {size_max >> 10} KiB")
             if response.length:
-                raise NoAnswer("breaks off within its answer")
+                raise NoAnswer("closed the connection within its answer")
             named = {name.lower(): value for name, value in response.getheaders()}
             return HttpResponse(response.status, text.decode(), named)
 
@@ -171,7 +171,7 @@ class Server:
                 return "refuses connections"
             case OSError():  # described without the library's numbers
                 said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
-                return f"cannot be asked: {said}"
+                return f"cannot be queried: {said}"
             case UnicodeDecodeError():
                 return "returned a response that is not text"
             case UnicodeError():  # of the look-up

@@ -106,7 +106,7 @@ def read_file(file: str, option: str) -> str:
     if not content.strip():
         raise UsageError(f"{called}: the file is empty", f"write a line for each host; {_LINE_EXAMPLE}")
     if len(content) > _FILE_MAX:
-        raise UsageError(f"{called}: the file has more than {_FILE_MAX >> 20} MiB", "check that it is a file of places")
+        raise UsageError(f"{called}: the file has more than {_FILE_MAX >> 20} MiB", "check that it lists locations")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

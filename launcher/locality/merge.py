@@ -134,7 +134,7 @@ def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
         else:
             inside[outer].add(inner)
     disordered = [
-        f"levels are given as {', '.join(known)}, and taken as {', '.join(_sort_known(known))}"
+        f"levels were given as {', '.join(known)} and are used as {', '.join(_sort_known(known))}"
         for known in ([name for name in one if name in _RANKS] for one in sorted(lists))
         if known != _sort_known(known)
     ]

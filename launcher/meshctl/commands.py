@@ -71,16 +71,16 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 
 @meshctl.command(short_help="Show which nodes would get which ranks, and the cost.", epilog=_PLAN_EXAMPLES)
 @click.argument("cluster", required=False)
-@_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
-@_add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
-@_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
-@_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
-@_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
-@_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
-@_add_option("unit", "N", "Consecutive ranks that stay on one node.")
-@_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
-@_add_option("whole", "LEVEL:HOSTS", "Use domains of a level entirely or not at all, e.g. slice:4.")
-@_add_option("move-cost", "COST", "Cost of moving a rank. Default: moving all is worth 5 % of the plan.")
+@_add_option("mesh", "AXIS=SIZE,...", "Grid of ranks, outermost axis first; at most one axis may be *. Default: dp=*.")
+@_add_option("nnodes", "N|MIN:MAX", "Number of nodes that may be active.")
+@_add_option("elastic", "MIN:MAX", "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.")
+@_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of a rank along each axis, such as tp=100,pp=3:line.")
+@_add_option("level-costs", "LEVEL=COST,...", "Cost of a hop across a boundary of this level, such as pod=4,leaf=2.")
+@_add_option("rates", "LEVEL=RATE,...", "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit.")
+@_add_option("unit", "N", "Number of consecutive ranks to keep on one node.")
+@_add_option("within", "AXIS=LEVEL,...", "Keep every group of an axis inside one domain of a level, such as tp=host.")
+@_add_option("whole", "LEVEL:HOSTS", "Use each domain of this level with all its HOSTS nodes, or not at all.")
+@_add_option("move-cost", "COST", "Cost of moving a rank. Default: moving all ranks costs 5 % of the plan's cost.")
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
@@ -88,10 +88,10 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
     "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, e.g. h40=p0/l3; may be repeated."
 )
 @click.option(
-    "--ranks/--no-ranks", "with_ranks", default=None, help="A line for every node. Default: in columns below 64 nodes."
+    "--ranks/--no-ranks", "with_ranks", default=None, help="Show every node. Default: in columns below 64 nodes."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--svg", metavar="FILE", help="Write a picture of the plan.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--svg", metavar="FILE", help="Write a picture of the plan, in SVG.")
 @click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
 def plan(cluster: str | None, **given: Any) -> int:
     """Show which nodes would get which ranks, and the cost.
@@ -189,9 +189,9 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     write_stdout(text.rstrip())
 
 
-@job_command("Measure the tree of the network and the rates of its links.")
+@job_command("Measure the network's tree and the rates of its links.")
 @click.option(
-    "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that run it."
+    "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that take part."
 )
 @click.option(
     "--levels",
@@ -201,9 +201,9 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     help="Names of the levels to look for, outermost first.",
 )
 @click.option(
-    "--output", metavar="FILE", help="Where the node that coordinates writes all places, for meshrun --locality @FILE."
+    "--output", metavar="FILE", help="File to which the coordinator writes all locations, for --locality @FILE."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
 @click.option(
     "--timeout",
@@ -212,13 +212,13 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for all nodes.",
+    help="Time limit for all nodes to join.",
 )
 @_add_option("node-name", "NAME", "Name of this node.")
-@_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
-@_add_option("interface", "NAME", "The network interface that has this node's address.")
-@_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "This node's place in the network, to be checked.")
-@_add_option("locality-sources", "auto|none|NAME,...", "Sources to query for its place, as for meshrun.")
+@_add_option("local-addr", "ADDRESS", "Address at which other nodes reach this one.")
+@_add_option("interface", "NAME", "Network interface whose address other nodes use to reach this one.")
+@_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "Network location of this node, to be checked.")
+@_add_option("locality-sources", "auto|none|NAME,...", "Sources of the network location, as for meshrun.")
 def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 

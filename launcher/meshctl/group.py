@@ -99,7 +99,7 @@ def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Functio
 
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-    help="Longest wait for the result.",
+    help="Time limit for the result.",
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ class JobStore(NamedTuple):
                 left_s = self._read_lease_left_s(job, items)
                 return JobSnapshot(run_id, job, items, answer.revision, left_s, time.time())
             # another job, or another round, since we began
-        raise StoreError(f"{name_run(run_id)} starts one round after the other: its state cannot be read")
+        raise StoreError(f"{name_run(run_id)} starts rounds faster than its state can be read")
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""

@@ -162,4 +162,4 @@ def _write(path: str, places: str) -> None:
             file.write(places)
     except OSError as error:
         raise LauncherError(f"cannot write {path}: {error.strerror}") from None
-    write_stderr(f"meshctl: the places of all nodes are in {path}, for meshrun --locality @{path}")
+    write_stderr(f"meshctl: the locations of all nodes are in {path}, for meshrun --locality @{path}")

@@ -135,7 +135,7 @@ def _describe_outcome(command: Command, overview: Overview) -> str:
         return f"{name_run(overview.run_id)} {format_headline(overview)}"
     done = {
         "stop": f"{name_run(overview.run_id)} is stopping",
-        "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",
+        "drain": f"{command.target} is drained, and cannot rejoin before meshctl undrain",
         "undrain": f"{command.target} may join again",
         "takeover": f"{overview.leader or 'no node yet'} leads {name_run(overview.run_id)}",
     }[command.kind]
@@ -171,7 +171,7 @@ def clean(jobs: JobStore, run_id: str | None, *, dry_run: bool, insist: bool) ->
         count = format_count(leftover.key_count, "key")
         done = f"{'would remove' if dry_run else 'removed'}: {what}, {count}"
         lines.append(f"kept: {what}: {keep_reason}" if keep_reason else done)
-    return "\n".join(lines) or f"nothing is under /{jobs.prefix}/"
+    return "\n".join(lines) or f"there are no keys under /{jobs.prefix}/"
 
 
 def remove(store: Store, leftover: Leftover) -> bool:

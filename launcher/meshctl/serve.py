@@ -44,6 +44,6 @@ def serve_page(source: LocalSource, host: str, port: int) -> int:
 
 def _advise(page: PageServer) -> str:
     if page.needs_token:
-        return "; who has this address sees the run's logs and stacks"
+        return "; anyone with this URL can see the run's logs and stacks"
     host = os.uname().nodename
     return f"\nhint: from another machine: ssh -N -L {page.port}:{page.host}:{page.port} {host}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-NO_THREAD = "no thread can be started at the moment (see ulimit -u)"
+NO_THREAD = "no thread can be started at the moment (check ulimit -u)"
 
 
 def start_thread(run: Callable[..., object], name: str, *arguments: object) -> threading.Thread | None:

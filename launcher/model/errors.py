@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 _SANITIZED_MAX = 300
 _SHORTAGES = {
-    errno.EMFILE: "see ulimit -n",
-    errno.ENFILE: "see /proc/sys/fs/file-max",
-    errno.EAGAIN: "see ulimit -u",
-    errno.ENOMEM: "see free -m, and in a container its memory limit",
-    errno.ENOSPC: "see df -h and df -i",
+    errno.EMFILE: "check ulimit -n",
+    errno.ENFILE: "check /proc/sys/fs/file-max",
+    errno.EAGAIN: "check ulimit -u",
+    errno.ENOMEM: "check free -m, and in a container its memory limit",
+    errno.ENOSPC: "check df -h and df -i",
     errno.EDQUOT: "see quota",
-    errno.E2BIG: "getconf ARG_MAX is the limit of arguments and environment together, ulimit -s moves it",
+    errno.E2BIG: "shorten the arguments and the environment, or raise ulimit -s: getconf ARG_MAX shows their limit",
 }
 
 

@@ -36,7 +36,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
         """Return the size of every axis in a world of `world_size` ranks. Raises ValueError if it does not divide."""
         elastic_size, rest = divmod(world_size, self.replica_size)
         if rest or elastic_size < 1 or (self.elastic_axis is None and elastic_size != 1):
-            raise ValueError(f"mesh {self} does not make a world of {world_size} ranks")
+            raise ValueError(f"mesh {self} does not have {world_size} ranks")
         return tuple(axis.size if axis.size is not None else elastic_size for axis in self.axes)
 
     def find_coordinates(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -155,7 +155,7 @@ def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
                 shown = _shorten(unknown)
                 remarks.append(f"no rate is known for {level} {shown}: {rate} is assumed, the slowest of its level")
             elif per_host is None:
-                remarks.append(f"no rate is known for {level}: its links are taken to be never full")
+                remarks.append(f"no rate is known for {level}: its links are assumed to be never full")
         rated = None if assumed is None else tuple(own.get(domain, assumed) for domain in range(len(domains)))
         levels.append(LevelRates(name=level, domains=rated, per_host=per_host))
     return TreeRates(levels=tuple(levels), device=rates.links.get(LinkName(DEVICE)), remarks=tuple(remarks))

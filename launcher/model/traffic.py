@@ -144,7 +144,7 @@ def _require_one_unit(communicators: Iterable[Communicator], mesh: Mesh, what: s
     if proportions and len(proportions) < len(talking):
         raise UsageError(
             f"{what} gives bytes for some axes, and {', '.join(proportions)} has a weight without a unit",
-            f"set {proportions[0]}=300MB, or {proportions[0]}=0 if it does not talk",
+            f"set {proportions[0]}=300MB, or {proportions[0]}=0 if it has no traffic",
         )
 
 

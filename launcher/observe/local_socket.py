@@ -168,7 +168,7 @@ class QuestionSource:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             agent = f"the agent of {name_run(self._run_id)}"
-            raise TemporaryError(f"{agent} gives an answer that cannot be read: {sanitize(str(error))}") from None
+            raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
 
     def _ask_line(self, question: Question, limit_s: float) -> bytes:
         """Return the answer as it came. Raises TemporaryError with the agent's own sentence, or what is wrong."""
@@ -185,7 +185,7 @@ class QuestionSource:
             try:
                 refusal = msgspec.json.decode(line, type=Refusal)
             except msgspec.MsgspecError:
-                refusal = Refusal(error="its agent answers with an error that cannot be read")
+                refusal = Refusal(error="its agent returned an error that cannot be read")
             kind = SilentNodeError if refusal.is_silent else TemporaryError
             raise kind(f"{name_run(self._run_id)}: {sanitize(refusal.error)}")
         return line

@@ -187,7 +187,7 @@ class ProcessHost:
             for descriptor in inherit:
                 os.set_inheritable(descriptor, True)
             if spec.affinity is not None:
-                attempt = f"cannot keep {name} to its CPUs"
+                attempt = f"cannot bind {name} to its CPUs"
                 os.sched_setaffinity(0, spec.affinity)
             for variable in spec.unset:
                 environment.pop(os.fsencode(variable), None)

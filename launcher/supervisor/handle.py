@@ -250,7 +250,7 @@ class Supervisor:
         while not self._channel.flush():
             if not self._wait_for_event(select.POLLOUT, deadline):
                 who = f"the supervisor (pid {self._pid})"
-                self._loss_reason = f"{who} took no order for {ORDER_LIMIT_S:g} s and was killed"
+                self._loss_reason = f"{who} accepted no order for {ORDER_LIMIT_S:g} s and was killed"
                 if self._keeper_status is None:  # once the supervisor is our own child, kill_orphans() reaches it, too
                     os.kill(self.keeper_pid, signal.SIGKILL)
                 self._channel.abandon()
@@ -319,7 +319,7 @@ class Supervisor:
             who = f"the keeper (pid {self.keeper_pid})"
         how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
         is_late = time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
-        return f"{who} {how}{' after its watchdog had run out' if is_late else ''}"
+        return f"{who} {how}{' after its watchdog expired' if is_late else ''}"
 
 
 def _become_subreaper() -> None:

@@ -132,7 +132,7 @@ def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
         channel.send(("SupervisorLost", f"the keeper cannot read its order: {why}", EXIT_TEMPORARY))
         return EXIT_TEMPORARY
     channel.close()
-    own_pid, attempt = os.getpid(), "the supervisor cannot work here"
+    own_pid, attempt = os.getpid(), "the supervisor cannot run here"
     try:
         place_descriptors(descriptors, keep)
         close_all_but((descriptors[0], *keep), max(map(int, os.listdir("/proc/self/fd"))))
@@ -192,7 +192,7 @@ def _supervise(loop: SupervisorLoop, end: socket, keeper_pid: int) -> None:
         kernel.signal_on_parent_death(signal.SIGCONT)
         loop.begin()
     except OSError as error:  # no descriptors, a sandbox
-        Channel(end).send(("SupervisorLost", f"the supervisor cannot work here: {error.strerror}", EXIT_TEMPORARY))
+        Channel(end).send(("SupervisorLost", f"the supervisor cannot run here: {error.strerror}", EXIT_TEMPORARY))
         return
     gc.enable()  # the agent starts with it disabled
     loop.run()

@@ -44,7 +44,7 @@ def no_scripts(place: Path) -> None:
         (["pipe"], "script pipe is neither a file nor a directory", "name a file that every worker can read"),
         (["-"], "the script cannot be read from stdin: every worker reads it", "name a file"),
         ([""], "the script's name is empty", "check whether a variable of the shell is empty"),
-        (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
+        (["-m", "train.py"], "--module takes the name of a module, but train.py is a file", "leave out --module"),
         (
             ["--nproc-per-node", "99999999999999999999", "train.py"],
             "--nproc-per-node 99999999999999999999: more than 10000 workers on one machine",
@@ -111,7 +111,7 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             [os.path.join(os.path.dirname(sys.executable), "meshrun"), word],
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
         )  # fmt: skip
-    expected = "meshrun: error: cannot write to stdout: No space left on device\nhint: see df -h and df -i\n"
+    expected = "meshrun: error: cannot write to stdout: No space left on device\nhint: check df -h and df -i\n"
     assert (done.returncode, done.stderr) == (1, expected)
 
 
@@ -210,8 +210,8 @@ def test_variables_and_options_that_nothing_reads_are_remarked_upon(place: Path)
     environ = {"CUDA_VISIBLE_DEVICES": "", "LAUNCHER_NPROC_PER_NDOE": "2"}
     outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
     assert outcome.err.splitlines()[:2] == [
-        "meshrun: LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?",
-        "meshrun: --nproc-per-node is passed to train.py: options of meshrun go before the script",
+        "meshrun: unknown variable LAUNCHER_NPROC_PER_NDOE: did you mean LAUNCHER_NPROC_PER_NODE?",
+        "meshrun: --nproc-per-node is passed to train.py: put options of meshrun before the script",
     ]
     assert (outcome.out, outcome.code) == ("it runs\n", 0)
 
@@ -295,7 +295,7 @@ def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
     outcome = call("meshrun", "train.py", cwd=place)
     assert outcome.code == 70
     lines = outcome.err.splitlines()
-    assert lines[0] == "meshrun: error: KeyError where none should be: a bug in meshrun, not in your job"
+    assert lines[0] == "meshrun: error: unexpected KeyError: a bug in meshrun, not in your job"
     assert lines[1].startswith("hint: please report it with the command line and all that follows; meshrun 0.")
     assert lines[2] == "Traceback (most recent call last):"
     assert lines[-1] == "KeyError: 'lost'"

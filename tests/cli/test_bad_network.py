@@ -141,7 +141,7 @@ def listener(greeting: bytes) -> Iterator[str]:
 def test_a_server_that_greets_in_another_language_is_refused_at_once(place: Path) -> None:
     with listener(b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n") as endpoint:
         outcome = job(place, endpoint=endpoint)
-    sentence = f"{endpoint} is not an etcd: it answers b'SSH-2.0-OpenSSH_'"
+    sentence = f"{endpoint} is not etcd: it answers b'SSH-2.0-OpenSSH_'"
     assert outcome == (2, "", f"meshrun: error: {sentence}\nhint: check the port: etcd's usual one is 2379\n")
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_says_nothing_is_given_up_after_the_start_timeout(place: P
             ["--local-addr=192.0.2.1"],
             {},
             "192.0.2.1 is not an address of this node\n"
-            "hint: set --local-addr, or LAUNCHER_INTERFACE, to one of this node\n",
+            "hint: set --local-addr to an address of this node, or LAUNCHER_INTERFACE to an interface\n",
         ),
         ([], {"LAUNCHER_INTERFACE": "nosuch0"}, "LAUNCHER_INTERFACE=nosuch0"),
     ],
@@ -187,7 +187,7 @@ def test_what_this_node_cannot_be_is_a_usage_error(
 def test_a_port_range_that_is_taken_is_said_so(place: Path, etcd: EtcdServer, taken: int) -> None:
     outcome = job(place, f"--port-range={taken}:{taken}", "--local-addr=127.0.0.1", endpoint=etcd.endpoint)
     sentence = f"every port from {taken} to {taken} of 127.0.0.1 is taken"
-    assert outcome == (75, "", f"meshrun: error: {sentence}\nhint: set --port-range to others\n")
+    assert outcome == (75, "", f"meshrun: error: {sentence}\nhint: set --port-range to other ports\n")
 
 
 def test_too_few_nodes_are_waited_for_with_a_limit_and_named(place: Path, etcd: EtcdServer) -> None:
@@ -213,7 +213,7 @@ def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -
 @pytest.mark.parametrize(
     ("environ", "whose"),
     [
-        ({}, "no --node-rank is given, which makes 0"),
+        ({}, "--node-rank is not set, so it is 0"),
         ({"PET_NODE_RANK": "0"}, "this is node rank 0 (PET_NODE_RANK)"),
     ],
 )
@@ -255,9 +255,9 @@ def test_the_master_s_port_is_looked_at_before_anything_is_started(place: Path, 
     outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={taken}")
     assert outcome.code == 75
     assert outcome.err == (
-        f"meshrun: error: port {taken} is meant for rank 0 on this node, and pid {os.getpid()} "
+        f"meshrun: error: port {taken} is meant for rank 0 on this node, but pid {os.getpid()} "
         f"({Path('/proc/self/comm').read_text().strip()}) listens there\n"
-        "hint: set --master-port to another one, on all nodes\n"
+        "hint: set --master-port to another port, on all nodes\n"
     )
 
 

@@ -48,7 +48,7 @@ def test_the_text_fits_80_columns_and_begins_with_a_verdict() -> None:
     lines = outcome.out.splitlines()
     assert max(map(len, (line for line in lines if " " in line.strip()))) <= 80  # a word that is longer is not torn
     assert not re.search(r"[^\x20-\x7e\n]", outcome.out)
-    assert lines[0] == "verdict: a job would start here, and nothing was seen that would hurt it"
+    assert lines[0] == "verdict: a job would start here; no problem was found"
     at = lines.index("  duplicate-stdout-filters")
     assert lines[at + 1].split() == ["loss", "LAUNCHER_DUPLICATE_STDOUT_FILTERS"]
 
@@ -67,7 +67,7 @@ def test_doctor_as_json_is_one_object_and_nothing_else() -> None:
     assert found["framework"]["names"][0] == "torch"
     assert found["machine"]["cpus"] == len(os.sched_getaffinity(0))
     assert found["verdict"] == {
-        "would_start": True, "sentence": "a job would start here, and nothing was seen that would hurt it",
+        "would_start": True, "sentence": "a job would start here; no problem was found",
     }  # fmt: skip
     assert set(found) == FIELDS
 
@@ -83,7 +83,7 @@ def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
     assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
     assert "\nwould stop a job: --nproc-per-node=gpu, but no GPU was found" in outcome.out
-    assert outcome.out.startswith("verdict: 1 thing would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
+    assert outcome.out.startswith("verdict: 1 problem would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
     assert (outcome.code, outcome.err) == (1, "")
 
 
@@ -119,7 +119,7 @@ def test_a_loopback_address_may_hurt_a_job_of_several_nodes_only() -> None:
 def test_a_misspelt_variable_may_hurt_and_is_said_once() -> None:
     environ = {**NO_GPU, "LAUNCHER_NPROC_PER_NDOE": "2"}
     found = [finding["seen"] for finding in examine([], environ)["findings"] if "NDOE" in finding["seen"]]
-    assert found == ["LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?"]
+    assert found == ["unknown variable LAUNCHER_NPROC_PER_NDOE: did you mean LAUNCHER_NPROC_PER_NODE?"]
     assert ("variables", found[0]) in hurts(LAUNCHER_NPROC_PER_NDOE="2")
 
 
@@ -200,8 +200,8 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
         outcome = run("meshctl", "doctor", *more, "--", *place, environ=environ)
         assert "hunter2" not in outcome.out + outcome.err
         if not more:
-            assert ["LAUNCHER_STORE_TOKEN", "given", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
-            assert "LAUNCHER_ETCD_PASSWORD given by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
+            assert ["LAUNCHER_STORE_TOKEN", "set", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
+            assert "LAUNCHER_ETCD_PASSWORD set by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
             assert "rdzv-endpoint etcds://127.0.0.1:1,127.0.0.1:2 --rdzv-endpoint" in words(outcome)
 
 

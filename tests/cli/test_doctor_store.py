@@ -80,7 +80,7 @@ def test_a_wrong_password_would_stop_a_job(etcd: EtcdServer) -> None:
     words = " ".join(outcome.out.split())
     assert "would stop a job: " in words
     assert f"the store at {etcd.endpoint} does not accept this user and password" in words
-    assert outcome.out.startswith("verdict: 1 thing would stop a job here\n")
+    assert outcome.out.startswith("verdict: 1 problem would stop a job here\n")
 
 
 def test_a_user_who_may_only_read_would_stop_a_job(etcd: EtcdServer) -> None:
@@ -132,7 +132,7 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 def test_a_web_server_is_no_store() -> None:
     with serving(http.server.BaseHTTPRequestHandler) as endpoint:
         _, amiss = reached(place(endpoint))
-    assert amiss == [("stop", f"{endpoint} is a web server, not an etcd")]
+    assert amiss == [("stop", f"{endpoint} is a web server, not etcd")]
 
 
 def test_tls_and_an_unknown_authority_would_stop_a_job(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
         (("clean",), "clean needs either RUN_ID or --all"),
         (("clean", "x", "--all"), "clean needs either RUN_ID or --all"),
         (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
-        (("status", "a/b"), "cannot hold a /"),
+        (("status", "a/b"), "cannot contain a /"),
         (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
         (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is less than 0"),
     ],

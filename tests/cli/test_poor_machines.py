@@ -28,7 +28,7 @@ def test_without_proc_nothing_is_started() -> None:
     words = " ".join((*MESHRUN, "--no-python", "echo", "never"))
     assert run("unshare", "--mount", "sh", "-c", f"umount -l /proc; {words}") == (
         75,
-        "meshrun: error: /proc is not mounted, and meshrun finds processes there\n"
+        "meshrun: error: /proc is not mounted, but meshrun needs it to find processes\n"
         "hint: run mount -t proc proc /proc, or unshare with --mount-proc\n",
     )
 
@@ -70,7 +70,7 @@ def test_a_supervisor_that_cannot_begin_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"{no_proc}\n{BEGIN}"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == ("75 the supervisor cannot work here: No such file or directory\n", "")
+    assert (done.stdout, done.stderr) == ("75 the supervisor cannot run here: No such file or directory\n", "")
 
 
 BEGIN = """
@@ -89,8 +89,8 @@ print(reports[0].exit_code, reports[0].sentence)
 @pytest.mark.parametrize(
     ("limit", "sentence", "code"),
     [
-        (1, "error: cannot fork the supervisor: Resource temporarily unavailable\nhint: see ulimit -u\n", 75),
-        (3, "cannot start the worker of local rank 0: Resource temporarily unavailable (see ulimit -u)\n", 1),
+        (1, "error: cannot fork the supervisor: Resource temporarily unavailable\nhint: check ulimit -u\n", 75),
+        (3, "cannot start the worker of local rank 0: Resource temporarily unavailable (check ulimit -u)\n", 1),
     ],
 )
 def test_too_few_processes_are_told_in_a_sentence(limit: int, sentence: str, code: int, tmp_path: Path) -> None:

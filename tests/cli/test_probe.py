@@ -96,7 +96,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(encrypted: str) -> Non
 
 def test_a_web_server_is_no_etcd(web: str) -> None:
     finding = look(web)
-    assert (finding.kind, finding.sentence) == ("wrong", f"{web} is a web server, not an etcd")
+    assert (finding.kind, finding.sentence) == ("wrong", f"{web} is a web server, not etcd")
 
 
 def test_what_is_not_there_yet_may_come(tmp_path: Path) -> None:

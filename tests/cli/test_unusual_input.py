@@ -123,7 +123,7 @@ def test_arguments_that_leave_no_room_for_variables_are_named_as_reason(place: P
             break
     assert outcome is not None
     assert outcome.code == 1
-    assert b"Argument list too long (getconf ARG_MAX is the limit of arguments and environment together" in outcome.err
+    assert b"Argument list too long (shorten the arguments and the environment, or raise ulimit -s" in outcome.err
     assert b"Traceback" not in outcome.err
 
 

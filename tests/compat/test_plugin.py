@@ -251,7 +251,7 @@ def test_a_node_that_succeeded_does_not_end_if_the_others_must_run_again(etcd: E
             ("--rdzv-endpoint=127.0.0.1:9", "--rdzv-conf=join_timeout=1"),
             "RendezvousConnectionError: no store could be used within 1 s: 127.0.0.1:9 cannot be reached",
         ),
-        (("--rdzv-conf=nproc=3",), "ValueError: torchrun starts 1 workers here, and the placement was told 3"),
+        (("--rdzv-conf=nproc=3",), "ValueError: torchrun starts 1 workers here, but the placement expects 3"),
     ],
 )
 def test_what_cannot_work_is_one_sentence_at_the_end(

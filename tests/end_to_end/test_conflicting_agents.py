@@ -57,7 +57,7 @@ def test_a_job_with_the_id_of_another_is_refused_with_what_differs(tmp_path: Pat
     assert error_of(ended) == (
         "meshrun: error: run shared has other options than this agent; --mesh is dp=* there and dp=*,tp=1 here"
     )
-    assert ended.stderr.splitlines()[-1].endswith("another run another --rdzv-id")
+    assert ended.stderr.splitlines()[-1].endswith("each run its own --rdzv-id")
 
 
 def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: EtcdServer) -> None:

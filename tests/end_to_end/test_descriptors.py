@@ -38,7 +38,7 @@ def test_a_round_whose_pipes_cannot_be_opened_waits_and_is_started(tmp_path: Pat
         # There will be room for the read ends of the round's pipes, and not for write ends too.
         before = limit_descriptors(job.pid, held)
         os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-        job.says("cannot prepare 2 workers: Too many open files (see ulimit -n); it is tried again for 60 s")
+        job.says("cannot prepare 2 workers: Too many open files (check ulimit -n); retrying for 60 s")
         limit_descriptors(job.pid, before)
         job.marks("began", range(2), round=2)
         wait_until(lambda: count_files(job) <= held + 1, 20, "no more files than before: tries in vain leave none")
@@ -51,7 +51,7 @@ def test_a_job_that_waits_for_descriptors_can_be_stopped(tmp_path: Path) -> None
     with started(tmp_path, "--max-restarts=1", "--tee=3", "--shutdown-timeout=300", kind="alone") as job:
         limit_descriptors(job.pid, count_files(job))
         os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-        job.says("it is tried again for 60 s")
+        job.says("retrying for 60 s")
         os.kill(job.pid, signal.SIGTERM)
         assert job.wait(60).exit_code == 143, job.stderr
 

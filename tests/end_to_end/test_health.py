@@ -36,7 +36,7 @@ def test_a_node_joins_once_its_check_passes(tmp_path: Path) -> None:
         "meshrun: this node does not join yet: --health-check exited with code 1; its last lines:\n"
         "  | to stdout\n"
         "  | to stderr\n"
-        "meshrun: it looks again, with pauses of 1 s to 60 s, for 600 s (--start-timeout)\n"
+        "meshrun: retrying for 600 s (--start-timeout), with pauses of 1 s to 60 s\n"
         "meshrun: --health-check passed after "
     )
     assert "meshrun: this node is fit now\nmeshrun: 1 worker" in ended.stderr
@@ -59,7 +59,7 @@ def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
     lines = "  | gpu 3: \\x1b[31mECC\\x1b[0m\n  | meshrun: all is well\n  | 0\n"
     assert ended.stderr.endswith(
         f"meshrun: error: this node was not fit to join within 1.1 s: --health-check was killed by SIGKILL; its last "
-        f"lines:\n{lines}hint: set a longer --start-timeout to look again for longer\n"
+        f"lines:\n{lines}hint: set a longer --start-timeout to retry for longer\n"
     )
     assert ended.stderr.count("does not join") == 1, "of three looks the second gave the same reason"
     assert not job.has_mark("trained", 0, 1)
@@ -89,7 +89,7 @@ def test_what_a_check_leaves_running_is_gone_before_the_workers_start(tmp_path: 
 
 
 def test_a_signal_ends_a_check_and_the_wait_for_the_next_one(tmp_path: Path) -> None:
-    for check, said in ((LEAVES_A_CHILD + "touch runs; sleep 1000", "runs"), ("touch runs; false", "it looks again")):
+    for check, said in ((LEAVES_A_CHILD + "touch runs; sleep 1000", "runs"), ("touch runs; false", "retrying for")):
         (tmp_path / "runs").unlink(missing_ok=True)
         with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
             if said == "runs":

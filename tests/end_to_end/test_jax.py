@@ -85,7 +85,7 @@ def test_a_script_survives_a_killed_worker_and_saves_when_it_is_stopped(tmp_path
         job.send(signal.SIGINT)  # who does not want to wait for the end of --shutdown-timeout
         ended = job.wait(LIMIT_S)
         assert ended.exit_code == 143, ended.stderr
-        assert "no more waiting, the workers are killed" in ended.stderr
+        assert "SIGINT again: the workers are killed" in ended.stderr
         job.wait_until_nobody_is_left()
 
 

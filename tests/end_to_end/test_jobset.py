@@ -68,7 +68,7 @@ def test_a_lost_container_restarts_all_and_the_run_has_the_next_attempt(tmp_path
                     assert cluster.current == 1
                     (tmp_path / "finish").touch()
                     assert (back.wait().exit_code, again.wait().exit_code) == (0, 0)
-        assert "attempt 1 begins when all its pods are there" in again.stderr
+        assert "attempt 1 starts when all of its pods are running" in again.stderr
 
 
 def test_a_pod_without_the_right_to_its_jobset_ends_with_a_sentence(tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_sigterm_ends_a_pod_that_waits_for_others(tmp_path: Path) -> None:
         job_sets(tmp_path, 2) as cluster,
         make_container(tmp_path, cluster, "train-0", free_port("127.0.0.1"))(0) as pod,
     ):
-        pod.says("attempt 0 begins when all its pods are there", LIMIT_S)
+        pod.says("attempt 0 starts when all of its pods are running", LIMIT_S)
         pod.send(signal.SIGTERM)
         assert pod.wait(LIMIT_S).exit_code == -signal.SIGTERM

@@ -121,7 +121,7 @@ def test_too_few_descriptors_are_no_bug_of_ours(tmp_path: Path) -> None:
             ended = job.wait()
         assert ended.exit_code in (0, 75), ended.stderr
         if ended.exit_code:
-            assert "Too many open files\nhint: see ulimit -n" in ended.stderr
+            assert "Too many open files\nhint: check ulimit -n" in ended.stderr
 
 
 # Rank 0 listens where the others are told to come, as the store behind env:// does.

@@ -54,7 +54,7 @@ def test_workers_run_on_their_own_cpus_out_of_those_of_the_agent(tmp_path: Path)
     cores = set(node_binding.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))
     job = run(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY)
-    assert "--numa-binding exclusive keeps local rank 0 to CPUs " in job.stderr
+    assert "--numa-binding exclusive binds local rank 0 to CPUs " in job.stderr
     found = [set(map(int, job.mark("cpus", rank, 1).partition("/")[0].split())) for rank in range(count)]
     assert all(cpus and cpus <= set(allowed) for cpus in found)
     assert count == 1 or not found[0] & found[1]

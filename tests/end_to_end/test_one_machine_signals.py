@@ -264,7 +264,7 @@ def test_who_holds_up_the_end_is_named_and_continued(tmp_path: Path) -> None:
         freeze(job.keeper_pid)
         freeze(supervisor)
         job.send(signal.SIGTERM)
-        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {supervisor} (mr-supervisor, state T)")
+        job.says(f"some processes still exist 3 s after SIGKILL: waiting for pid {supervisor} (mr-supervisor, state T)")
         assert job.wait(25.0).exit_code == 143  # not after 35 s, when the agent would give them up
 
 

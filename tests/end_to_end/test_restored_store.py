@@ -25,7 +25,7 @@ HOSTS = N1, N2 = loopback_hosts(2)
 LEASE_TTL_S = 3.0
 OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={LEASE_TTL_S:g}", "--nnodes=2", "--max-restarts=5")
 LOST = "meshrun: the store was restored to an earlier state, or replaced by another: "
-HINT = "hint: once all agents of the run have ended, start them again; next time stop them before a restore\n"
+HINT = "hint: start the agents again once all of the run have ended; next time stop them before a restore\n"
 
 
 def begin_next_round(job: Cluster, round: int) -> None:

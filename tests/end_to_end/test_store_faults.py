@@ -140,7 +140,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
             server.tls = wrong
             server.restart()
             job.live_on(1.7 * LEASE_TTL_S)
-            sentence = f"the store at {server.endpoint} shows a certificate that the given authority has not signed"
+            sentence = f"the store at {server.endpoint} presents a certificate that the given CA has not signed"
             for node in job.jobs.values():
                 node.says(sentence)
                 node.says("the store does not answer; workers continue while no node of round 1 reaches it, for up to ")

@@ -71,7 +71,7 @@ def test_an_agent_leaves_a_node_before_it_is_taken(cluster: RayTestCluster, tmp_
         gone = cluster.nodes[find_number(cluster, before[2])]
         agent = driver.list_agents()[f"ray-{gone.id[:8]}"]
         cluster.drain(gone.number)
-        driver.wait_for(f"Ray is about to take node {gone.id[:8]} away: its agent leaves")
+        driver.wait_for(f"Ray is removing node {gone.id[:8]}: its agent leaves")
         driver.wait_for_world(2, find_round(before))
         wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, LIMIT_S, "its end")
         assert gone.number in cluster.nodes  # it is still there: nothing was killed

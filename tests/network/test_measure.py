@@ -97,7 +97,7 @@ def test_a_node_that_states_another_leaf_is_named(network: KnownNetwork, endpoin
     stated = {name: path[0] for name, path in PATHS.items()} | {"n5": "l1" if PATHS["n5"] == ("l0",) else "l0"}
     ended = measure(network, endpoint, own={name: ("--locality", f"leaf={leaf}") for name, leaf in stated.items()})
     sentences = ended["n0"].found["sentences"]
-    assert f"node n5 says leaf {stated['n5']} and answers like leaf {PATHS['n5'][0]}" in sentences
+    assert f"node n5 has leaf {stated['n5']} but answers like leaf {PATHS['n5'][0]}" in sentences
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def occupy(network: KnownNetwork, sender: str, receiver: str) -> Iterator[None]:
 def test_nodes_that_do_not_come_are_waited_for_up_to_the_limit(network: KnownNetwork, endpoint: str) -> None:
     ended = Measurement(network, endpoint, "--timeout", "3", names=["n0", "n1"], count=3).wait()
     assert {one.exit_code for one in ended.values()} == {75}
-    assert any("2 of 3 nodes have come to the measurement within 3 s: n" in one.stderr for one in ended.values())
+    assert any("2 of 3 nodes have joined the measurement within 3 s: n" in one.stderr for one in ended.values())
 
 
 def test_a_node_of_the_measurement_serves_the_store_without_etcd(network: KnownNetwork) -> None:

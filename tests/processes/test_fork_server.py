@@ -186,7 +186,7 @@ def test_what_cannot_be_applied_is_answered_and_nothing_runs(supervisor: SmallSu
     supervisor.start(["colorsys"], "script", "waits.py")
     for wrong, expected in (
         ({"env": {"A=B": "1"}}, "cannot run 'waits.py': "),
-        ({"affinity": []}, "cannot keep the worker of local rank 3 to its CPUs: Invalid argument"),
+        ({"affinity": []}, "cannot bind the worker of local rank 3 to its CPUs: Invalid argument"),
     ):
         ((number, pid),) = supervisor.born()
         fields = {"local_rank": 3, "env": {}, "unset": [], "fork_argv": ["script", "waits.py"], **wrong}

@@ -307,7 +307,7 @@ def test_a_keeper_that_is_stopped_before_it_has_forked_is_continued() -> None:
 
 def test_a_keeper_that_cannot_fork_is_told() -> None:
     with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
-        sentence = "cannot fork the supervisor: Resource temporarily unavailable; see ulimit -u"
+        sentence = "cannot fork the supervisor: Resource temporarily unavailable; check ulimit -u"
         assert agent.wait_for("SupervisorLost")[1] == sentence
         agent.wait_until_nobody_is_left(agent.pid)
 
@@ -341,7 +341,7 @@ keeper.set_title = set_title
         ),
         (
             "keeper.place_descriptors = lack_descriptors",
-            "the supervisor cannot work here: Too many open files; see ulimit -n",
+            "the supervisor cannot run here: Too many open files; check ulimit -n",
         ),
     ],
     ids=["no descriptor", "no memory", "an order of another form", "none to place others"],

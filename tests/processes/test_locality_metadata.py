@@ -49,11 +49,11 @@ def look(cloud: str, answer: Answering, **words: Any) -> tuple[Hints, list[Reque
     [
         (lambda _: [b"what?\r\n\r\n"], "returned a response that is not HTTP"),
         (lambda _: [], "returned a response that is not HTTP"),
-        (lambda _: [b"HTTP/1.1 200 fine\r\nContent-Length: 9\r\n\r\nfour"], "breaks off within its answer"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\nContent-Length: 9\r\n\r\nfour"], "closed the connection within its answer"),
         (lambda _: [b"HTTP/1.1 200 fine\r\n" + b"X-A: b\r\n" * 200], "returned a response that is not HTTP"),
         (lambda _: reply(b"\xff\xfe\x00"), "returned a response that is not text"),
-        (lambda _: reply("x" * 70_000), "answers with more than 64 KiB"),
-        (lambda _: [b"HTTP/1.1 200 fine\r\n\r\n", *[b"x" * 10_000] * 20], "answers with more than 64 KiB"),
+        (lambda _: reply("x" * 70_000), "returns more than 64 KiB"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\n\r\n", *[b"x" * 10_000] * 20], "returns more than 64 KiB"),
         (lambda _: [b"HTTP/1.1 100 go on\r\n\r\n" * 10_000], "answers without end"),
     ],
 )

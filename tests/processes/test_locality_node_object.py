@@ -152,7 +152,7 @@ def test_a_server_that_the_cluster_does_not_vouch_for_gets_no_token(cluster: Clu
     with cluster.serving() as server:
         hints = cluster.look(server)
     assert not server.requests
-    assert "the API server cannot be asked" in hints.reason
+    assert "the API server cannot be queried" in hints.reason
     assert "certificate" in hints.reason
 
 

@@ -86,7 +86,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd
     source = FixedSource(make_report())
     written = begin(MetricsFile(str(path), ReportCache(source), period_s=0.01))
     told = wait_until(lambda: capfd.readouterr().err)
-    assert "No space left on device (see df -h and df -i)" in told
+    assert "No space left on device (check df -h and df -i)" in told
     assert path.read_text() == "old\n"
     assert set(os.listdir(full_disk)) <= {"meshrun.prom", "rest"}
     (full_disk / "rest").unlink()

@@ -174,7 +174,7 @@ def test_figures_that_wait_are_dropped_when_another_agent_leads(tmp_path: Path) 
 
 def test_a_machine_without_the_program_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="--request-nodes true: the program timeout is not on the path"):
+    with pytest.raises(UsageError, match="--request-nodes true: the program timeout is not on PATH"):
         Run("true")
 
 

@@ -165,7 +165,7 @@ def test_what_is_not_told_at_the_end_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="the program timeout is not on the path"):
+    with pytest.raises(UsageError, match="the program timeout is not on PATH"):
         make("cat", [])
 
 

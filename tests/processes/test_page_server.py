@@ -220,9 +220,9 @@ def test_a_wrong_question_is_told_what_is_wrong(page: PageServer, path: str, err
 
 
 def test_a_run_that_does_not_answer_is_said_so(page: PageServer, source: FakeRun) -> None:
-    source.problem = "no agent that leads has answered"
+    source.problem = "no leader has answered"
     answer = ask(page, "/api/run")
-    assert (answer.status, answer.error) == (503, "no agent that leads has answered")
+    assert (answer.status, answer.error) == (503, "no leader has answered")
     assert ask(page, "/save").status == 503
 
 

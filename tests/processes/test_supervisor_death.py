@@ -67,7 +67,7 @@ def test_a_supervisor_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
         start_families(agent, 1)
         os.kill(agent.supervisor_pid, signal.SIGSTOP)
         agent.spawn(2, *[["echo", "x" * 100_000]] * 20, stdout=str(tmp_path / "out"))
-        sentence = f"the supervisor (pid {agent.supervisor_pid}) took no order for 0.3 s and was killed"
+        sentence = f"the supervisor (pid {agent.supervisor_pid}) accepted no order for 0.3 s and was killed"
         assert agent.wait_for("SupervisorLost")[1] == sentence
         assert agent.ask("kill_orphans", 20) == []
         assert family(agent.token) == [agent.pid]
@@ -152,7 +152,7 @@ def test_the_kernel_kills_a_stopped_supervisor_with_a_watchdog_and_workers(agent
     agent.ask("extend_watchdog", now() + 0.5)
     agent.sweep(2)  # so the supervisor has taken the watchdog, too
     os.kill(agent.supervisor_pid, signal.SIGSTOP)
-    sentence = f"the supervisor (pid {agent.supervisor_pid}) was killed by SIGKILL after its watchdog had run out"
+    sentence = f"the supervisor (pid {agent.supervisor_pid}) was killed by SIGKILL after its watchdog expired"
     assert agent.wait_for("SupervisorLost")[1] == sentence
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]

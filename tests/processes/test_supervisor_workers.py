@@ -194,7 +194,7 @@ def test_a_worker_keeps_to_its_cpus_and_impossible_ones_are_told(agent: Agent) -
     (worker,) = agent.start(1, SLEEP, affinity=[cpu])
     assert os.sched_getaffinity(worker) == {cpu}
     agent.spawn(2, SLEEP, affinity=[100_000])
-    sentence = "cannot keep the worker of local rank 0 to its CPUs: Invalid argument"
+    sentence = "cannot bind the worker of local rank 0 to its CPUs: Invalid argument"
     assert agent.wait_for("SpawnFailed", 2, 0)[3:] == [sentence, 22]
 
 

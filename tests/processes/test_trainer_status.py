@@ -235,8 +235,8 @@ def test_a_rotated_token_is_read_and_a_missing_one_is_said_once(pod: Pod) -> Non
         (lambda _: reply("", 429), "answers 429"),
         (lambda _: reply("", 302, Location="https://127.0.0.1:1/steal"), "answers 302"),
         (lambda _: [b"SSH-2.0-OpenSSH\r\n"], "returned a response that is not HTTP"),
-        (lambda _: reply(b"x" * (1 << 20)), "answers with more than 512 KiB"),
-        (lambda _: [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort"], "breaks off within its answer"),
+        (lambda _: reply(b"x" * (1 << 20)), "returns more than 512 KiB"),
+        (lambda _: [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort"], "closed the connection within its answer"),
     ],
 )
 def test_trouble_of_each_kind_is_said_once_and_asked_again(pod: Pod, answer: Answering, clause: str) -> None:
@@ -281,7 +281,7 @@ def test_another_authority_is_not_trusted_with_the_token(pod: Pod, tmp_path: Pat
         wait_until(lambda: len(pod.said) == 2, FAR, "a word on the file")
         reporter.close()
         assert server.requests == []
-    assert "cannot be asked: unable to get local issuer certificate" in pod.said[0]
+    assert "cannot be queried: unable to get local issuer certificate" in pod.said[0]
     assert f"{pod.ca} cannot be used" in pod.said[1]
 
 
@@ -316,7 +316,7 @@ def test_hostile_figures_cost_nothing_but_themselves(pod: Pod, page: SharedPage)
         assert len(statuses(server)[0]["metrics"]) == 256
         assert "progressPercentage" not in statuses(server)[0]
     assert {*pod.said} == {
-        "--progress kubeflow: the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are cut"
+        "--progress kubeflow: the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are left out"
     }
 
 

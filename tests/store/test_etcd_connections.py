@@ -75,26 +75,26 @@ def test_both_sides_show_a_certificate(version: str, usage: str, tmp_path: Path)
 def test_a_certificate_that_is_refused_is_said_by_whose_it_is(
     certificates: Certificates, foreign: Certificates, tmp_path: Path
 ) -> None:
-    hint = "check the authority's, the client's certificate and the client's key that are given for the store"
+    hint = "check the CA certificate, the client certificate and the client key that are given for the store"
     with EtcdServer("3.5", tmp_path, tls=certificates, wants_client_certificate=True) as server:
         at = f"the store at {server.endpoint}"
         good = (certificates.client_certificate, certificates.client_key)
-        not_signed = f"{at} shows a certificate that the given authority has not signed"
+        not_signed = f"{at} presents a certificate that the given CA has not signed"
         assert refusal([server.endpoint], Tls(foreign.authority, *good)) == (not_signed, hint)
         assert refusal([server.endpoint], Tls(None, *good)) == (not_signed, hint)
-        wanted = f"{at} wants a client certificate, and accepts none that it was shown"
+        wanted = f"{at} requires a client certificate, and accepts none that it was given"
         assert refusal([server.endpoint], Tls(certificates.authority)) == (wanted, hint)
         theirs = Tls(certificates.authority, foreign.client_certificate, foreign.client_key)
         assert refusal([server.endpoint], theirs) == (wanted, hint)
         sentence, hint_without = refusal([server.endpoint])
-        assert sentence == f"{at} closes every connection at once"
+        assert sentence == f"{at} closes every connection immediately"
         assert hint_without == "check whether it requires TLS, and whether it is etcd"
 
 
 def test_a_certificate_for_another_name_is_refused(certificates: Certificates, tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path, host="127.0.0.2", tls=certificates) as server:
         assert refusal([server.endpoint], Tls(certificates.authority)) == (
-            f"the store at {server.endpoint} shows a certificate for another name",
+            f"the store at {server.endpoint} presents a certificate for another name",
             "use a host name or address from the certificate",
         )
 
@@ -159,7 +159,7 @@ class Closer(socketserver.BaseRequestHandler):
     [
         (WebServer, "is not etcd: what listens there does not speak HTTP/2"),
         (Greeter, "is not etcd: what listens there does not speak HTTP/2"),
-        (Closer, "closes every connection at once"),
+        (Closer, "closes every connection immediately"),
     ],
 )
 def test_another_server_behind_the_port_is_recognised(
@@ -172,7 +172,7 @@ def test_another_server_behind_the_port_is_recognised(
 def test_nobody_a_silent_one_and_an_unknown_name_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         mute = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert refusal([mute])[0] == f"the store at {mute} takes connections but does not answer"
+        assert refusal([mute])[0] == f"the store at {mute} accepts connections but does not answer"
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -185,7 +185,7 @@ def test_of_several_endpoints_each_is_said() -> None:
     with listening(Closer) as other:
         sentence, _ = refusal([other, "127.0.0.1:1"])
     parts = {
-        f"the store at {other} closes every connection at once",
+        f"the store at {other} closes every connection immediately",
         "the store at 127.0.0.1:1 cannot be reached: connection refused",
     }
     assert set(sentence.split("; ")) == parts

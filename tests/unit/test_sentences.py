@@ -121,7 +121,7 @@ EXAMPLES = [
     (USED, "3 of 3 restarts used"),
     (because("restarts-used", used=0, allowed=0), "no restarts allowed"),
     (because("restart-useless", why=because("store-error", error="no data")), "a restart would not help: no data"),
-    (because("restart-declined", nodes=A), "node a does not restart workers"),
+    (because("restart-declined", nodes=A), "workers are not restarted on node a"),
     (
         because("same-failure", rank=5, failure_class="memory: E", times=3),
         "rank 5 (memory: E) failed in the same way 3 times in a row",
@@ -146,7 +146,7 @@ EXAMPLES = [
     ),
     (because("not-drained", target="a", drained=()), "a is not drained; drained: none"),
     (because("has-leader", node="a"), "this job already has a leader, on node a"),
-    (because("unknown-request", request="dance"), "meshrun does not know the request 'dance'"),
+    (because("unknown-request", request="dance"), "unknown request 'dance'"),
     (because("not-a-node"), "a node to drain must be given by its name or its member id"),
     (
         because("store-host-not-drained", node="a"),
@@ -176,7 +176,7 @@ EXAMPLES = [
         "waiting for the agents of the finished job to exit: attempt 2",
     ),
     (because("attempt", attempt=2), "attempt 2"),
-    (because("earlier-attempt", attempt=2, run="exp", theirs=3), "this is attempt 2, run exp is at attempt 3"),
+    (because("earlier-attempt", attempt=2, run="exp", theirs=3), "this is attempt 2, but run exp is at attempt 3"),
     (because("not-a-job-key", key="/k"), "the value of /k is not a job key, so it was not written by meshrun"),
     (because("unreadable", error="/k cannot be read"), "/k cannot be read"),
     (
@@ -289,7 +289,7 @@ EXAMPLES = [
         "revision 9",
     ),
     (because("revision-went-back", revision=3, was=9), "it is at revision 3, and was at revision 9"),
-    (because("key-went-back", key="/k", revision=3, was=9), "it has /k as of revision 3, and had it as of revision 9"),
+    (because("key-went-back", key="/k", revision=3, was=9), "/k is at revision 3 in it, and was at revision 9"),
     (
         because("round-went-back", round=3, is_stopped=False, had_round=4, was_stopped=True),
         "it has round 3 running, and had round 4 stopped",
@@ -683,11 +683,11 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
         ),
         (
             because("other-command", run="exp", is_served=False),
-            "give all nodes of a run the same program and options, and another run another --rdzv-id",
+            "give all nodes of a run the same program and options, and each run its own --rdzv-id",
         ),
         (
             because("other-options", run="exp", is_served=True),
-            "give all nodes of a run the same program and options, and another run a port of its own",
+            "give all nodes of a run the same program and options, and each run its own port",
         ),
         (
             because("other-secret", run="exp", has_secret=True),
@@ -695,11 +695,11 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
         ),
         (
             because("already-ended-otherwise", run="exp", why=LOST),
-            "give a new run another --rdzv-id, or begin this one anew with --on-finished rerun",
+            "use another --rdzv-id for a new run, or restart this one with --on-finished rerun",
         ),
         (
             because("store-went-back", why=LOST),
-            "once all agents of the run have ended, start them again; next time stop them before a restore",
+            "start the agents again once all of the run have ended; next time stop them before a restore",
         ),
         (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=0), ADD_NODES),
         (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=2), RAISE_NNODES),

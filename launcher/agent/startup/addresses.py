@@ -45,12 +45,12 @@ def find_own_address(*, local_addr: str | None, interface: str | None, endpoints
         address = next(filter(None, map(find_source_address, endpoints)), LOOPBACK)
         if is_local_only(address) and any(map(_is_own_name, endpoints)):
             address = find_main_address() or address
-        what = f"the way to the store at {', '.join(endpoints)}"
+        what = f"the route to the store at {', '.join(endpoints)}"
     if is_local_only(address):
         elsewhere = [endpoint for endpoint in endpoints if not is_here(endpoint)]
         if elsewhere:
             raise UsageError(
-                f"{what} gives {address}, by which no other node reaches this one; {elsewhere[0]} is on another",
+                f"{what} gives {address}, which other nodes cannot reach, but {elsewhere[0]} is on another node",
                 "set --local-addr, or LAUNCHER_INTERFACE, to an address at which others reach this node",
             )
     return address
@@ -108,8 +108,8 @@ def describe_doubt(endpoint: str) -> str:
         return ""
     own = os.uname().nodename
     return (
-        f"{host} is {' and '.join(found)} on this host, {own}: where it is loopback on another host too, that one "
-        "serves a store of its own, and the nodes never meet"
+        f"{host} is {' and '.join(found)} on this host, {own}: another host where it is loopback, too, "
+        "would serve a store of its own, and the nodes would never meet"
     )
 
 

@@ -51,14 +51,14 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
         while not signals and (other := claims.find_holder()):
             sentence = describe(explain_duplicate_rank(startup.name, other.name, node_rank))
             if other.is_begun:
-                log(f"{sentence}: {startup.name} stands by until {other.name} is gone")
+                log(f"{sentence}: {startup.name} waits as a spare until {other.name} has left")
                 return
             if time.monotonic() >= deadline:
                 claims.withdraw()
                 raise UsageError(sentence, "give each node a --node-rank of its own, from 0")
             if not said:
                 said = True
-                log(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
+                log(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to leave")
             time.sleep(PAUSE_S)
 
 

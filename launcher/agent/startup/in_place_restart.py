@@ -147,7 +147,7 @@ class JobSetPod:
         if answer.status == 403 and is_new:
             raise UsageError(f"--in-place-restart jobset: the API server does not let this pod {what}: {_ROLE}")
         if answer.status == 404 and is_new:
-            hint = f"see {JOBSET_NAME} and {POD_NAME}, and whether JobSet is installed"
+            hint = f"check {JOBSET_NAME} and {POD_NAME}, and that JobSet is installed"
             raise UsageError(f"--in-place-restart jobset: this pod cannot {what}: the API server answers 404", hint)
         if answer.status != 200:
             raise NoAnswer(f"answers {answer.status} to the request to {what}")
@@ -187,7 +187,7 @@ def wait_at_barrier(pod: JobSetPod) -> int | None:
             return None
         if attempt is None or found.is_over(attempt):
             attempt = _write_next(pod, found)
-            log(f"JobSet {pod.name}: attempt {attempt} begins when all its pods are there")
+            log(f"JobSet {pod.name}: attempt {attempt} starts when all of its pods are running")
         if found.has_begun(attempt):
             return attempt
     raise AssertionError("a watch has no end")
@@ -256,4 +256,4 @@ class RestartWatch:
                 log(f"JobSet {self._pod.name} restarts all pods: attempt {self._attempt} is over, and this node leaves")
                 os.kill(os.getpid(), signal.SIGTERM)
         except Exception as error:  # the job goes on without it
-            log(f"a restart of the JobSet will not be noticed here: {describe_bug(error)}")
+            log(f"this node cannot detect restarts of the JobSet: {describe_bug(error)}")

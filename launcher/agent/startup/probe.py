@@ -71,7 +71,7 @@ def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: Stor
                     endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT
                 )
             if context is None:
-                return _probe_plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
+                return _probe_plain(endpoint, connection, (host, port), "etcd", _PORT_HINT, _TLS_HINT)
             return _probe_tls(endpoint, connection, context, (host, port), network.cert_file is not None)
         except TimeoutError:
             return ProbeResult("absent", f"{endpoint} accepts connections but does not answer")
@@ -129,7 +129,7 @@ def _probe_tls(
         return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
     if _is_settings(reply):
         return ProbeResult("good")
-    return ProbeResult("wrong", f"{endpoint} speaks TLS and is not an etcd", _PORT_HINT)
+    return ProbeResult("wrong", f"{endpoint} speaks TLS but is not etcd", _PORT_HINT)
 
 
 def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> ProbeResult:

@@ -185,14 +185,14 @@ def _make_refusal(
     left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(
-            f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",
+            f"{left} hold its lock and cannot be seen: they belong to another user or are in another pid namespace",
             "stop them there, as root if necessary",
         )
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
         return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
     return TemporaryError(
-        f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
+        f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}",
         "check whether they hang in a driver: ps -o pid,stat,wchan,cmd",
     )
 
@@ -241,7 +241,7 @@ def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> st
     sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
-    raise UsageError(sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir")
+    raise UsageError(sentence, "mount a writable /tmp, such as a tmpfs or an emptyDir")
 
 
 def _find_fault(folder: str) -> tuple[str, int] | None:

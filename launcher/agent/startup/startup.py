@@ -199,7 +199,7 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
         wait_for_store(network, limit_s, server_note=whose, hint=hint)
         return ()
     if network.is_host:
-        whose = f"this node is to serve it once {host} is an address of its own"
+        whose = f"this node will serve it once {host} is an address of this node"
     believed_until, noted = time.monotonic() + STALE_S, ""
 
     def claim() -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
     host = split_address(endpoint)[0]
     if _is_named_by_scheduler(config, network):
         raise UsageError(
-            f"{config.origins['rdzv_endpoint']} names this node {host}, which does not resolve to an address of it",
+            f"{config.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
             "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
         )
     if config.node_rank is None:
@@ -240,7 +240,7 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
             f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
         )
     origin = config.origins["node_rank"]
-    whose = "no --node-rank is given, which makes 0" if origin == "default" else f"this is node rank 0 ({origin})"
+    whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
     raise UsageError(
         f"{whose}, but the master, {host}, is not on this node",
         "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
@@ -300,8 +300,8 @@ def require_master_port(config: Config) -> None:
         return
     if holder := find_foreign_listener(config.master_port):
         raise TemporaryError(
-            f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",
-            "set --master-port to another one, on all nodes",
+            f"port {config.master_port} is meant for rank 0 on this node, but {holder} listens there",
+            "set --master-port to another port, on all nodes",
         )
 
 
@@ -312,11 +312,11 @@ def listen(config: Config, address: str) -> socket.socket:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            hint = "set --local-addr, or LAUNCHER_INTERFACE, to one of this node"
+            hint = "set --local-addr to an address of this node, or LAUNCHER_INTERFACE to an interface"
             raise UsageError(f"{address} is not an address of this node", hint) from None
         if error.errno == errno.EADDRINUSE:
             raise TemporaryError(
-                f"every port from {first} to {last} of {address} is taken", "set --port-range to others"
+                f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
             ) from None
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
 
@@ -355,6 +355,6 @@ def require_timer() -> None:
         used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
         if int(used) >= int(limit):
             raise TemporaryError(
-                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are taken",
+                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use",
                 "raise ulimit -i",
             )

@@ -233,7 +233,7 @@ def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, 
 def _choose_store_port(value: Value, master_port: int) -> int:
     store_port: int = master_port + 1 if value.is_default else value.read()
     if store_port > _PORT_MAX:
-        sentence = f"the store would be on the port after {master_port}, which is the last"
+        sentence = f"the store uses the port after {master_port}, which is the last one"
         raise UsageError(sentence, f"set {value.option.flag}")
     if not store_port:
         raise UsageError(f"{value}: other nodes connect to this port: it cannot be 0")

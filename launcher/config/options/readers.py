@@ -371,7 +371,7 @@ def parse_conf(value: Value) -> dict[str, str]:
 def parse_name(value: Value) -> str:
     """A text that becomes a part of keys or of a directory's name."""
     if "/" in parse_printable(value):
-        raise UsageError(f"{value}: a name that becomes part of a path cannot hold a /")
+        raise UsageError(f"{value}: a name that becomes part of a path cannot contain a /")
     return value.text
 
 
@@ -537,7 +537,7 @@ def parse_modules(value: Value) -> tuple[str, ...]:
     names = [] if value.is_default else [name.strip() for name in value.text.split(",")]
     for number, name in enumerate(names):
         if not name:
-            raise UsageError(f"{value} holds an empty name", f"{value.option.flag} {value.option.metavar}")
+            raise UsageError(f"{value} contains an empty name", f"{value.option.flag} {value.option.metavar}")
         if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
             raise UsageError(
                 f"{value}: {sanitize(name)} is not the name of a module",
@@ -553,7 +553,7 @@ def parse_standby(value: Value) -> int:
     number = parse_count(value)
     if number > _STANDBY_MAX:
         sentence = f"{value}: more than {_STANDBY_MAX} standby sets of workers"
-        raise UsageError(sentence, "use 1: a restart needs one set, and they are created again")
+        raise UsageError(sentence, "use 1: a restart uses one set, and a new one is then created")
     return number
 
 
@@ -629,7 +629,7 @@ def parse_locality(value: Value) -> tuple[tuple[str, str], ...] | str:
         return ()
     if value.text.startswith("@"):
         if value.text == "@":
-            raise UsageError(f"{value}: @ names no file", "use for example @places")
+            raise UsageError(f"{value}: there is no file name after @", "use for example @places")
         return parse_printable(value)[1:]
     from launcher.model.locality_path import parse_path
 

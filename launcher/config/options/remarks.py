@@ -56,7 +56,7 @@ def find_misspelt_variables(environ: Mapping[str, str]) -> dict[str, str]:
         own = f"LAUNCHER_{suffix}"
         question = f"did you mean {own}?" if own in KNOWN else suggest(suffix, candidates, SIMILARITY)
         if question:
-            found[name] = f"{sanitize(name)} is not read: {question}"
+            found[name] = f"unknown variable {sanitize(name)}: {question}"
     return found
 
 
@@ -67,7 +67,7 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
     if found and args.script is not None:
         script = sanitize(args.script)
         which = f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} passed to {script}"
-        yield f"{which}: options of meshrun go before the script"
+        yield f"{which}: put options of meshrun before the script"
 
 
 def explain_missing_script(args: ParsedArgs) -> str:

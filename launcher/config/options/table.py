@@ -69,12 +69,12 @@ TABLE: tuple[Option, ...] = (
            "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.", part="placement_options"),
     Option("ours", "request-nodes", "size", "COMMAND",
            make_optional(partial(parse_command, hint="name a command: it gets NODES_WANTED and NODES_PRESENT")), "",
-           "Shell command that the leader runs when nodes are missing, and again when none is missing any more."),
+           "Shell command that the leader runs when nodes are missing, and again when all are present."),
 
-    Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(parse_devices), "what is found",
+    Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(parse_devices), "those detected",
            "Devices of the workers: nvidia, amd, intel, tpu (or tpu:TYPE, such as tpu:v5e-16), cpu, or the NAME of a "
            "plug-in."),
-    Option("ours", "visible-env", "devices", "VARIABLE", parse_variable_name, "that of the kind",
+    Option("ours", "visible-env", "devices", "VARIABLE", parse_variable_name, "depends on the kind",
            "Environment variable that selects a worker's devices, such as CUDA_VISIBLE_DEVICES. Required with "
            "--devices NAME:COUNT.", field=""),
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(parse_devices_per_worker),
@@ -104,10 +104,10 @@ TABLE: tuple[Option, ...] = (
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",
-           "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or a file with a "
-           "line per host: its name and its location (* is any other host)."),
+           "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or @FILE with one "
+           "line per host: HOST LEVEL=DOMAIN,... (* matches any other host)."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
-           "Where to look up the network location: in all sources that are detected, in none, or in these, the most "
+           "Sources of the network location: all that are detected, none, or those named, the most "
            "trusted first."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
@@ -129,7 +129,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "max-restarts", "restarts", "N", parse_count, "0",
            "Number of restarts of the workers before the job fails."),
     Option("ours", "restart-window", "restarts", "SECONDS", parse_seconds, "none",
-           "Count only failures of this recent time against --max-restarts.", part="settings"),
+           "Count only failures of the last SECONDS against --max-restarts.", part="settings"),
     Option("torchrun", "shutdown-timeout", "restarts", "SECONDS", parse_seconds, "30",
            "Time from the stop signal to SIGKILL.", last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none",
@@ -157,10 +157,10 @@ TABLE: tuple[Option, ...] = (
            make_optional(partial(parse_command, hint="leave it out to run no check of your own")), "",
            "Shell command that must succeed before this node joins. If it fails, it is retried."),
     Option("ours", "heartbeat-timeout", "health", "SECONDS", parse_timeout, "none",
-           "Time without a heartbeat after which a worker that has called launcher.worker.heartbeat() has failed."),
+           "Time without a heartbeat after which a worker fails, once it has called launcher.worker.heartbeat()."),
     Option("ours", "hang-timeout", "hangs", "SECONDS[,PHASE=SECONDS]", parse_hang_timeout,
-           "600,start=3600,first-step=3600", "Time without progress (collective, heartbeat or output) after which a "
-           "node hangs; 0 disables detection. PHASE is start or first-step.", field="hang_limits"),
+           "600,start=3600,first-step=3600", "Time without progress (collective, heartbeat or output) on a node after "
+           "which a hang is reported; 0 disables detection. PHASE is start or first-step.", field="hang_limits"),
     Option("ours", "on-hang", "hangs", "report|restart", parse_choice, "report",
            "Action on a hang: report only, or report and restart (charged to --max-restarts)."),
     Option("ours", "expect", "hangs", "REGEX", make_optional(parse_pattern), "",
@@ -180,7 +180,7 @@ TABLE: tuple[Option, ...] = (
            "Copy teed lines of stderr that contain a TEXT to filtered_stderr.log."),
 
     Option("ours", "events", "events", "FILE", parse_printable, "",
-           "Append each event of this node's run, as a line of JSON, to FILE, a pipe, or - for stdout."),
+           "Append each event of the run on this node, as a line of JSON, to FILE, a pipe or stdout (-)."),
     Option("ours", "notify", "events", "COMMAND|URL", parse_printable, "",
            "Send each round start and end, and the job's end, as JSON to a shell command (stdin) or an http(s) URL "
            "(POST)."),
@@ -205,7 +205,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(parse_name), "random; required with etcd",
            "Name of the run.", field="run_id"),
     Option("torchrun", "rdzv-conf", "rendezvous", "KEY=VALUE,...", parse_conf, "",
-           "Backend settings: torchrun's keys (timeout, join_timeout, is_host, ...), and user, password_file."),
+           "Backend settings: torchrun's keys (timeout, join_timeout, is_host, ...); also user, password_file."),
     Option("ours", "node-name", "rendezvous", "NAME", make_optional(parse_node_name), "the host's name, HOST-2, ...",
            "Name of this node."),
 
@@ -231,7 +231,7 @@ TABLE: tuple[Option, ...] = (
            "29500; on one node, any free", "MASTER_PORT: the port of rank 0."),
 
     Option("torchrun", "local-addr", "addresses", "ADDRESS", make_optional(parse_host),
-           "that of the route to the store; loopback on a single node", "Address at which other nodes reach this one."),
+           "from the route to the store; loopback on one node", "Address at which other nodes reach this one."),
     Option("ours", "port-range", "addresses", "FIRST:LAST", make_optional(parse_port_range), "any free",
            "Ports on which the agent listens for other agents."),
     Option("ours", "worker-port-range", "addresses", "FIRST:LAST", make_optional(parse_port_range), "any free",

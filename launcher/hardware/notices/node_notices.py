@@ -40,7 +40,7 @@ def open_notices(
     made = make_watcher(environ, wake, clock)
     if isinstance(made, str):
         if is_asked:
-            log(f"no notices are read: {made}")
+            log(f"preemption notices cannot be read: {made}")
         return None
     outlook = NodeOutlook(source=made.label, acts=mode == "leave", shutdown_timeout_s=shutdown_timeout_s)
     return NodeNotices(made, outlook)

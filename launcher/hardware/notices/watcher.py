@@ -64,7 +64,7 @@ class NoticeWatcher:
         except NoAnswer as error:
             self._failure_count += 1
             if self._failure_count == FAILURES_UNTIL_SAID:
-                self._complain(f"the metadata server {error}; it is asked again every {PAUSE_MAX_S:g} s")
+                self._complain(f"the metadata server {error}; retrying every {PAUSE_MAX_S:g} s")
             doublings = min(self._failure_count - 1, 10)
             return float(min(PAUSE_MAX_S, max(1.0, self._provider.pause_s) * 2**doublings))
         self._failure_count = 0
@@ -99,7 +99,7 @@ def make_watcher(
     if not cloud:
         return "the firmware names no cloud"
     if cloud not in PROVIDERS:
-        return "Oracle's metadata server has none; what gets the Events service's can make a --preemption-file"
+        return "Oracle's metadata server has none; use --preemption-file with a program that gets the Events service's"
     if cloud == "aws" and is_amazon_off(environ):
         return f"{AMAZON_OFF} is set"
     return NoticeWatcher(PROVIDERS[cloud](), wake, clock)

@@ -228,7 +228,7 @@ class AgentPool:
             self._end(slot, event)
         elif isinstance(event, ActorUnreachable):
             if slot.phase != "unreachable":
-                self._say(f"node {_short(slot.node)} does not answer Ray: its agent may still run, and is asked again")
+                self._say(f"node {_short(slot.node)} does not answer Ray: its agent may still run; asking again")
             slot.phase, slot.next_at = "unreachable", self._now + ASK_AGAIN_S
         else:
             self._lose(slot, event.reason)
@@ -308,7 +308,7 @@ class AgentPool:
             if slot.phase == "running" and slot.node in view.draining and not slot.is_leaving:
                 slot.is_leaving = True
                 self._do(StopAgent(slot.index))
-                self._say(f"Ray is about to take node {_short(slot.node)} away: its agent leaves")
+                self._say(f"Ray is removing node {_short(slot.node)}: its agent leaves")
 
     def _place(self, view: ClusterView) -> None:
         job, least = self._job, self._demand.least

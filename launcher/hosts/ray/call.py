@@ -68,7 +68,7 @@ def _run(
     if not callable(fn):
         words = [fn] if isinstance(fn, str) else [*fn]
         if not words:
-            raise UsageError("run was given no script: several texts are a script and its arguments")
+            raise UsageError("run needs a script: a list holds the script and its arguments")
         values = {**values, **({"no-python": "1"} if isinstance(fn, str) else {})}
         script, *rest = map(format_argument, (*words, *args))
         end = _start(ParsedArgs(values, script=script, script_args=tuple(rest)), None)

@@ -21,14 +21,14 @@ from launcher.model.errors import UsageError, sanitize
 
 OPTIONS: tuple[Option, ...] = (
     Option("ours", "bundle", "ray", "NAME=AMOUNT,...", parse_text, "the devices of --nproc-per-node",
-           "Resources that an agent reserves on its node: GPU=8,CPU=8."),
+           "Ray resources that each agent reserves on its node, such as GPU=8,CPU=8."),
     Option("ours", "label-selector", "ray", "KEY=VALUE,...", parse_text, "",
            "Only nodes of Ray with these labels; VALUE may be !v or in(a,b), as in Ray."),
     Option("ours", "spares", "ray", "N", parse_count, "0",
-           "Further nodes to reserve, beyond the maximum of --nnodes."),
+           "Additional nodes to reserve, beyond the maximum of --nnodes."),
     Option("ours", "export", "ray", "NAME,...", parse_text, "",
            "Variables to pass to agents and workers, in addition to LAUNCHER_ and PET_ ones."),
-    Option("ours", "address", "ray", "auto|HOST:PORT", parse_text, "auto", "The Ray cluster."),
+    Option("ours", "address", "ray", "auto|HOST:PORT", parse_text, "auto", "Address of the Ray cluster."),
 )  # fmt: skip
 STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 """How long Ray waits from SIGTERM to SIGKILL of a job's driver (dashboard/modules/job/job_supervisor.py)."""
@@ -93,7 +93,7 @@ def _parse_bundle(value: Value) -> dict[str, float]:
         except ValueError:
             amount = 0.0
         if not name or not equals or not 0 < amount <= _AMOUNT_MAX:
-            raise UsageError(f"{value}: {sanitize(part)!r} is not NAME=AMOUNT", "write it as in --bundle GPU=8,CPU=8")
+            raise UsageError(f"{value}: {sanitize(part)!r} is not NAME=AMOUNT", "use for example --bundle GPU=8,CPU=8")
         if name in found:
             raise UsageError(f"{value} names {sanitize(name)} twice")
         if name in ("GPU", "TPU") and amount != int(amount):
@@ -108,7 +108,7 @@ def _parse_selector(value: Value) -> dict[str, str]:
     for part in _split_outside_parentheses(value.text):
         key, equals, condition = part.strip().partition("=")
         if not key or not equals or not condition:
-            raise UsageError(f"{value}: {sanitize(part)!r} is not KEY=VALUE", "write it as in ray.io/market-type=spot")
+            raise UsageError(f"{value}: {sanitize(part)!r} is not KEY=VALUE", "use for example ray.io/market-type=spot")
         if key in found:
             raise UsageError(f"{value} names {sanitize(key)} twice", f"write {key}=in(A,B) for either of two")
         found[key] = condition

@@ -10,7 +10,7 @@ from launcher.model.console import write_stdout
 _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Runs SCRIPT in workers on the nodes of a Ray cluster, one agent of meshrun on each. It is the entrypoint of a Ray "
-    "job, or runs on a node of the cluster. --nnodes MIN:MAX says on how many nodes; without it, on all that have the "
+    "job, or runs on a node of the cluster. --nnodes MIN:MAX sets the number of nodes; default: all that have the "
     "devices. It takes all options of meshrun (see meshrun -h), and these:"
 )
 _EXAMPLE = """\

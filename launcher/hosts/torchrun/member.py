@@ -287,8 +287,8 @@ class OfferedPort:
         except OSError as error:
             where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
             raise TemporaryError(
-                f"no port of {self._address}{where} can be had for the store of a round: {error}",
-                "LAUNCHER_WORKER_PORT_RANGE names others" if where else None,
+                f"cannot open a port of {self._address}{where} for the store of a round: {error}",
+                "set LAUNCHER_WORKER_PORT_RANGE to other ports" if where else None,
             ) from None
         self.number = self._socket.getsockname()[1]
 

@@ -65,7 +65,7 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
     if run_id in ("", UNNAMED_RUN):
         raise UsageError(
             "an etcd rendezvous needs --rdzv-id",
-            "give every node the same --rdzv-id, one that no other run in this etcd has",
+            "use the same --rdzv-id on every node, and a different one for each run",
         )
     conf = dict(parameters.config)
     if conf.get("timeout") == _UNSET_TIMEOUT and isinstance(conf["timeout"], int):
@@ -94,8 +94,8 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         config = _require_whole_nodes(config, str(count))
     elif config.mesh is not None:
         raise UsageError(
-            f"{config.origins['mesh']}={config.mesh}: nobody says how many workers a node has",
-            "--rdzv-conf nproc=8, with the number that --nproc-per-node gives",
+            f"{config.origins['mesh']}={config.mesh}: the number of workers per node is not known",
+            "add --rdzv-conf nproc=8 (the value of --nproc-per-node)",
         )
     network = config.network
     assert network is not None
@@ -134,8 +134,8 @@ def _require_whole_nodes(config: Config, count: str) -> Config:
     """Require whole nodes: torchrun starts all workers of a node or none, so the placement must not divide one."""
     if config.placement_options.get("unit", count) != count:
         raise UsageError(
-            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun gives ranks to whole nodes, of "
-            f"{count} here",
+            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun assigns ranks to whole nodes, of "
+            f"{count} workers here",
             "leave it out",
         )
     return replace(config, placement_options={**config.placement_options, "unit": count})

@@ -61,8 +61,8 @@ class RoundStore(PrefixStore):
             count = json.loads(value).get("local_world_size")
             if count != self._worker_count:
                 raise ValueError(
-                    f"torchrun starts {count} workers here, and the placement was told {self._worker_count}\n"
-                    f"hint: --rdzv-conf nproc={count}, which wins over PET_NPROC_PER_NODE and LAUNCHER_NPROC_PER_NODE"
+                    f"torchrun starts {count} workers here, but the placement expects {self._worker_count}\n"
+                    f"hint: set --rdzv-conf nproc={count}, which overrides PET_ and LAUNCHER_NPROC_PER_NODE"
                 )
         super().set(key, value)
 
@@ -95,7 +95,7 @@ def meet(round: int, assignment: NodeAssignment, offer: OfferedPort, is_over: Ca
         raise TemporaryError(
             f"the {assignment.group_world_size} nodes of round {round} have not all met at {assignment.master_addr}:"
             f"{assignment.master_port} within {LIMIT_S:g} s",
-            "can every node reach that address and port? LAUNCHER_WORKER_PORT_RANGE says which ports are used",
+            "check that every node can reach that address and port; LAUNCHER_WORKER_PORT_RANGE sets the ports",
         ) from None
 
 

@@ -86,7 +86,7 @@ def find_groups(
         misfits[is_near][1] += 1
     share = max(wrong / max(1, total) for wrong, total in misfits.values())
     is_consistent = share <= MISFITS_MAX
-    reason = "" if is_consistent else f"{share:.0%} of the pairs contradict the groups"
+    reason = "" if is_consistent else f"{share:.0%} of the measured pairs do not match the groups found"
     return Grouping(groups=groups, ratio=ratio, reason=reason, is_consistent=is_consistent)
 
 

@@ -266,7 +266,7 @@ class Session:
                 there = {member.name for _, member in self._members.values()}
                 left = [name for name in self._names if name not in there]  # as one does whose limit ended earlier
                 raise TemporaryError(
-                    f"{len(self._names)} of {format_count(terms.node_count, 'node')} have come to the measurement "
+                    f"{len(self._names)} of {format_count(terms.node_count, 'node')} have joined the measurement "
                     f"within {terms.wait_s:g} s: {format_list(list(self._names))}"
                     f"{f'; left again: {format_list(left)}' if left else ''}",
                     "start it on all nodes at once, with the same --nnodes",

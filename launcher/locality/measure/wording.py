@@ -123,7 +123,7 @@ def _compare_domains(participants: Sequence[Participant], level: str, domains: G
             for member in domain:
                 if (path := stated.get(member, like)) != like:
                     name = participants[member].name
-                    sentences.append(f"node {name} says {level} {shown[path]} and answers like {level} {shown[like]}")
+                    sentences.append(f"node {name} has {level} {shown[path]} but answers like {level} {shown[like]}")
         elif groups := _group_stated(stated, domain):
             members = format_list([participants[member].name for member in domain])
             several = format_list([shown[path] for path in groups])

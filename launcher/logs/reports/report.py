@@ -101,7 +101,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
-            return f"gave {self.sentence}, was told to end, and failed with exit code {self.exit_code}"
+            return f"gave {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
         if self.sentence:
             return f"gave {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):

@@ -83,7 +83,7 @@ class RoundLog:
                 end = f"; the job restarts with it in {left_s} s ({_find_flag(setting)})"
             case "on_finished":
                 flag, kept = _find_flag(setting), f"for {settings.keep_finished_s:g} s after its end"
-                end = f"; {kept} nothing is run ({flag} {settings.on_finished}); {flag} rerun begins anew"
+                end = f"; {kept} nothing is run ({flag} {settings.on_finished}); set {flag} rerun to start again"
             case "outage_limit_s":
                 end = f", for up to {left_s} s"
             case "backoff_first_s":
@@ -130,7 +130,7 @@ class RoundLog:
         if self._status is not None:
             log(self._describe(self._status, now))
         else:
-            log(f"waiting for the {self._awaited} round: the agent that leads says what it waits for")
+            log(f"waiting for the {self._awaited} round: the leader logs the reason")
         self._status, self._awaited, self._waiting_since = None, "", now
 
     def end_waiting(self) -> None:

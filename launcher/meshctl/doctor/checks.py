@@ -98,10 +98,10 @@ def describe_verdict(findings: Sequence[Finding]) -> str:
     """Describe all of them in one short sentence."""
     stops, hurts = (sum(1 for finding in findings if finding.level == level) for level in ("stop", "hurt"))
     if stops:
-        return f"{format_count(stops, 'thing')} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
+        return f"{format_count(stops, 'problem')} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
     if hurts:
-        return f"a job would start here; {format_count(hurts, 'thing')} may hurt it"
-    return "a job would start here, and nothing was seen that would hurt it"
+        return f"a job would start here; {format_count(hurts, 'problem')} may hurt it"
+    return "a job would start here; no problem was found"
 
 
 def check_shared_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     quota, workers = machine.cpu_quota, run.worker_count
     if quota is not None and quota.most < workers:
         seen = f"a quota of {format_number(quota.most)} CPUs for {format_workers(workers)}, in {quota.origin}"
-        harm = "the kernel stops all of them for the rest of each period once it is used up, and peers wait for them"
+        harm = "once it is used up, the kernel stops all of them for the rest of each period, and peers wait for them"
         yield Finding(
             "cpu-quota", "hurt", seen, harm, "give the container at least one CPU per worker, preferably several"
         )
@@ -150,7 +150,7 @@ def check_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if limit is None or not workers or (each := max(0.0, limit.left) / workers) >= MEMORY_PER_WORKER:
         return
     left = f"{format_bytes(limit.left)} are left, {format_bytes(each)} per worker, in {limit.origin}"
-    harm = "a process that has imported torch takes 220 MB before its first tensor; what is over the limit is killed"
+    harm = "a process that has imported torch takes 220 MB before its first tensor; processes beyond it are killed"
     remedy = "raise the container's memory limit, or start fewer workers"
     yield Finding("memory-limit", "hurt", f"of {format_bytes(limit.most)} of memory {left}", harm, remedy)
 
@@ -181,7 +181,7 @@ def check_open_files(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]
     if hard is not None and hard < wanted:
         level: Severity = "stop" if hard < FILES_MIN[run.node_count > 1] else "hurt"
         most = f"at most {format_number(hard)} files may be open (ulimit -Hn)"
-        harm = f"it has up to {FILES_PER_WORKER} for each worker, as with --tee, and as the leader one for each node"
+        harm = f"it opens up to {FILES_PER_WORKER} for each worker (with --tee), and the leader one more for each node"
         seen = f"{most}, and the agent may need {format_number(wanted)}"
         yield Finding("open-files", level, seen, harm, "raise ulimit -n")
     elif soft is not None and soft < FILES_OF_WORKER:
@@ -194,7 +194,7 @@ def check_locked_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Findi
     soft = machine.locked_memory.soft
     if not machine.rdma_devices or machine.may_lock or soft is None or soft >= LOCKED_MEMORY_SMALL:
         return
-    seen = f"{format_bytes(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there"
+    seen = f"{format_bytes(soft)} of memory may be locked (ulimit -l), but {', '.join(machine.rdma_devices)} needs more"
     harm = "InfiniBand and RoCE lock the memory that they send and receive; NCCL fails with 'Cannot allocate memory'"
     slurm = "Slurm: PropagateResourceLimitsExcept=MEMLOCK"
     remedy = f"use docker run --ulimit memlock=-1; {slurm}; systemd: LimitMEMLOCK=infinity"
@@ -210,9 +210,9 @@ def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         yield Finding("logs", "stop", seen, "log files are written there", elsewhere)
     # A node with less does not join, see launcher.agent.node_main.
     elif space.free < min(FREE_BYTES_MIN, space.size * FREE_FRACTION_MIN) or space.inodes_free == 0:
-        lack = "no more files can be made there" if space.inodes_free == 0 else f"{format_bytes(space.free)} are free"
+        lack = "no more files can be created" if space.inodes_free == 0 else f"{format_bytes(space.free)} are free"
         seen = f"{space.path} is full: {lack}"
-        yield Finding("logs", "stop", seen, "a run makes a directory for its logs there", elsewhere)
+        yield Finding("logs", "stop", seen, "a run creates its log directory there", elsewhere)
     elif space.free < min(LOGS_NEARLY_FULL, space.size * LOGS_NEARLY_FULL_FRACTION):
         seen = f"{space.path} is nearly full: {format_bytes(space.free)} of {format_bytes(space.size)} are free"
         harm = "log files are written there, and output that does not fit is lost"
@@ -223,7 +223,7 @@ def check_numa_balancing(machine: MachineInfo, run: PlannedRun) -> Iterator[Find
     """Linux, Documentation/admin-guide/sysctl/kernel.rst, numa_balancing: for bound work it should be off."""
     if machine.balances_numa and len(machine.numa_nodes) > 1 and run.is_bound:
         seen = "workers are bound to CPUs, and the kernel moves their memory too (kernel.numa_balancing is 1)"
-        harm = "it unmaps pages to find their users, which costs bound workers time for nothing"
+        harm = "it unmaps pages to find their users, which costs bound workers time without a benefit"
         yield Finding("numa-balancing", "note", seen, harm, "run sysctl kernel.numa_balancing=0")
 
 
@@ -238,7 +238,7 @@ def check_sidecar(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         else:
             continue
         cut = "those of NCCL, gloo and JAX are cut, refused or slow"
-        harm = f"it takes over connections between pods: {cut}, and none works before it is ready or after it has gone"
+        harm = f"it intercepts connections between pods: {cut}, and none works before it is ready or after it has ended"
         yield Finding("sidecar", "hurt", f"a proxy of {name} is in this pod: {sign}", harm, remedy)
 
 

@@ -27,7 +27,7 @@ def render_text(found: Mapping[str, Any]) -> str:
     lines += ["", *_format_head(found)]
     options = found["options"].items()
     given = [(name, value["value"] or "-", value["origin"]) for name, value in options if value["origin"] != "default"]
-    secrets = [(name, f"given by {variable}") for name, variable in found["secrets"].items()]
+    secrets = [(name, f"set by {variable}") for name, variable in found["secrets"].items()]
     devices = [kind for kind in found["devices"] if kind["count"] and kind["kind"] != "cpu"]
     parts: dict[str, Iterable[str]] = {
         "options given": _format_rows(given),

@@ -186,7 +186,7 @@ def _describe_worker_end(one: dict[str, Any]) -> str:
 def _describe_failure(one: dict[str, Any]) -> str:
     details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
     log = f"; log {one['log_file']}" if one.get("log_file") else ""
-    return f"round {one['round']} failed by rank {one['rank']}: {details or 'exit code ' + str(one['exit_code'])}{log}"
+    return f"round {one['round']} failed: rank {one['rank']}: {details or 'exit code ' + str(one['exit_code'])}{log}"
 
 
 def _describe_round_end(one: dict[str, Any]) -> str:
@@ -202,7 +202,7 @@ def _describe_agent_end(one: dict[str, Any]) -> str:
 
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} a node",
+    "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} per node",
     "waiting": lambda one: str(one["sentence"]),
     "round_started": _describe_round_start,
     "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",

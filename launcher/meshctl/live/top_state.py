@@ -62,7 +62,7 @@ class TopState:
         """Describe the run in a few lines. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"{name_run(escape(self.run_id))}: {self.problem or 'asking its agents'}"]
+            return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
         rows = dict(list_rows(replace(derive_overview(report), at=now)))
         state = self._describe_end() if self.ending else rows["now"]
         parts = [_join(rows, "mesh", "leader", "restarts")]
@@ -74,7 +74,7 @@ class TopState:
             lines.append(format_goodput(report.goodput))
         lines += filter(None, [_join(rows, "lost", "silent")])
         if self.problem and not self.ending:
-            lines.append(f"this is the state of {format_clock(report.at, now)}: {self.problem}")
+            lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
         return [escape(line) for line in lines]
 
     def describe_status(self) -> str:

@@ -103,12 +103,12 @@ def format_headline(overview: Overview) -> str:
     if overview.verdict is not None:
         return ("was " if overview.verdict.kind == "stopped" else "") + _format_verdict(overview.verdict)
     if overview.phase == FORMING:
-        return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
+        return f"no round yet, {format_count(len(overview.nodes), 'node')} present"
     if overview.phase == RUNNING:
         return f"round {overview.round} runs {_format_world(overview.world_size, len(overview.active))}"
     if overview.phase == ENDED:  # as agents know it, who write no verdict
         return f"has ended with round {overview.round}{_explain(overview.stop_reason)}"
-    doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
+    doing = "is being stopped" if overview.phase == STOPPING else "is over; the next one has not started yet"
     return f"round {overview.round} {doing}{_explain(overview.stop_reason)}"
 
 

@@ -125,12 +125,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("store_latency_seconds", "gauge", (),
            "Duration of the last request to the store; absent where the store is inside the agent.",
            _read_value("store_latency_s")),
-    Metric("leader", "gauge", (), "1 for the agent that leads the run, 0 for any other.", _read_value("is_leader")),
+    Metric("leader", "gauge", (), "1 for the leader of the run, 0 for any other agent.", _read_value("is_leader")),
 
     # The run.
-    Metric("nodes", "gauge", (), "Nodes of the run, spares among them; only from the agent that leads.",
+    Metric("nodes", "gauge", (), "Nodes of the run, including spares; only from the leader.",
            _read_value("member_count")),
-    Metric("spare_nodes", "gauge", (), "Nodes without ranks in the last round; only from the agent that leads.",
+    Metric("spare_nodes", "gauge", (), "Nodes without ranks in the last round; only from the leader.",
            _read_value("spare_count")),
     Metric("round", "gauge", (), "Number of the round that runs on this node, 0 for none.", _read_value("round")),
     Metric("round_ranks", "gauge", (), "Ranks of the round that runs on this node, on all nodes.",

@@ -58,7 +58,7 @@ class Admission(Struct, frozen=True, kw_only=True):
         if any(hmac.compare_digest(text.encode(errors="replace"), self.token.encode()) for text in told):
             return None
         if told:
-            return Refusal(status=403, sentence="the token is not the one of this page")
+            return Refusal(status=403, sentence="the token is not valid for this page")
         return Refusal(status=401, sentence="this page needs the token in the address that was printed at its start")
 
     def _read_cookie(self, text: str) -> str | None:

@@ -93,7 +93,7 @@ class SharedRun:
             answer = self._ask(self._source.ask_why)
             fields = msgspec.json.decode(answer, type=dict[str, object])
             if not fields:
-                raise TemporaryError("no agent that leads has answered in time")
+                raise TemporaryError("no leader has answered in time")
             return fields, self._clock()
 
         fields, at = self._keep(("why",), WHY_AGE_S, ask)

@@ -20,7 +20,7 @@ from launcher.model.errors import UsageError
 def require_timeout_program(label: str) -> None:
     """Raise UsageError if no command can be run. `label`: the option and its value."""
     if shutil.which("timeout") is None:
-        raise UsageError(f"{label}: the program timeout is not on the path", "install coreutils or busybox")
+        raise UsageError(f"{label}: the program timeout is not on PATH", "install coreutils or busybox")
 
 
 def run_command(command: str, line: bytes, limit_s: float, variables: Mapping[str, str]) -> str:

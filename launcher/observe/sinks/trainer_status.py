@@ -103,7 +103,7 @@ def limit_metrics(found: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, st
         is_cut |= (key, text) != (name, value) or not fits
         if fits:
             kept[key] = text
-    remark = f"the Trainer takes {METRICS_MAX} metrics of 1 to {LENGTH_MAX} characters and 64 KiB: others are cut"
+    remark = f"the Trainer takes {METRICS_MAX} metrics of 1 to {LENGTH_MAX} characters and 64 KiB: others are left out"
     return tuple(kept.items()), remark if is_cut else ""
 
 

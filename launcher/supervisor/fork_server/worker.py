@@ -86,7 +86,7 @@ def become_worker(
         if has_stderr:
             _redirect(next(streams), 2, sys.__stderr__)
         if affinity is not None:
-            attempt = f"cannot keep the worker of local rank {local_rank} to its CPUs"
+            attempt = f"cannot bind the worker of local rank {local_rank} to its CPUs"
             os.sched_setaffinity(0, affinity)
         attempt = f"cannot run {words[0][:200]!r}"
         if (how, words[0]) != (startup.launch_mode, startup.arguments[0]):

@@ -45,7 +45,7 @@ class EtcdError(Struct, frozen=True):
 # gRPC's texts for a connection that was never established: the request was not sent.
 _NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
-_TLS_HINT = "check the authority's, the client's certificate and the client's key that are given for the store"
+_TLS_HINT = "check the CA certificate, the client certificate and the client key that are given for the store"
 _PLAIN_HINT = "remove the certificates and https for a store without TLS"
 _SPACE_HINT = "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`"
 _ELSEWHERE, _LOG_IN, _REFUSED = ErrorKind.ELSEWHERE, ErrorKind.LOG_IN, ErrorKind.REFUSED
@@ -56,28 +56,28 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "Connection refused": EtcdError(_ELSEWHERE, "cannot be reached: connection refused"),
     "No route to host": EtcdError(_ELSEWHERE, "cannot be reached: no route to the host"),
     "Network is unreachable": EtcdError(_ELSEWHERE, "cannot be reached: no route to its network"),
-    "receiving SETTINGS": EtcdError(_ELSEWHERE, "takes connections but does not answer"),
+    "receiving SETTINGS": EtcdError(_ELSEWHERE, "accepts connections but does not answer"),
     "Failed parsing HTTP/2": EtcdError(_ELSEWHERE, "is not etcd: what listens there does not speak HTTP/2"),
     "Handshake read failed|WRONG_VERSION_NUMBER": EtcdError(_ELSEWHERE, "does not speak TLS", _PLAIN_HINT),
     "not in peer certificate|Hostname Verification Check failed": EtcdError(
-        _ELSEWHERE, "shows a certificate for another name", "use a host name or address from the certificate"
+        _ELSEWHERE, "presents a certificate for another name", "use a host name or address from the certificate"
     ),
-    "certificate has expired": EtcdError(_ELSEWHERE, "shows a certificate that has expired"),
+    "certificate has expired": EtcdError(_ELSEWHERE, "presents a certificate that has expired"),
     "CERTIFICATE_VERIFY_FAILED": EtcdError(
-        _ELSEWHERE, "shows a certificate that the given authority has not signed", _TLS_HINT
+        _ELSEWHERE, "presents a certificate that the given CA has not signed", _TLS_HINT
     ),
-    "SSL_ERROR": EtcdError(_ELSEWHERE, "wants a client certificate, and accepts none that it was shown", _TLS_HINT),
-    "Tls handshake failed": EtcdError(_ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT),
+    "SSL_ERROR": EtcdError(_ELSEWHERE, "requires a client certificate, and accepts none that it was given", _TLS_HINT),
+    "Tls handshake failed": EtcdError(_ELSEWHERE, "refuses a TLS connection", _TLS_HINT),
     "failed to connect to all addresses": EtcdError(
-        _ELSEWHERE, "closes every connection at once", "check whether it requires TLS, and whether it is etcd"
+        _ELSEWHERE, "closes every connection immediately", "check whether it requires TLS, and whether it is etcd"
     ),
     # A served store
     STORE_ENDED: EtcdError(_REFUSED, "has ended with the agent that served it", error=StoreEnded),
     # Another server
-    "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "check the port; etcd uses 2379"),
+    "http2 header with status": EtcdError(_REFUSED, "is a web server, not etcd", "check the port; etcd uses 2379"),
     # The cluster
     "etcdserver: no leader": EtcdError(_ELSEWHERE, "has no leader: it is cut off from most of its cluster"),
-    "etcdserver: too many requests": EtcdError(_ELSEWHERE, "has too much to do"),
+    "etcdserver: too many requests": EtcdError(_ELSEWHERE, "is overloaded"),
     "not supported for learner": EtcdError(_ELSEWHERE, "is a learner, which does not serve clients yet"),
     "etcdserver: request timed out": EtcdError(ErrorKind.UNKNOWN, "has found no majority of its cluster in time"),
     "database space exceeded": EtcdError(ErrorKind.FULL, "has no space left in its database", _SPACE_HINT),
@@ -116,7 +116,7 @@ def classify(code: str, text: str, limit_s: float) -> EtcdError:
         return EtcdError(_REFUSED, "is not etcd, or older than its version 3")
     if code in _BEFORE_WRITING:
         return EtcdError(_REFUSED, f"refused a request: {message}")
-    return EtcdError(ErrorKind.UNKNOWN, f"broke off before its answer came: {message}")
+    return EtcdError(ErrorKind.UNKNOWN, f"broke off before it answered: {message}")
 
 
 class CallFailed(Exception):

@@ -79,7 +79,7 @@ def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespac
         ({"f_bavail": 2000}, "log directory DIR is on a full disk: 7.8 MiB are free"),
         ({"f_blocks": 64, "f_bavail": 2}, "room"),  # a small disk is not full as long as it has something
         ({"f_blocks": 64, "f_bavail": 0}, "log directory DIR is on a full disk: 0.0 MiB are free"),
-        ({"f_favail": 0}, "log directory DIR is on a disk where no more files can be made"),
+        ({"f_favail": 0}, "log directory DIR is on a disk where no more files can be created"),
         ({"f_files": 0, "f_favail": 0}, "room"),  # this file system does not count files
     ],
 )
@@ -94,7 +94,7 @@ def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(UnfitError, match="cannot be looked at: No such file or directory"):
+    with pytest.raises(UnfitError, match="cannot be examined: No such file or directory"):
         node_main.require_log_space(config("--log-dir", str(tmp_path / "gone")))
     monkeypatch.setattr(os, "access", lambda *words, **options: False)
     with pytest.raises(UnfitError, match="is not writable"):

@@ -212,12 +212,14 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(
     departure.check(11.0 + 2 * NOTICE_RETRY_S)
     assert departure.wake_at == float("inf")
     assert capfd.readouterr().err == (
-        "meshrun: no notices are read: RuntimeError: can't start new thread; it is tried again every 10 s\n"
-        "meshrun: notices are read from here on\n"
+        "meshrun: preemption notices cannot be read: RuntimeError: can't start new thread; retrying every 10 s\n"
+        "meshrun: preemption notices are now read\n"
     )
 
 
-@pytest.mark.parametrize(("words", "said"), [((), ""), (("--notices=leave",), "no notices are read: no cloud")])
+@pytest.mark.parametrize(
+    ("words", "said"), [((), ""), (("--notices=leave",), "preemption notices cannot be read: no cloud")]
+)
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,18 +61,18 @@ def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValu
         ({"max_restart": 2}, "launch has no option max_restart"),
         ({"max-restarts": 2}, "launch has no option max-restarts"),
         ({"help": True}, "launch has no option help"),
-        ({"module": True}, "module is about scripts"),
+        ({"module": True}, "module applies to scripts only"),
         ({"standalone": "yes"}, "standalone='yes' is neither True nor False"),
         ({"role": ["a"]}, "role takes one value, not a list"),
         ({"role": {"a": 1}}, "role takes one value, not a dict"),
-        ({"nnodes": object()}, "nnodes takes texts and numbers, not a object"),
+        ({"nnodes": object()}, "nnodes takes strings and numbers, not a object"),
         # The command's own sentences.
         ({"nproc": 0}, "--nproc-per-node 0: at least 1 worker is needed"),
         ({"nproc": 2, "mesh": {"dp": 3}}, "mesh dp=3 needs 3 workers, not 2"),
         ({"max_restarts": "often"}, "--max-restarts often must be an integer >= 0"),
         ({"nproc": 1, "nproc_per_node": 1}, "nproc and nproc_per_node are the same option"),
-        ({"env": {"A": 1}}, "env has 'A': 1, and names and values of variables are texts"),
-        ({"env": {"A": "\0"}}, "env has 'A': '\\x00', and names and values of variables are texts without NUL"),
+        ({"env": {"A": 1}}, "env has 'A': 1, but names and values must be strings"),
+        ({"env": {"A": "\0"}}, "env has 'A': '\\x00', but names and values must be strings without NUL"),
     ],
 )
 def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence: str) -> None:
@@ -86,8 +86,8 @@ def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence:
     ("words", "sentence"),
     [
         ((3,), "not a int"),
-        (("echo", None), "a program takes words, and None is a NoneType"),
-        (("echo", "a\0b"), "a program takes words without NUL"),
+        (("echo", None), "arguments of a program must be strings: None is a NoneType"),
+        (("echo", "a\0b"), "arguments of a program cannot contain NUL"),
     ],
 )
 def test_what_is_neither_function_nor_program_is_refused(words: tuple[str, ...], sentence: str) -> None:

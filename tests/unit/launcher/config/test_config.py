@@ -208,16 +208,19 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
             "--devices foo and --visible-env FOO: the number of devices is missing",
         ),
         (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is not the name of a variable"),
-        (["--devices=foo", "--nproc-per-node=npu"], "--devices foo and --nproc-per-node npu both set what to count"),
+        (
+            ["--devices=foo", "--nproc-per-node=npu"],
+            "--devices foo and --nproc-per-node npu both set the devices to count",
+        ),
         (["--devices=amd", "--nproc-per-node=cpu"], "--devices amd and --nproc-per-node cpu exclude each other"),
         (["--devices=cpu", "--nproc-per-node=gpu"], "--devices cpu and --nproc-per-node gpu exclude each other"),
         (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank exclude each other"),
         (["--legacy-local-rank", "--no-python"], "--no-python and --legacy-local-rank exclude each other"),
         (["--start-method=thread"], "--start-method thread is neither spawn nor fork nor forkserver"),
         (["--numa-binding=numa"], "--numa-binding numa is neither node, socket, exclusive nor core-complex"),
-        (["--preload=torch,,jax"], "--preload torch,,jax holds an empty name"),
-        (["--preload=torch,"], "--preload torch, holds an empty name"),
-        (["--preload= "], "--preload ' ' holds an empty name"),
+        (["--preload=torch,,jax"], "--preload torch,,jax contains an empty name"),
+        (["--preload=torch,"], "--preload torch, contains an empty name"),
+        (["--preload= "], "--preload ' ' contains an empty name"),
         (["--preload=my-models"], "--preload my-models: my-models is not the name of a module"),
         (["--preload=models/net.py"], "--preload models/net.py: models/net.py is not the name of a module"),
         (["--preload=.torch"], "--preload .torch: .torch is not the name of a module"),
@@ -280,8 +283,8 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
         (["--logs-specs=mine"], {},
          ["--logs-specs mine has no effect: --log-dir, --redirects and --tee choose the log files"]),
         ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
-         ["TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect: timers of torch are not served; --heartbeat-timeout "
-          "watches workers"]),
+         ["TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect: meshrun does not serve torch's timers; use "
+          "--heartbeat-timeout instead"]),
         ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}, []),
         (["--legacy-local-rank"], {}, []),
         (["--nnodes", "1:1"], {}, []),
@@ -375,7 +378,7 @@ def test_modules_arrive_in_the_order_in_which_they_are_to_be_imported() -> None:
 
 
 def test_only_python_can_be_warm() -> None:
-    sentence = "{}: --no-python runs a program, and only Python scripts can start with modules in memory"
+    sentence = "{}: --no-python runs a program, but only Python scripts can start with preloaded modules"
     assert refusal("--preload=torch", "--no-python")[0] == sentence.format("--preload torch")
     assert refusal("--no-python", LAUNCHER_STANDBY="1") == (
         sentence.format("LAUNCHER_STANDBY=1"),
@@ -474,8 +477,8 @@ def test_without_detection_its_other_options_have_no_effect() -> None:
     made = resolve("--hang-timeout=0", "--expect=loss=", LAUNCHER_ON_HANG="restart")
     assert made.expect is None
     assert made.notes == (
-        "LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 switches the detection off",
-        "--expect loss= has no effect: --hang-timeout 0 switches the detection off",
+        "LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 disables hang detection",
+        "--expect loss= has no effect: --hang-timeout 0 disables hang detection",
     )
 
 

@@ -129,7 +129,7 @@ def test_different_operations_under_one_number_are_a_mismatch() -> None:
         diagnose(ranks, FOUR),
         "mismatch",
         (3,),
-        "the members of default_pg [0-3] call different things as number 4: all_reduce by ranks 0, 1, 2, "
+        "the members of default_pg [0-3] call different operations as number 4: all_reduce by ranks 0, 1, 2, "
         "all_gather by rank 3 (dp=3)",
     )
 
@@ -140,7 +140,7 @@ def test_of_two_different_sizes_neither_rank_is_accused_alone() -> None:
         diagnose(ranks, TWO),
         "mismatch",
         (0, 1),
-        "the members of default_pg [0, 1] call different things as number 4: all_reduce of [4] by rank 0 (dp=0), "
+        "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0 (dp=0), "
         "all_reduce of [5] by rank 1 (dp=1)",
     )
 
@@ -190,7 +190,7 @@ def test_where_all_have_entered_the_network_or_a_device_is_at_fault() -> None:
         diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR),
         "stuck",
         (),
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none has come out: look at the "
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none has left it: check the "
         "network and the devices",
     )
 
@@ -345,5 +345,5 @@ def test_of_those_inside_only_they_that_stay_are_told() -> None:
     found = diagnose(ranks, FOUR)
     assert (found.kind, found.sentences[0].partition(": ")[0]) == (
         "stuck",
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not come out",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
     )

@@ -106,8 +106,8 @@ def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(two: Path) -> N
     with pytest.raises(UsageError) as caught:
         bound("node", two, slots(*FOUR_GPUS), allowed="0-3")
     assert str(caught.value) == (
-        "--numa-binding node: local rank 0 belongs on NUMA node 1, of whose CPUs 8-15,24-31 this process may use "
-        "none; it may use 0-3"
+        "--numa-binding node: local rank 0 belongs on NUMA node 1, but this process may use none of "
+        "its CPUs, 8-15,24-31; it may use 0-3"
     )
     assert "CPUs of every node" in str(caught.value.hint)
 
@@ -155,7 +155,7 @@ def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) ->
 def test_what_was_decided_is_one_sentence(two: Path) -> None:
     found = bind("node", read_topology(frozenset(), str(two)), frozenset(range(10)), [frozenset({1}), NOWHERE])
     assert describe_bindings("node", found) == (
-        "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
+        "--numa-binding node binds local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
     )
 
 

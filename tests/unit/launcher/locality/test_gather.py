@@ -93,7 +93,7 @@ def test_what_the_option_says_counts_before_a_source(tmp_path: Path, sources: di
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [(" ", "'' is not LEVEL=DOMAIN"), ("@", "@ names no file"), ("@a\n", "it must contain only printable")],
+    [(" ", "'' is not LEVEL=DOMAIN"), ("@", "there is no file name after @"), ("@a\n", "it must contain")],
 )
 def test_an_option_that_names_no_place_and_no_file_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=f"^--locality .*: {sentence}"):

@@ -24,7 +24,7 @@ from launcher.model.locality_path import LEVELS, LEVELS_MAX
         ([("rack",), ("zone", "leaf", "nvl")], ("zone", "leaf", "rack", "nvl"), ()),
         ([("row", "rack"), ("rack", "row"), ("row", "rack")], ("row", "rack"),
          ("rack is taken to be inside row, though 1 has it the other way round",)),
-        ([("leaf", "zone")], ("zone", "leaf"), ("levels are given as leaf, zone, and taken as zone, leaf",)),
+        ([("leaf", "zone")], ("zone", "leaf"), ("levels were given as leaf, zone and are used as zone, leaf",)),
         ([()], (), ()),
     ],
 )  # fmt: skip

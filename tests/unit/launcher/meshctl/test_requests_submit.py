@@ -85,7 +85,7 @@ def test_a_drain_is_told_when_the_node_has_no_ranks_any_more(world: World) -> No
 
     world.then = [accept, lambda: None, lambda: world.stored.seal(2, 0)]
     said = world.ask("drain", "h1")
-    assert said.startswith("h1 is drained, and cannot come back before meshctl undrain; round 2 runs 4 ranks on 1 node")
+    assert said.startswith("h1 is drained, and cannot rejoin before meshctl undrain; round 2 runs 4 ranks on 1 node")
 
 
 def test_a_drain_that_takes_longer_than_the_limit_is_told_as_it_stands(world: World) -> None:

@@ -255,7 +255,7 @@ def test_a_node_called_like_a_control_code_is_escaped(stderr: Callable[[], str])
     [
         ("meshrun: error: it failed", "<red>meshrun: error:</> it failed"),
         ("hint: look at /var/log/x, and on", "<cyan>hint:</> look at /var/log/x, and on"),
-        ("meshrun: hint: see ulimit -n", "<cyan>meshrun: hint:</> see ulimit -n"),
+        ("meshrun: hint: check ulimit -n", "<cyan>meshrun: hint:</> check ulimit -n"),
         ("train.py FAILED", "<red>train.py FAILED</>"),
         ("meshrun: nothing of it / or ./x", "meshrun: nothing of it / or ./x"),
         ("a \x1b[31m file / other: error: here", "a \\x1b[31m file / other: error: here"),

@@ -11,7 +11,7 @@ from launcher.model.errors import find_shortage_hint
 
 @pytest.mark.parametrize(
     ("number", "hint"),
-    [(errno.EMFILE, "see ulimit -n"), (errno.EAGAIN, "see ulimit -u"), (errno.ENOENT, None), (0, None), (None, None)],
+    [(errno.EMFILE, "check ulimit -n"), (errno.EAGAIN, "check ulimit -u"), (errno.ENOENT, None), (None, None)],
 )
 def test_a_call_that_failed_for_want_of_something_names_where_to_look(number: int | None, hint: str | None) -> None:
     assert find_shortage_hint(number) == hint

@@ -67,7 +67,7 @@ def test_a_domain_has_its_own_rate_or_that_of_its_level() -> None:
     assert (pod.domains, leaf.domains, host.domains) == (
         None, (40 * MBIT, 10 * MBIT, 20 * MBIT), (9 * MBIT, 5 * MBIT, 9 * MBIT),
     )  # fmt: skip
-    assert found.remarks == ("no rate is known for pod: its links are taken to be never full",)
+    assert found.remarks == ("no rate is known for pod: its links are assumed to be never full",)
 
 
 def test_a_missing_rate_of_one_domain_is_the_slowest_of_its_level() -> None:

@@ -63,7 +63,7 @@ def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
     assert parse(",".join(map(str, found)), MESH) == found
     assert refusal("tp=20GB,dp=1GB,ep=0,cp=3") == (
         "--traffic gives bytes for some axes, and pp, cp has a weight without a unit",
-        "set pp=300MB, or pp=0 if it does not talk",
+        "set pp=300MB, or pp=0 if it has no traffic",
     )
     hint = "use for example 1.2GB or 300MB; k, M, G and T are powers of 1000"
     for text in ("1.2.3GB", "1gb", "1GiB", "1 Mb"):

@@ -71,8 +71,8 @@ def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> N
     ("line", "said"),
     [
         (b'{"error":"no\\nmeshrun: all is well\\u001b[2J"}\n', r"run exp: 'no\nmeshrun: all is well\x1b[2J'"),
-        (b'{"error":3}\n', "run exp: its agent answers with an error that cannot be read"),
-        (b'{"error":\n', "run exp: its agent answers with an error that cannot be read"),
+        (b'{"error":3}\n', "run exp: its agent returned an error that cannot be read"),
+        (b'{"error":\n', "run exp: its agent returned an error that cannot be read"),
     ],
 )
 def test_an_error_of_an_agent_of_another_user_is_a_line(line: bytes, said: str) -> None:

@@ -28,7 +28,7 @@ def list_leases(reason: Reason | None) -> list[Any]:
 
 
 def test_what_lasts_is_told_once_in_its_last_words_and_so_is_its_end() -> None:
-    broken = OutcomeUnknown("the store at h:1 broke off before its answer came")
+    broken = OutcomeUnknown("the store at h:1 broke off before it answered")
     failures = [(0.0, "renew", broken), (0.2, "renew", AWAY), (1.1, "renew", AWAY), (1.3, "renew", broken)]
     assert told(*failures, (2.0, "renew", None), (3.0, "renew", None)) == [AWAY_SAID, OVER]
 

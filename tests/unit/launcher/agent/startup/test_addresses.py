@@ -111,9 +111,7 @@ def test_loopback_is_refused_when_the_store_is_on_another_host(
 ) -> None:
     monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
     choice = {"local_addr": None, "interface": None, **given}
-    with pytest.raises(
-        UsageError, match=r"gives 127\.0\.0\.1, by which no other node reaches this one; 192\.0\.2\.77:2379"
-    ):
+    with pytest.raises(UsageError, match=r"gives 127\.0\.0\.1, which other nodes cannot reach, but 192\.0\.2\.77:2379"):
         find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
@@ -192,8 +190,12 @@ def test_of_several_hosts_that_have_the_name_one_serves(
 @pytest.mark.parametrize(
     ("host", "found", "doubt"),
     [
-        ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: where it is loopback on another host too"),
-        ("head.example", ["127.0.0.1", "::1"], "head.example is 127.0.0.1 and ::1 on this host, n1: where"),
+        ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: another host where it is loopback, too"),
+        (
+            "head.example",
+            ["127.0.0.1", "::1"],
+            "head.example is 127.0.0.1 and ::1 on this host, n1: another host where",
+        ),
         ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 means every host"),
         ("any", ["::"], "any means every host"),
         ("n1", ["127.0.1.1"], ""),  # as on Debian

@@ -79,14 +79,14 @@ def test_one_that_is_on_its_way_out_is_waited_for(
     key = joins(store, "h2", 1)
     monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(key))
     look(store, "h3", 1, lease_ttl_s=59)
-    assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
+    assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to leave"]
 
 
 def test_once_a_round_is_sealed_the_second_joins_and_stands_by(store: MemoryStore, said: list[str]) -> None:
     joins(store, "h2", 1)
     store.put(JOB.round, b"any")
     look(store, "h3", 1)
-    assert said == ["h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"]
+    assert said == ["h3 and h2 are both given --node-rank 1: h3 waits as a spare until h2 has left"]
 
 
 def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store: MemoryStore, said: list[str]) -> None:
@@ -183,4 +183,4 @@ def test_who_said_that_it_comes_and_has_died_is_waited_for(
     coming = records.make_node_number_prefix("meshrun", "run7", 1)
     monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
-    assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]
+    assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to leave"]

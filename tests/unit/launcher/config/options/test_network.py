@@ -185,7 +185,7 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--worker-port-range=0:5"], "--worker-port-range 0:5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is not a signal that can be handled"),
         ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is not a signal that can be handled"),
-        ([*ETCD, "--node-name=a/b"], "--node-name a/b: a name that becomes part of a path cannot hold a /"),
+        ([*ETCD, "--node-name=a/b"], "--node-name a/b: a name that becomes part of a path cannot contain a /"),
         ([*ETCD, "--attempt=-1"], "--attempt -1 must be an integer >= 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -26,7 +26,7 @@ from tests.support.documents.pages import ROOT
 )
 def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
     found = find_misspelt_variables({name: "hunter2", "HOME": "/"})
-    assert found == {name: f"{name} is not read: did you mean {meant}?"}
+    assert found == {name: f"unknown variable {name}: did you mean {meant}?"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def remarks(line: str) -> list[str]:
 
 
 def test_options_behind_the_script_are_remarked_upon_if_only_ours() -> None:
-    sentence = " passed to t.py: options of meshrun go before the script"
+    sentence = " passed to t.py: put options of meshrun before the script"
     assert remarks("t.py --nproc-per-node 2") == ["--nproc-per-node is" + sentence]
     assert remarks("t.py --max_restarts=3 --lr 1 --nnodes 2") == ["--max_restarts, --nnodes are" + sentence]
     assert remarks("t.py --help --version --module --log-dir x --devices 2 --mesh a --nproc 2 -r3") == []

@@ -127,7 +127,7 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
          "--rdzv-conf: a password on the command line can be read by other users"),
         (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': it must contain only printable characters"),
         (["--role=a\nb"], "--role 'a\\nb': it must contain only printable characters"),
-        (["--rdzv-id=a/b"], "--rdzv-id a/b: a name that becomes part of a path cannot hold a /"),
+        (["--rdzv-id=a/b"], "--rdzv-id a/b: a name that becomes part of a path cannot contain a /"),
         # Nodes that are numbered.
         (["--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         ([*STATIC, "--node-rank=4"], "--node-rank 4: the node ranks of --nnodes 4 are 0 to 3"),
@@ -136,7 +136,7 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
         ([*STATIC, "--master-port=0"], "--master-port 0: other nodes connect to this port: it cannot be 0"),
         ([*STATIC, "--rdzv-endpoint=h:0"], "--rdzv-endpoint h:0: other nodes connect to this port: it cannot be 0"),
         ([*STATIC, "--rdzv-endpoint=h"], "--rdzv-endpoint h: a static rendezvous needs HOST:PORT"),
-        ([*STATIC, "--master-port=65535"], "the store would be on the port after 65535, which is the last"),
+        ([*STATIC, "--master-port=65535"], "the store uses the port after 65535, which is the last one"),
         ([*STATIC, "--rdzv-conf=store_type=file"],
          "--rdzv-conf: store_type=file: several nodes cannot use a file as their store"),
         ([*STATIC, "--target-nodes=3"], "--target-nodes 3 is outside of --nnodes 4"),

@@ -82,8 +82,8 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
         ({"endpoint": "etcd-0:many"}, {}, "--rdzv-endpoint etcd-0:many: a port is a number"),
         ({"conf": {"nproc": "0"}}, {}, "--rdzv-conf: nproc=0 is not a number of workers"),
         ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password on the command line can be read by other users"),
-        ({}, {"LAUNCHER_MESH": "dp=*,tp=4"}, "LAUNCHER_MESH=dp=*,tp=4: nobody says how many workers a node has"),
-        ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun gives ranks to whole nodes"),
+        ({}, {"LAUNCHER_MESH": "dp=*,tp=4"}, "LAUNCHER_MESH=dp=*,tp=4: the number of workers per node is not known"),
+        ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun assigns ranks to whole nodes"),
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_range_without_a_free_port_is_named() -> None:
         port = server.getsockname()[1]
         with pytest.raises(TemporaryError) as refusal:
             OfferedPort("127.0.0.1", (port, port))
-    assert str(refusal.value).startswith(f"no port of 127.0.0.1 from {port} to {port} can be had")
+    assert str(refusal.value).startswith(f"cannot open a port of 127.0.0.1 from {port} to {port} for")
 
 
 def test_the_door_is_light() -> None:

@@ -167,4 +167,4 @@ def test_groups_that_contradict_themselves_are_no_flat_network() -> None:
             rounds = steps.send(reports) if step else next(steps)
     except StopIteration as end:
         finding: TreeFinding = end.value
-    assert (finding.kind, finding.reason[3:]) == ("unknown", " of the pairs contradict the groups")
+    assert (finding.kind, finding.reason[3:]) == ("unknown", " of the measured pairs do not match the groups found")

@@ -228,7 +228,7 @@ def test_too_few_nodes_are_named_at_the_limit(monkeypatch: pytest.MonkeyPatch) -
     results = Sessions(NAMES[:2], node_count=3).results
     assert all(isinstance(result, TemporaryError) for result in results.values())
     said = sorted(map(str, results.values()), key=len)
-    common = "2 of 3 nodes have come to the measurement within 60 s: h0, h1"
+    common = "2 of 3 nodes have joined the measurement within 60 s: h0, h1"
     assert said[0] == common
     assert said[1].removeprefix(common) in ("", "; left again: h0", "; left again: h1")
 

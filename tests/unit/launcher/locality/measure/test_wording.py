@@ -134,7 +134,7 @@ def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
 def test_stated_names_stay_and_a_node_that_stands_elsewhere_is_named() -> None:
     answer = make_answer(leaves="xyxyx")
     assert find_paths(answer, LEVELS) == [(("leaf", leaf),) for leaf in "xyxyy"]
-    assert list_contradictions(answer, LEVELS) == ["node h4 says leaf x and answers like leaf y"]
+    assert list_contradictions(answer, LEVELS) == ["node h4 has leaf x but answers like leaf y"]
     right = make_answer(leaves="xyxyy")
     assert list_contradictions(right, LEVELS) == []
     assert describe(right, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf as stated"
@@ -161,11 +161,11 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
             ],
         ),
         (make_answer(leaves="x-xyy"), "2 domains of level leaf", []),
-        (make_answer(leaves="-yxxy"), "2 domains of level leaf", ["node h3 says leaf x and answers like leaf y"]),
+        (make_answer(leaves="-yxxy"), "2 domains of level leaf", ["node h3 has leaf x but answers like leaf y"]),
         (make_answer(THREE, "xyxyz", "aaaab"), "3 domains of level leaf as stated", []),
         (make_answer(leaves="xxxxx", spines="abbba"), "2 domains of level leaf", [
             "nodes of leaf a/x, b/x answer like those of one domain: h10, h2",
-            "node h4 says leaf a/x and answers like leaf b/x",
+            "node h4 has leaf a/x but answers like leaf b/x",
         ]),
         (
             make_answer(SPINES, "xyxyz"),
@@ -180,7 +180,7 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
         (
             make_answer(SPINES, "xyxyz", "ababb"),
             "2 domains of level spine, 3 domains of level leaf as stated",
-            ["node h4 says spine b and answers like spine a"],
+            ["node h4 has spine b but answers like spine a"],
         ),
     ],
     ids=[

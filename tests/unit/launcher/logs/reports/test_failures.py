@@ -159,7 +159,7 @@ def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
     [
         (0, 127, "rank 1 could not be started: no heartbeat for 8 s"),
         (7, -6, "rank 1 (pid 7) gave no heartbeat for 8 s and was killed"),
-        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was told to end, and failed with exit code 3"),
+        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was stopped, and failed with exit code 3"),
     ],
 )
 def test_a_worker_that_ran_is_not_said_to_have_never_started(

@@ -89,12 +89,12 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
     narrator = make_log(is_alone=False, max_restarts=0)
     for at in (10.0, 11.0, 12.5, 13.0):
         narrator.log_waiting(at)
-    assert told(capfd) == ["meshrun: waiting for the first round: the agent that leads says what it waits for"]
+    assert told(capfd) == ["meshrun: waiting for the first round: the leader logs the reason"]
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     told(capfd)
     for at in (20.0, 21.0, 22.5, 23.0):
         narrator.log_waiting(at)
-    assert told(capfd) == ["meshrun: waiting for the next round: the agent that leads says what it waits for"]
+    assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
 
 
 def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_a_run_that_has_ended_before_says_that_nothing_is_run(capfd: pytest.Capt
     make_log().note(Log(because("run y has already ended: all workers succeeded"), True, setting="on_finished"), 10.0)
     assert told(capfd) == [
         "meshrun: run y has already ended: all workers succeeded; for 3600 s after its end nothing is run "
-        "(--on-finished next); --on-finished rerun begins anew"
+        "(--on-finished next); set --on-finished rerun to start again"
     ]
 
 

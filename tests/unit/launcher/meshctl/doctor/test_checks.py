@@ -94,10 +94,10 @@ def ports(*numbers: int) -> dict[str, Any]:
         ("open-files", "stop", MOST.format(27), files(27, 27), {}),
         ("open-files", "hurt", MOST.format(143), files(28, WANTED - 1), {}),
         ("open-files", "hurt", "a worker may have 1,023 files open (ulimit -n)", files(1023, 4096), {}),
-        ("locked-memory", "hurt", "8 MiB of memory may be locked (ulimit -l), and mlx5_0 is there", NARROW, {}),
+        ("locked-memory", "hurt", "8 MiB of memory may be locked (ulimit -l), but mlx5_0 needs more", NARROW, {}),
         ("logs", "stop", "/l cannot be written: this user may not", logs(GIB, GIB, 9, "this user may not"), {}),
         ("logs", "stop", "/l is full: 1 MiB are free", logs(100 * GIB, MIB, 9), {}),
-        ("logs", "stop", "/l is full: no more files can be made there", logs(100 * GIB, 50 * GIB, 0), {}),
+        ("logs", "stop", "/l is full: no more files can be created", logs(100 * GIB, 50 * GIB, 0), {}),
         ("logs", "hurt", "/l is nearly full: 90 MiB of 100 GiB are free", logs(100 * GIB, 90 * MIB, 9), {}),
         ("numa-balancing", "note", MOVES, {"balances_numa": True}, {"is_bound": True}),
         ("sidecar", "hurt", PORTS.format("Istio", 15001, 15006), ports(15001, 15006), {}),
@@ -161,11 +161,11 @@ def test_the_worst_comes_first_and_the_verdict_counts() -> None:
     note, hurt, stop = (Finding(level, level, level) for level in ("note", "hurt", "stop"))
     assert sort_findings([note, hurt, stop, hurt]) == [stop, hurt, hurt, note]
     starts = "a job would start here"
-    assert describe_verdict([]) == describe_verdict([note]) == f"{starts}, and nothing was seen that would hurt it"
-    assert describe_verdict([hurt]) == f"{starts}; 1 thing may hurt it"
-    assert describe_verdict([hurt, hurt]) == f"{starts}; 2 things may hurt it"
-    assert describe_verdict([stop]) == "1 thing would stop a job here"
-    assert describe_verdict([stop, stop, hurt]) == "2 things would stop a job here, 1 may hurt it"
+    assert describe_verdict([]) == describe_verdict([note]) == f"{starts}; no problem was found"
+    assert describe_verdict([hurt]) == f"{starts}; 1 problem may hurt it"
+    assert describe_verdict([hurt, hurt]) == f"{starts}; 2 problems may hurt it"
+    assert describe_verdict([stop]) == "1 problem would stop a job here"
+    assert describe_verdict([stop, stop, hurt]) == "2 problems would stop a job here, 1 may hurt it"
 
 
 @pytest.mark.parametrize(

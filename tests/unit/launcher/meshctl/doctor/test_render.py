@@ -83,7 +83,7 @@ def test_the_worst_stands_first_after_the_verdict(found: Callable[..., dict[str,
     text = render_text(whole)
     at = [text.index(f"\n{word}: ") for word in ("would stop a job", "may hurt", "note")]
     assert at == sorted(at)
-    assert text.startswith("verdict: 1 thing would stop a job here, ")
+    assert text.startswith("verdict: 1 problem would stop a job here, ")
 
 
 def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: Any) -> None:

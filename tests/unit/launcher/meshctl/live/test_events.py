@@ -54,7 +54,7 @@ def test_what_all_nodes_did_is_one_line(source: FakeSource) -> None:
         [
             "-60.000  h0-h1  round 1 starts: 4 ranks on 2 nodes, dp=4, 1 of 3 restarts",
             "-59.000  h0-h1  ranks 0-3 started",
-            "-58.000  h1  round 1 failed by rank 3: user code: KeyError",
+            "-58.000  h1  round 1 failed: rank 3: user code: KeyError",
         ],
         [],
     )

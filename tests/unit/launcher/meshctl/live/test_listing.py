@@ -38,7 +38,7 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     class Source:
         def read_run(self) -> RunReport:
             if answer is None:
-                raise TemporaryError("run exp-41: no agent that leads has answered")
+                raise TemporaryError("run exp-41: no leader has answered")
             return answer
 
     def ask(agents: list[LocalAgent], limit_s: float) -> list[Source]:
@@ -52,7 +52,7 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     (run,) = list_runs([AGENT], job.jobs)
     assert run.phase == "ended", "the store is asked if the agent does not know"
     (run,) = list_runs([AGENT], None)
-    assert (run.phase, run.now) == ("", "run exp-41: no agent that leads has answered")
+    assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
 
 
 @pytest.mark.parametrize(("has_store", "hint"), [(False, True), (True, False)])

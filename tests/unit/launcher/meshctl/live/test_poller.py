@@ -125,8 +125,8 @@ def test_why_there_is_no_newer_report() -> None:
         wait_until(step, 20, problem or "a new report")
 
     poll_until("")
-    source.error = TemporaryError("no agent that leads has answered")
-    poll_until("no agent that leads has answered")
+    source.error = TemporaryError("no leader has answered")
+    poll_until("no leader has answered")
     source.error = None
     poll_until("")
 

@@ -94,12 +94,12 @@ def test_an_old_state_is_shown_as_old_until_there_is_a_new_one(monkeypatch: pyte
         await wait_for(pilot, lambda: says("restarts 1 of 3"))
         source.error = TemporaryError("the agent has not answered in time")
         await wait_for(pilot, lambda: says("the agent has not answered in time"))
-        assert says("this is the state of ")
+        assert says("state as of ")
         source.error, read_run = None, source.read_run
         source.read_run = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         await wait_for(pilot, lambda: says("ZeroDivisionError: division by zero"))
         source.read_run = read_run  # type: ignore[method-assign]
-        await wait_for(pilot, lambda: not says("this is the state of "))
+        await wait_for(pilot, lambda: not says("state as of "))
 
     drive(source, steps)
 

@@ -35,5 +35,5 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="No space left on device") as caught:
         write_file(str(tmp_path / "plan.svg"), "new")
     monkeypatch.undo()
-    assert caught.value.hint == "see df -h and df -i"
+    assert caught.value.hint == "check df -h and df -i"
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("plan.svg", "old")]

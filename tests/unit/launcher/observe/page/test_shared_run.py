@@ -58,10 +58,10 @@ def test_what_was_last_known_is_shown_with_its_age() -> None:
 
 def test_a_run_that_has_never_answered_is_an_error() -> None:
     source, clock = FakeRun(4), Clock()
-    source.problem = "no agent that leads has answered"
+    source.problem = "no leader has answered"
     shared = SharedRun(source, clock)
     for _ in range(3):
-        with pytest.raises(TemporaryError, match="no agent that leads"):
+        with pytest.raises(TemporaryError, match="no leader"):
             shared.read_run()
     assert source.counts == {"run": 1}
 

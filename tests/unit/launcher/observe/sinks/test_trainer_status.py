@@ -40,10 +40,10 @@ def test_metrics_are_kept_within_the_trainers_limits() -> None:
     assert limit_metrics([("loss", "0.1")]) == ((("loss", "0.1"),), "")
     kept, remark = limit_metrics((f"m{number}", "1") for number in range(300))
     assert len(kept) == 256
-    assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are cut"
+    assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are left out"
     kept, remark = limit_metrics([("n" * 65, "v" * 65), ("", "1"), ("empty", "")])
     assert kept == (("n" * 64, "v" * 64),)
-    assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are cut"
+    assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are left out"
     kept, remark = limit_metrics((f"{number:02}" + "\U0001f600" * 62, "\U0001f600" * 64) for number in range(256))
     body = TrainerStatus(percentage=100, remaining_s=2**31 - 1, metrics=kept).encode(0.0)
     assert 50_000 < len(body) <= 1 << 16
