@@ -82,7 +82,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("unit", "N", "Consecutive ranks that stay on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
 @_add_option("whole", "LEVEL:HOSTS", "Use domains of a level entirely or not at all, e.g. slice:4.")
-@_add_option("move-cost", "COST", "Cost of moving a rank. Default: moving all is worth 5 % of the plan.")
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")

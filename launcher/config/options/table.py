@@ -257,8 +257,6 @@ TABLE: tuple[Option, ...] = (
 )
 
 SETTINGS: tuple[Option, ...] = (
-    Option("variable", "move-cost", "", "COST", parse_text, "moving all ranks costs 5 % of the plan's cost",
-           "Cost of moving a rank to another node.", part="placement_options"),
     Option("variable", "min-round-time", "", "SECONDS", parse_seconds, "5",
            "Shorter rounds count as no progress: after several in a row the next one is delayed, and finally the job "
            "fails.", part="settings"),

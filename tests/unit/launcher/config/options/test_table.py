@@ -91,7 +91,7 @@ SENSIBLE = {
     "nnodes": "2:3", "nproc-per-node": "4", "devices": "nvidia:2", "visible-env": "FOO_VISIBLE",
     "devices-per-worker": "all", "mesh": "dp=*,tp=2", "elastic": "1:2", "traffic": "dp=3", "level-costs": "host=3",
     "rates": "host=4Gbit",
-    "unit": "1", "within": "dp=host", "whole": "rack:2", "move-cost": "0.5", "role": "trainer",
+    "unit": "1", "within": "dp=host", "whole": "rack:2", "role": "trainer",
     "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon", "notices": "off",
     "progress-file": "step",
     "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3", "tee": "0:1",
