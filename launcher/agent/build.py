@@ -110,8 +110,7 @@ def build_agent(
     pump = spec_builder.make_pump()
     make_progress = None
     if config.hang_limits is not None:
-        expects = config.expect is not None
-        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder, expects)
+        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder)
     observer = make_observer(
         config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks, wakeup.wake
     )
@@ -181,7 +180,6 @@ def _watch_progress(
     shared_page: SharedPage | None,
     pump: OutputPump | None,
     spec_builder: WorkerSpecBuilder,
-    expects: bool,
     assignment: NodeAssignment,
     now: float,
 ) -> NodeProgress:
@@ -189,7 +187,7 @@ def _watch_progress(
     from launcher.agent.diagnosis.progress import NodeProgress  # after the workers' start
 
     unpumped = spec_builder.list_unpumped(len(assignment.ranks))
-    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, expects=expects, now=now)
+    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, now=now)
 
 
 def _join_alone(

@@ -37,7 +37,6 @@ from launcher.config.options.readers import (
     parse_name,
     parse_node_name,
     parse_node_range,
-    parse_pattern,
     parse_port,
     parse_port_range,
     parse_printable,
@@ -163,8 +162,6 @@ TABLE: tuple[Option, ...] = (
            "node hangs; 0 disables detection. PHASE is start or first-step.", field="hang_limits"),
     Option("ours", "on-hang", "hangs", "report|restart", parse_choice, "report",
            "Action on a hang: report only, or report and restart (charged to --max-restarts)."),
-    Option("ours", "expect", "hangs", "REGEX", make_optional(parse_pattern), "",
-           "Count only output lines that match REGEX as progress, such as 'loss='."),
 
     Option("torchrun", "log-dir", "output", "DIR", make_optional(parse_text), "a temporary directory",
            "Base directory for log files; each run creates a subdirectory."),

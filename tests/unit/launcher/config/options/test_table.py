@@ -105,7 +105,7 @@ SENSIBLE = {
     "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
     "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
-    "on-hang": "restart", "expect": "loss=", "preload": "torch",
+    "on-hang": "restart", "preload": "torch",
 }  # fmt: skip
 
 
