@@ -35,7 +35,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
         "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
         "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None,
-        "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "expect": None, "locality": (),
+        "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "locality": (),
         "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
