@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
@@ -53,8 +52,6 @@ class _NodeSet(Struct, frozen=True):
     """The numbers that no node has, in words, if nodes are numbered."""
     limits: Limits
     """The job's, with the levels of these nodes."""
-    costs: Costs
-    """The job's, with the rates that nodes report."""
     remarks: tuple[str, ...]
     error: str
     """Why the limits cannot be kept, "" if they can."""
@@ -108,7 +105,7 @@ class PlannerAdapter:
         if sifted.error:
             return PlanRefused(order.id, Reason.of("placement/impossible", error=sifted.error))
         try:
-            planned = plan(sifted.nodes, self._mesh, sifted.limits, sifted.costs, previous)
+            planned = plan(sifted.nodes, self._mesh, sifted.limits, self._costs, previous)
         except UsageError as error:
             return PlanRefused(order.id, Reason.of("placement/impossible", error=str(error)))
         stays = self._describe_locality(planned, sifted)
@@ -198,18 +195,17 @@ class PlannerAdapter:
             is_called = description.name and counts[description.name] == 1
             name = description.name if is_called else f"{description.name} {member_id}".lstrip()
             members[name], known[name] = member_id, description
-        paths, limits, costs, remarks, trouble = self._resolve_topology(known)
+        paths, limits, remarks, trouble = self._resolve_topology(known)
         nodes = [_make_node(name, paths.get(name, ()), known[name], read[members[name]][1]) for name in members]
-        return _NodeSet(nodes, members, known, refused, missing, limits, costs, remarks, amiss or trouble)
+        return _NodeSet(nodes, members, known, refused, missing, limits, remarks, amiss or trouble)
 
     def _resolve_topology(
         self, known: Mapping[str, Description]
-    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, Costs, tuple[str, ...], str]:
-        """Return these nodes' paths, the limits with their levels, the costs with their rates, remarks, and an error
-        or ""."""
+    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[str, ...], str]:
+        """Return these nodes' paths, the limits with their levels, remarks, and an error or ""."""
         limits = self._limits
         if not any(description.machine or description.locality for description in known.values()):
-            return {}, limits, self._costs, (), ""  # one machine has no locality
+            return {}, limits, (), ""  # one machine has no locality
         from launcher.placement.adapter import topology as standing
 
         named = {
@@ -221,8 +217,7 @@ class PlannerAdapter:
         found = standing.build_topology(known, named)
         limits, remarks = standing.resolve_limits(limits, found, known.values())
         remarks = (*found.remarks, *remarks, *standing.check_level_costs(self._costs, found))
-        costs = replace(self._costs, rates=standing.merge_rates(self._costs.rates, known, found))
-        return found.paths, limits, costs, remarks, standing.check_levels(limits)
+        return found.paths, limits, remarks, standing.check_levels(limits)
 
     def _list_new_remarks(self, remarks: Iterable[str], round: int) -> list[str]:
         """Return the remarks that no earlier round has made: localities rarely change."""
