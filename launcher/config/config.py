@@ -113,7 +113,6 @@ class Config(Struct, frozen=True, kw_only=True):
     network: StoreConfig | None
     """None: one machine."""
     attempt: int | None
-    in_place_restart: str
     node_name: str | None
     """None: the host's."""
     locality: tuple[tuple[str, str], ...] | str

@@ -134,9 +134,6 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none",
            "Attempt number, from the scheduler. Agents of an earlier attempt exit.",
            last_variable="SLURM_RESTART_COUNT"),
-    Option("ours", "in-place-restart", "restarts", "none|jobset", parse_choice, "none",
-           "Act as JobSet's in-place restart agent: start when all pods are running, exit when JobSet restarts them. "
-           "Sets --attempt."),
 
     Option("torchrun", "signals-to-handle", "shutdown", "NAME,...", parse_signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
            "Signals that the agent forwards to the workers; the node then leaves the job."),

@@ -29,7 +29,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
         "progress": "none", "request_nodes": None,
-        "serve": None, "in_place_restart": "none", "shutdown_timeout_s": 30.0,
+        "serve": None, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,

@@ -100,7 +100,7 @@ SENSIBLE = {
     "master-addr": "m", "local-addr": "l", "interface": "eth9", "port-range": "1:9", "worker-port-range": "1:9",
     "duplicate-stdout-filters": "loss", "duplicate-stderr-filters": "loss", "logs-specs": "mine",
     "event-log-handler": "console", "log-times": "on",
-    "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow", "in-place-restart": "jobset",
+    "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow",
     "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
     "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
