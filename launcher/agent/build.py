@@ -83,8 +83,13 @@ def build_agent(
     )
     spec_builder.add_variables(startup.node_lock.environment if startup else {})
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
-    may_grow_at_save = startup is not None and settings.grow == "checkpoint"
-    worker_channel = _make_worker_channel(config, spec_builder, shared_page, supervisor, hears_saves=may_grow_at_save)
+    worker_channel = WorkerChannel(
+        shared_page,
+        supervisor,
+        config.heartbeat_timeout_s,
+        reads_saves=startup is not None and settings.grow == "checkpoint",
+        watches_progress=config.hang_limits is not None,
+    )
     sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
     round_log = RoundLog(is_standalone=startup is None, settings=settings)
     if startup is None:
@@ -106,8 +111,7 @@ def build_agent(
     pump = spec_builder.make_pump()
     make_progress = None
     if config.hang_limits is not None:
-        expects = config.expect is not None
-        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder, expects)
+        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder)
     observer = make_observer(config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks)
     inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
     return Agent(
@@ -135,29 +139,6 @@ def build_agent(
         make_progress=make_progress,
         on_hang=config.on_hang,
         progress_file=config.progress_file,
-    )
-
-
-def _make_worker_channel(
-    config: Config,
-    spec_builder: WorkerSpecBuilder,
-    shared_page: SharedPage | None,
-    supervisor: Supervisor,
-    *,
-    hears_saves: bool,
-) -> WorkerChannel:
-    checkpoint_socket = None
-    if hears_saves:
-        from launcher.ranks.checkpoint_socket import CheckpointSocket
-
-        checkpoint_socket = CheckpointSocket()
-        spec_builder.add_variables(checkpoint_socket.environment)
-    return WorkerChannel(
-        shared_page,
-        supervisor,
-        config.heartbeat_timeout_s,
-        checkpoint_socket=checkpoint_socket,
-        watches_progress=config.hang_limits is not None,
     )
 
 
@@ -203,7 +184,6 @@ def _watch_progress(
     shared_page: SharedPage | None,
     pump: OutputPump | None,
     spec_builder: WorkerSpecBuilder,
-    expects: bool,
     assignment: NodeAssignment,
     now: float,
 ) -> NodeProgress:
@@ -211,7 +191,7 @@ def _watch_progress(
     from launcher.agent.diagnosis.progress import NodeProgress  # after the workers' start
 
     unpumped = spec_builder.list_unpumped(len(assignment.ranks))
-    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, expects=expects, now=now)
+    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, now=now)
 
 
 def _join_alone(

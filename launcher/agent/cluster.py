@@ -84,7 +84,6 @@ class ClusterMembership(NodeMembership):
             node_rank=config.node_rank,
             master_addr=config.master_addr or "",
             locality=found.path,
-            rates=found.rates,
         )
         if (identity := found.identity) is not None:  # a host of a TPU slice
             description = replace(

@@ -32,11 +32,6 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check(config)
     files.require_proc()
     exporter = _make_exporter(config)
-    restart_watch = None
-    if config.in_place_restart != "none":
-        from launcher.agent.startup.in_place_restart import pass_barrier
-
-        config, restart_watch = pass_barrier(config, os.environ)
     startup = None
     if config.network is not None:
         from launcher.agent.startup.startup import start_up
@@ -59,7 +54,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config)
-        return node_main.run(config, supervisor, startup, shared_page, exporter, restart_watch)
+        return node_main.run(config, supervisor, startup, shared_page, exporter)
     finally:
         if exporter is not None:
             exporter.close()

@@ -138,7 +138,6 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._listener is not None:
             self._poll.register(self._listener, select.POLLIN)
             self.observer.socket_name = self._listener.getsockname()[1:].decode()
-        self.worker_channel.register(self._poll)
         self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
@@ -190,8 +189,6 @@ class Agent(Struct, kw_only=True, eq=False):
             self._take_notice(update)
         if leave := self.termination.check(read_clock()):
             self._leave(leave)
-        for round in self.worker_channel.take_saved_rounds():
-            self._submit(events.CheckpointSaved(round))
         for report in self.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
         if self._pending is not None and read_clock() >= self._pending.retry_at:
@@ -199,6 +196,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._round is not None and self._pending is None:
             for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
                 self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
+        if self._round is not None and self.worker_channel.check_saves(read_clock()):
+            self._submit(events.CheckpointSaved(self._round.round))
         if read_clock() >= self._find_progress_wake():
             self._check_progress()
         if self._round is not None and read_clock() >= self._round.wake_at:

@@ -27,7 +27,6 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.startup.in_place_restart import RestartWatch
     from launcher.agent.startup.startup import Startup
     from launcher.observe.metrics.exporter import MetricsExporter
 
@@ -38,12 +37,11 @@ def run(
     startup: Startup | None = None,
     shared_page: SharedPage | None = None,
     exporter: MetricsExporter | None = None,
-    restart_watch: RestartWatch | None = None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
     `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
-    then, too. `exporter`: of --metrics-port and --metrics-file. `restart_watch`: of --in-place-restart.
+    then, too. `exporter`: of --metrics-port and --metrics-file.
     """
     exit_code = 1
     layout: LogLayout | None = None
@@ -57,8 +55,6 @@ def run(
         termination = Termination(config)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
         termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-        if restart_watch is not None:
-            restart_watch.start()
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
         layout = LogLayout(
             log_dir=config.log_dir,

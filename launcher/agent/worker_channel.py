@@ -1,9 +1,9 @@
 """The communication of agent and workers while a round runs on this node.
 
 The agent asks workers to stop, and sees which of them poll for that; workers send heartbeats, or report a saved
-checkpoint, the training step that they have reached, and what they know of their own failure. Most of it goes over the
+checkpoint, the training step that they have reached, and what they know of their own failure. All of it goes over the
 shared page (launcher/hardware/linux/shared_page.py), which wakes no process: the agent reads it when it stops a round,
-when a worker has failed, and periodically where missing heartbeats count as a failure.
+when a worker has failed, and periodically where missing heartbeats count as a failure, or a saved checkpoint matters.
 
 A worker that polls needs no signal, and without a handler it would die of it before it could poll. So the signal of a
 graceful stop goes to it only if its process has a handler, which the kernel shows; SIGINT never, since Python's own
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -27,17 +26,18 @@ from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
     from launcher.diagnose.heartbeats import Heartbeats
-    from launcher.ranks.checkpoint_socket import CheckpointSocket
 
 ABORT_GRACE_S = 3.0
 """From SIGABRT, on which an unresponsive worker prints its stacks, to SIGKILL; then it has failed, ended or not."""
+SAVES_CHECK_S = 1.0
+"""Between two looks for saved checkpoints: a restart on more nodes takes longer."""
 
 
 class WorkerChannel:
-    """`shared_page` None: the kernel refused one. Raises UsageError if heartbeats were requested then.
+    """`shared_page` None: the kernel refused one. Raises UsageError if an option needs it then.
 
-    `checkpoint_socket`: receives the reports of saved checkpoints; None without. `watches_progress`: whether heartbeats
-    are read even without a time-out of theirs.
+    `reads_saves`: whether saved checkpoints are reported. `watches_progress`: whether heartbeats are read even without
+    a time-out of theirs.
     """
 
     def __init__(
@@ -46,15 +46,18 @@ class WorkerChannel:
         supervisor: Supervisor,
         heartbeat_timeout_s: float | None,
         *,
-        checkpoint_socket: CheckpointSocket | None = None,
+        reads_saves: bool = False,
         watches_progress: bool = False,
     ) -> None:
-        if heartbeat_timeout_s is not None and shared_page is None:
-            raise UsageError("--heartbeat-timeout: workers cannot send heartbeats, because memfd_create fails")
+        if (heartbeat_timeout_s is not None or reads_saves) and shared_page is None:
+            option = "--grow checkpoint" if reads_saves else "--heartbeat-timeout"
+            raise UsageError(f"{option}: workers cannot send it, because memfd_create fails")
         self._shared_page = shared_page
         self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s
-        self._checkpoint_socket = checkpoint_socket
+        self._reads_saves = reads_saves
+        self._saves_at = math.inf
+        self._save_count = 0
         self._watches_progress = watches_progress
         self._heartbeats: Heartbeats | None = None
         self._pids: dict[int, int] = {}
@@ -62,20 +65,11 @@ class WorkerChannel:
         self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
         self._reasons: dict[int, str] = {}  # why, of these
 
-    def register(self, poll: select.poll) -> None:
-        """Have the agent's loop wake when a worker has sent a message."""
-        if self._checkpoint_socket is not None:
-            poll.register(self._checkpoint_socket, select.POLLIN)
-
-    def take_saved_rounds(self) -> list[int]:
-        """Return the rounds whose workers have reported a saved checkpoint."""
-        return self._checkpoint_socket.take() if self._checkpoint_socket is not None else []
-
     @property
     def wake_at(self) -> float:
-        """When to call `check_heartbeats`."""
+        """When to call `check_heartbeats` and `check_saves`."""
         next_at = self._heartbeats.wake_at if self._heartbeats is not None else math.inf
-        return min((next_at, *self._unresponsive.values()))
+        return min((next_at, self._saves_at, *self._unresponsive.values()))
 
     def begin(self, worker_count: int, now: float) -> None:
         """Prepare for a round that is about to start."""
@@ -85,7 +79,11 @@ class WorkerChannel:
 
             self._heartbeats = Heartbeats(self._timeout_s, now)
         if self._shared_page is not None:
-            self._shared_page.begin(worker_count, self._timeout_s, reads_heartbeats=self._watches_progress)
+            self._shared_page.begin(
+                worker_count, self._timeout_s, reads_heartbeats=self._watches_progress, reads_saves=self._reads_saves
+            )
+        if self._reads_saves:
+            self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 
     def list_pids(self, local_round: Round) -> dict[int, int]:
         """Return the workers that live and whose start was confirmed, local rank -> pid."""
@@ -137,6 +135,14 @@ class WorkerChannel:
             self._supervisor.signal(local_round.round, signal.SIGKILL, stuck)
         self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
         return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
+
+    def check_saves(self, now: float) -> bool:
+        """Whether the round's workers have reported a saved checkpoint since the last look."""
+        if self._shared_page is None or now < self._saves_at:
+            return False
+        before, self._save_count = self._save_count, self._shared_page.read_save_count()
+        self._saves_at = now + SAVES_CHECK_S
+        return self._save_count != before
 
     def abort(self, local_round: Round, local_ranks: Sequence[int], reason: str, now: float) -> None:
         """End these workers: SIGABRT now, SIGKILL by `check_heartbeats` for those that still live later."""

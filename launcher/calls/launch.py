@@ -28,7 +28,6 @@ from launcher.config.options.table import BY_NAME, ROWS, SETTING_BY_NAME
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint, suggest
-from launcher.worker import SOCKET_VARIABLE
 from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        around = {SOCKET_VARIABLE, *(variable for option in ROWS for variable in option.variables)}
+        around = {variable for option in ROWS for variable in option.variables}
     # An error file of the caller's is for the caller's own failure; this job's failure need not cause that.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}

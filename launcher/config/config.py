@@ -113,7 +113,6 @@ class Config(Struct, frozen=True, kw_only=True):
     network: StoreConfig | None
     """None: one machine."""
     attempt: int | None
-    in_place_restart: str
     node_name: str | None
     """None: the host's."""
     locality: tuple[tuple[str, str], ...] | str
@@ -140,7 +139,6 @@ class Config(Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None
     on_hang: str
-    expect: str | None
     health_check: str | None
     health_timeout_s: float
     python: str
@@ -220,10 +218,8 @@ def resolve(
         raise UsageError(f"{limit} must be greater than 0", "set a number of seconds, such as 60")
     if check.is_default and not limit.is_default:
         notes.append(f"{limit} has no effect without --health-check")
-    if values["hang-timeout"].read() is None:
-        useless = (values[name] for name in ("on-hang", "expect") if not values[name].is_default)
-        notes += [f"{value} has no effect: {values['hang-timeout']} disables hang detection" for value in useless]
-        fields["expect"] = None
+    if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
+        notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
     rows = [option for option in ROWS if option.field_name and not option.part]
     fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
     origins = {row.name if row.part else row.field_name: values[row.name].origin for row in ROWS if row.field_name}

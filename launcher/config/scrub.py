@@ -35,7 +35,6 @@ _PREFIXES = (
 _NAMES = frozenset(
     {
         END_FILE,
-        "LAUNCHER_IN_PLACE_RESTART",
         "LAUNCHER_METRICS_FILE",  # one agent's own: another that a worker starts would find the port taken
         "LAUNCHER_METRICS_PORT",
         "LAUNCHER_PROGRESS",

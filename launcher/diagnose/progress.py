@@ -8,10 +8,9 @@ changes: a hang of one rank soon stops all, and the question here is whether, no
                                                             ^ a phase that the script has entered counts instead
 
 Each of these has a limit. Nothing outside can tell the load of a checkpoint from a hang, so the limits before the first
-step are long, and a step counts as seen only by what a step alone does: the first heartbeat, the first line that
---expect describes. Without these, once signs have been found for ten minutes, and by as many looks as a limit holds:
-the bar of a load that takes five minutes is not taken for training, and neither are imports and compilations, which
-take no less where --hang-timeout is short.
+step are long, and a step counts as seen only by what a step alone does: the first heartbeat. Without one, once signs
+have been found for ten minutes, and by as many looks as a limit holds: the bar of a load that takes five minutes is not
+taken for training, and neither are imports and compilations, which take no less where --hang-timeout is short.
 
 Time does not count as silence while no worker ran freely or while nobody looked: when a worker is stopped or debugged,
 and beyond two intervals between looks, because this machine slept or the agent was stopped. Since a stopped worker may
@@ -32,17 +31,15 @@ from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT
 
 HEARTBEAT = "heartbeat"
 OUTPUT = "output"
-EXPECTED = "expected"
 PHASE = "phase"
 COLLECTIVE = "collective"
-_WORDS = {EXPECTED: "line that matches --expect", PHASE: "change of phase"}
+_WORDS = {PHASE: "change of phase"}
 """Kinds of signs that are called otherwise in a sentence."""
 START_UP_S = 600.0
 """For how long signs have to go on until they count as those of steps, if they are none that a step alone gives."""
-_OF_A_STEP = (HEARTBEAT, EXPECTED)
 INTERVAL_MIN_S = 0.05
 """Between two looks, however short the limit of a phase is: a look costs some 50 microseconds a worker."""
-_NAMES = (EXPECTED, OUTPUT, HEARTBEAT)  # those that a sentence lists, in its order
+_NAMES = (OUTPUT, HEARTBEAT)  # those that a sentence lists, in its order
 
 
 class RankPhase(Struct, frozen=True, kw_only=True):
@@ -144,7 +141,7 @@ class ProgressWatch:
         self._signs, self._phases = found.signs, found.phases
         if changed:
             self._counters = {}
-            self._note_progress(changed[0], has_stepped=not set(changed).isdisjoint(_OF_A_STEP))
+            self._note_progress(changed[0], has_stepped=HEARTBEAT in changed)
         if self._resumption:
             sentence, self._resumption = self._resumption, ""
             return sentence

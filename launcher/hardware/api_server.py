@@ -6,11 +6,10 @@ cluster's own authority certifies, and nowhere else: not through a proxy, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from launcher.hardware.linux.sysfs import FileTree
-from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is_token, parse_object
+from launcher.hardware.metadata_server import NoAnswer, is_token
 
 if TYPE_CHECKING:
     import ssl
@@ -21,12 +20,6 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"  # kubernetes.io/docs/tasks/run-application/access-api-from-pod
 _PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _TOKEN_MAX = 1 << 16
-_OBJECT_MAX = 4 << 20
-_WATCH_SIZE_MAX = 256 << 20
-WATCH_S = 240
-"""After which the API server ends a watch, and another begins."""
-WATCH_EXTRA_S = 60
-"""For a server that is slow to end it."""
 
 
 def find_address(environ: Mapping[str, str]) -> tuple[str, int]:
@@ -67,40 +60,3 @@ def make_tls_context(authority: str) -> ssl.SSLContext:
         raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}", "authority") from None
     trusting.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return trusting
-
-
-class ApiServer:
-    """The API server as the account of this pod sees it. `root`: the directory above /var, for tests.
-
-    Raises NoAnswer with a whole clause where this is no pod.
-    """
-
-    def __init__(self, environ: Mapping[str, str], root: str = "/") -> None:
-        self._address = find_address(environ)
-        self._account = FileTree(root).resolve(ACCOUNT)
-
-    def read_namespace(self) -> str:
-        """Return the namespace of this pod. Raises NoAnswer."""
-        return read_token(f"{self._account}/namespace", "no namespace of a service account")
-
-    def ask(
-        self, path: str, limit_s: float, *, method: str = "GET", content: bytes = b"", content_type: str = ""
-    ) -> HttpResponse:
-        """Return the response, whatever its status. Raises NoAnswer with a clause about the server."""
-        headers = self._make_headers() | ({"Content-Type": content_type} if content_type else {})
-        server = Server(self._address, limit_s, make_tls_context(f"{self._account}/ca.crt"))
-        return server.ask(path, headers, method=method, content=content, size_max=_OBJECT_MAX)
-
-    def watch(self, path: str, limit_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the events of a watch until the server ends it. `limit_s`: to connect, and for the first answer.
-
-        Raises NoAnswer with a clause about the server.
-        """
-        server = Server(self._address, limit_s, make_tls_context(f"{self._account}/ca.crt"))
-        words = f"{path}&watch=true&timeoutSeconds={WATCH_S}"
-        sizes = {"line_max": _OBJECT_MAX, "size_max": _WATCH_SIZE_MAX}
-        for line in server.stream(words, self._make_headers(), lasts_s=WATCH_S + WATCH_EXTRA_S, **sizes):
-            yield parse_object(line.decode(errors="replace"))
-
-    def _make_headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {read_token(f'{self._account}/token')}", "Accept": "application/json"}

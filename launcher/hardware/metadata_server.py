@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -32,7 +32,6 @@ LIMIT_S = 1.0
 
 SIZE_MAX = 1 << 16
 _HEAD_MAX = 1 << 16
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # a minute in all
 _FLAVOR = "Metadata-Flavor"
 _NO_HTTP = "returned a response that is not HTTP"
 
@@ -91,23 +90,6 @@ class Server:
                 raise NoAnswer("closed the connection within its answer")
             named = {name.lower(): value for name, value in response.getheaders()}
             return HttpResponse(response.status, text.decode(), named)
-
-    def stream(
-        self, path: str, headers: Mapping[str, str], *, lasts_s: float, line_max: int, size_max: int
-    ) -> Iterator[bytes]:
-        """Yield lines until the server ends its response, or for `lasts_s` seconds after its head. Raises NoAnswer.
-
-        A server that is lost is missed after a minute. `line_max`, `size_max`: bytes of a line and of all.
-        """
-        with self._describe_errors(), self._connect() as connection:
-            response = self._send(connection, "GET", path, headers, b"", size_max)
-            if response.status != 200:
-                raise NoAnswer(f"answers {response.status} to a watch")
-            _keep_alive(connection)
-            self._deadline = time.monotonic() + lasts_s
-            with suppress(TimeoutError):
-                while line := response.readline(line_max):
-                    yield line
 
     def require_remaining_s(self) -> float:
         """Return the remaining seconds, more than 0. Raises TimeoutError."""
@@ -200,16 +182,6 @@ class _LimitedReader(io.RawIOBase):
         count = self._connection.recv_into(memoryview(buffer)[: self._bytes_left])
         self._bytes_left -= count
         return count
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out whether the other side is still there."""
-    import socket
-
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 AMAZON_OFF = "AWS_EC2_METADATA_DISABLED"

@@ -12,7 +12,6 @@ Heavy imports stay inside `look`, and `is_likely` opens no connection and starts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -33,8 +32,6 @@ class Hints(NamedTuple):
     """Outermost first."""
     reason: str
     """Their origin, or why there are none."""
-    rates: Mapping[str, str] = MappingProxyType({})
-    """Level to the rate of the uplink of this node's domain, "400Gbit"; "host" to the rate of the node itself."""
 
 
 class Source(Protocol):

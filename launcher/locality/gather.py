@@ -24,7 +24,7 @@ from launcher.locality.contract import Hints, Level, Source
 from launcher.locality.explicit import read_explicit
 from launcher.locality.interconnects import NvlinkSource, SliceSource
 from launcher.locality.kubernetes import Source as KubernetesSource
-from launcher.locality.merge import SourceResult, keep_usable_levels, merge, merge_rates
+from launcher.locality.merge import SourceResult, keep_usable_levels, merge
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
@@ -47,8 +47,6 @@ class Locality(Struct, frozen=True):
     """Of each source that was queried."""
     identity: SliceIdentity | None = None
     """Of the TPU slice that this node is a host of."""
-    rates: tuple[tuple[str, int], ...] = ()
-    """Level or "host" to bits per second of this node's uplink there, if a source knows it."""
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
@@ -76,8 +74,7 @@ def resolve_locality(
     remarks = merged.remarks
     if config.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
         remarks = (*remarks, _describe_unknown(merged.levels, found))
-    rates, rate_remarks = merge_rates((*said, *found), merged.levels)
-    return Locality(merged.levels, (*remarks, *rate_remarks), (*said, *found), own.identity, rates)
+    return Locality(merged.levels, remarks, (*said, *found), own.identity)
 
 
 class SourceQuery:
@@ -103,9 +100,7 @@ class SourceQuery:
     def _ask(self, number: int, source: Source, environ: Mapping[str, str], limit_s: float) -> None:
         try:
             found = Hints(*source.look(environ, limit_s))
-            levels = tuple(Level(*level) for level in found.levels)
-            rates = {sanitize(str(name)): str(rate) for name, rate in (found.rates or {}).items()}
-            hints = Hints(levels, sanitize(str(found.reason)), rates)
+            hints = Hints(tuple(Level(*level) for level in found.levels), sanitize(str(found.reason)))
         except UsageError as error:
             hints = Hints((), str(error))
         except Exception as error:  # the job does not depend on a plug-in

@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.locality.contract import Level
 from launcher.locality.keys import RemarkedLevels
-from launcher.model.errors import UsageError
-from launcher.model.locality_path import HOST, LEVELS, LEVELS_MAX, is_level_name, is_text
-from launcher.model.rates import parse_rate
+from launcher.model.locality_path import LEVELS, LEVELS_MAX, is_level_name, is_text
 
 _OWN_NAME = ("slice", "slice")
 """A TPU slice is named after its first host; GKE names it after its node pool, which is no conflict."""
@@ -33,12 +31,11 @@ _OWN_RANK = _RANKS["leaf"] + 0.5  # the rank of a level of which nothing is know
 
 
 class SourceResult(Struct, frozen=True):
-    """The result of querying one source: its levels, the reason for these or none, and rates as it gives them."""
+    """The result of querying one source: its levels, and the reason for these or none."""
 
     source: str
     levels: tuple[Level, ...]
     reason: str
-    rates: Mapping[str, str] = field(default_factory=dict)
 
 
 class LevelOrder(Struct, frozen=True):
@@ -71,27 +68,6 @@ def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
         tuple(chosen[name][1] for name in ordered.levels[:LEVELS_MAX]),
         (*remarks, *ordered.remarks, *([excess] if left_out else ())),
     )
-
-
-def merge_rates(
-    results: Sequence[SourceResult], levels: Sequence[Level]
-) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """Return the rates of this node's uplinks at these levels and of its host, by the most trusted source; remarks."""
-    found: dict[str, int] = {}
-    remarks = []
-    names = [*(level.name for level in levels), HOST]
-    for result in results:
-        for name, text in result.rates.items():
-            try:
-                rate = parse_rate(str(text), f"the rate of {name} by {result.source}")
-            except UsageError as error:
-                remarks.append(f"{error}: it is not used")
-                continue
-            if name in names:
-                found.setdefault(name, rate)
-            else:
-                remarks.append(f"the rate of {name} by {result.source} is not used: this node has no {name}")
-    return tuple((name, found[name]) for name in names if name in found), tuple(remarks)
 
 
 def format_provenance(source: str, level: Level) -> str:

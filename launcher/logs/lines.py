@@ -10,12 +10,6 @@ keep the bytes as they came.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import re
-
-_SEARCH_LIMIT = 64 * 1024  # bytes
 # Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory.
 LINE_LIMIT = 8 * 1024 * 1024
 REDRAW_S = 1.0
@@ -103,21 +97,6 @@ def _find_last_state(states: bytes) -> bytes:
     """Return the last of the states, separated by "\\r", that is not blank, or nothing."""
     end = len(states.rstrip())
     return states[states.rfind(b"\r", 0, end) + 1 :].partition(b"\r")[0] if end else b""
-
-
-class LineSearch:
-    """One stream, searched for lines that match a pattern: --expect."""
-
-    def __init__(self, pattern: re.Pattern[bytes]) -> None:
-        self._pattern = pattern
-        self._pending = b""
-
-    def feed(self, chunk: bytes) -> bool:
-        """Whether a line that `chunk` completes matches. Of a line longer than 64 KiB only the end is searched."""
-        end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
-        body = self._pending + chunk[:end] if end else b""
-        self._pending = chunk[end:] if end else (self._pending + chunk)[-_SEARCH_LIMIT:]
-        return bool(body) and self._pattern.search(body.replace(b"\r", b"\n")) is not None
 
 
 def split_last_lines(data: bytes, count: int) -> tuple[str, ...]:

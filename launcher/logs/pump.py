@@ -19,15 +19,12 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-from launcher.logs.lines import LINE_LIMIT, LinePrefixer, LineSearch, split_last_lines
+from launcher.logs.lines import LINE_LIMIT, LinePrefixer, split_last_lines
 from launcher.logs.sinks import PENDING_LIMIT, Console, LineFilter, LogFile, enlarge_pipe
-
-if TYPE_CHECKING:
-    import re
 
 CHUNK_SIZE = 256 * 1024  # bytes read at once
 NAP_S = 0.002  # for pipes to fill: without it, workers that print unbuffered lines wake the thread for each
@@ -41,8 +38,8 @@ class OutputPump:
     """Starts its thread at once; create one only when a stream is to be captured.
 
     `console_stdout` and `console_stderr` are descriptors and stay open. `tail_lines` is the number of lines that
-    `read_tail` returns. `warn` gets a sentence, in the thread. `expected`: a regular expression that is searched for in
-    the lines of all streams. Raises OSError when there are no descriptors or threads left.
+    `read_tail` returns. `warn` gets a sentence, in the thread. Raises OSError when there are no descriptors or threads
+    left.
     """
 
     def __init__(
@@ -52,18 +49,10 @@ class OutputPump:
         console_stderr: int = 2,
         tail_lines: int = 20,
         warn: Callable[[str], None],
-        expected: str | None = None,
     ) -> None:
         self.moved_size = 0
         """Bytes that workers have written, of all streams since `reset_counts`."""
-        self.match_count = 0
-        """How many chunks have completed a line that matches `expected`, since `reset_counts`."""
         self._output_at: dict[int, float] = {}
-        self._expected: re.Pattern[bytes] | None = None
-        if expected is not None:
-            import re  # 5 ms, and rarely needed
-
-            self._expected = re.compile(expected.encode(errors="surrogateescape"), re.MULTILINE)
         self._tail_lines = tail_lines
         self._warn_agent = warn
         self._warned: set[str] = set()
@@ -92,7 +81,7 @@ class OutputPump:
 
     def reset_counts(self) -> None:
         """Begin to count anew."""
-        self.moved_size = self.match_count = 0
+        self.moved_size = 0
         self._output_at.clear()
 
     def list_output_times(self) -> dict[int, float]:
@@ -117,10 +106,9 @@ class OutputPump:
 
         Pass it to the worker and close it: the stream ends when no process holds it any more. With `path` its bytes
         are appended to that file, with `prefix` its lines go to the console, each after the prefix, and those
-        that match `line_filter` to its file too. With neither it is only searched for what is expected. Raises OSError
-        when there are no descriptors left.
+        that match `line_filter` to its file too. Raises OSError when there are no descriptors left.
         """
-        assert path is not None or prefix is not None or self._expected, "a stream without a destination needs no pipe"
+        assert path is not None or prefix is not None, "a stream without a destination needs no pipe"
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         try:  # first what may fail; no event comes while the write end is open and unwritten
@@ -139,7 +127,6 @@ class OutputPump:
             console=self._consoles[stream],
             line_filter=None if prefix is None else line_filter,
             prefix_size=len(prefix or b""),
-            search=None if self._expected is None else LineSearch(self._expected),
         )
         with self._changed:
             if capture.line_filter:
@@ -235,8 +222,6 @@ class OutputPump:
         if size:
             self.moved_size += size
             self._output_at[capture.local_rank] = now = time.monotonic()
-            if capture.search:
-                self.match_count += capture.search.feed(bytes(chunk))
             if capture.file:
                 capture.file.write(chunk)
             if capture.prefixer:
@@ -326,7 +311,6 @@ class _Capture(Struct, eq=False, kw_only=True):
     console: Console
     line_filter: LineFilter | None
     prefix_size: int
-    search: LineSearch | None
     tail: bytes = b""
     is_moving: bool = False  # something has been read that is not in the tail yet
 

@@ -80,7 +80,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("unit", "N", "Number of consecutive ranks to keep on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep every group of an axis inside one domain of a level, such as tp=host.")
 @_add_option("whole", "LEVEL:HOSTS", "Use each domain of this level with all its HOSTS nodes, or not at all.")
-@_add_option("move-cost", "COST", "Cost of moving a rank. Default: moving all ranks costs 5 % of the plan's cost.")
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")

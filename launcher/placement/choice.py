@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
-from launcher.model.traffic import scale_to_integers
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits
 from launcher.placement.problem.bound import compute_lower_bound
@@ -73,16 +72,12 @@ def choose_layout(
     candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
-    price, factor = None, 20 * world.size
-    if costs.move_cost is not None:
-        (move_cost,), factor = scale_to_integers([costs.move_cost])
-        price = move_cost * scale
     if owners is None:
         found, _ = candidates.make_fresh()
     elif candidates.timer is None:
-        found = _choose_cheapest(candidates, bound, price, factor)
+        found = _choose_cheapest(candidates, bound)
     else:
-        found = _choose_fastest(candidates, candidates.timer, price, factor)
+        found = _choose_fastest(candidates, candidates.timer)
     starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
     ends = [*starts[1:], len(found.layout)]
     items = found.layout[starts].tolist()
@@ -103,20 +98,19 @@ class LayoutCandidate(NamedTuple):
     """Of a step's communication, 0 without rates."""
 
 
-def _choose_fastest(candidates: LayoutCandidates, timer: StepTimer, price: int | None, factor: int) -> LayoutCandidate:
+def _choose_fastest(candidates: LayoutCandidates, timer: StepTimer) -> LayoutCandidate:
     """Choose by time: of all that take at most a tenth longer than the fastest layout from scratch, the one that moves
     fewest ranks.
+
+    Where a level has no rate, J must not be more than 5 % above that of the fastest either.
     """
     fresh, fastest_s = candidates.make_fresh()
-    patches = candidates.list_patches(factor, price)
+    patches = candidates.list_patches()
     found = [*candidates.hasten(timer, patches), candidates.relabel(fresh), fresh]
-    alike_s = (1 + SAME_TIME) * fastest_s
-    if price is not None:  # the user's, one of J: it counts in proportion to the time
-        move_s = price / factor * fresh.seconds / max(1, fresh.cost)
-        return min(found, key=lambda each: (max(each.seconds, alike_s) + move_s * each.moved, each.moved, each.cost))
     # Not of the fastest of these: that depends on the previous plan, and the plan of the same nodes would not stay.
     near = [each for each in found if each.seconds <= (1 + MOVING_GAIN_MIN) * fastest_s]
-    if not timer.is_complete:  # only J counts a level without a rate
+    if not timer.is_complete:
+        alike_s = (1 + SAME_TIME) * fastest_s
         cheap = min((each for each in near if each.seconds <= alike_s), key=lambda each: each.cost)
         near = [each for each in near if each.cost * 20 <= cheap.cost * 21]
     least = min(each.moved for each in near)
@@ -126,27 +120,26 @@ def _choose_fastest(candidates: LayoutCandidates, timer: StepTimer, price: int |
     return min(alike, key=lambda each: (each.cost, each.seconds))
 
 
-def _choose_cheapest(candidates: LayoutCandidates, bound: int, price: int | None, factor: int) -> LayoutCandidate:
-    """Choose by J. `price` / `factor`: of a move; None: moving all ranks is worth a twentieth of J."""
+def _choose_cheapest(candidates: LayoutCandidates, bound: int) -> LayoutCandidate:
+    """Choose by J and moves."""
 
     def compute_worth(each: LayoutCandidate, cost: int) -> tuple[int, int]:
-        """Return J + price of a move x moved ranks, in integers."""
-        return each.cost * factor + each.moved * (cost if price is None else price), each.moved
+        """Return J + price of a move x moved ranks, in integers; `cost`: the J that sets the price."""
+        return each.cost * candidates.moves_per_cost + each.moved * cost, each.moved
 
     def choose_patch(patches: list[LayoutCandidate], cost: int) -> LayoutCandidate | None:
         best = min(patches, key=lambda each: compute_worth(each, cost), default=None)
         # docs/internals/decisions/0009-stability-before-cost.md
-        return best if best and best.cost * 20 <= cost * (21 if price is None else 20) else None
+        return best if best and best.cost * 20 <= cost * 21 else None
 
-    patches = candidates.list_patches(factor, price)
+    patches = candidates.list_patches()
     patch = choose_patch(patches, bound)
     if patch:
         return patch
     fresh, _ = candidates.make_fresh()
-    patch = choose_patch(patches, fresh.cost) if price is None else None
-    if patch:
-        return patch
-    return min([*patches, candidates.relabel(fresh), fresh], key=lambda each: compute_worth(each, fresh.cost))
+    patch = choose_patch(patches, fresh.cost)
+    # A patch that costs a twentieth more than the new layout is not worth it, even if the new one moves all.
+    return patch or min([candidates.relabel(fresh), fresh], key=lambda each: compute_worth(each, fresh.cost))
 
 
 class LayoutCandidates:
@@ -156,6 +149,8 @@ class LayoutCandidates:
         self, world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
     ) -> None:
         self._world = world
+        self.moves_per_cost = 20 * world.size
+        """Moved ranks that are worth as much as J: moving all is worth a twentieth."""
         shape = mesh.resolve_shape(world.size)
         rooms = [item.room for item in world.items]
         members = [item.position for item in world.items]
@@ -246,10 +241,10 @@ class LayoutCandidates:
         """Return the same with equal domains renamed, so that fewer ranks move."""
         return self._make_candidate(relabel_domains(self.problem, other.layout, self._held_items))
 
-    def list_patches(self, factor: int, price: int | None) -> list[LayoutCandidate]:
+    def list_patches(self) -> list[LayoutCandidate]:
         """Return layouts in which the ranks of present nodes stay, as far as there are any, whatever they cost.
 
-        And with more moves, where these make J x factor + moved ranks x price less; None: the layout's own J.
+        And with more moves, where these reduce J by more than they are worth.
         """
         held, rooms = self._held_items.tolist(), self.problem.capacity.tolist()
         if all(item == NO_ITEM for item in held):
@@ -265,10 +260,10 @@ class LayoutCandidates:
             blocks = layout.reshape(-1, self._group_size // self._world.block_size)
             if is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
-                move = (found[-1].cost if price is None else price) * self._world.block_size
+                move = found[-1].cost * self._world.block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before
                     move = move * easy.compute_cost(layout) // max(1, self.problem.compute_cost(layout))
-                better = _repair(easy, layout, self._held_items, factor, move)
+                better = _repair(easy, layout, self._held_items, self.moves_per_cost, move)
                 if (better != layout).any():
                     found.append(self._make_candidate(better))
         return found

@@ -69,14 +69,12 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """The cost of a valid plan: its traffic times the level costs, and the ranks that move."""
+    """The cost of a valid plan: its traffic times the level costs."""
 
     traffic: tuple[Communicator, ...] | None = None
     """None: the usual one for the axes' names."""
     level_costs: Mapping[str, int | float] = field(default_factory=dict)
     """Level or "host" to the cost of a hop that leaves a domain of it; a level without an entry has its usual cost."""
-    move_cost: int | float | None = None
-    """Of a rank whose coordinates move to another node; None: moving all ranks is worth 5 % of the plan's cost."""
     rates: Rates | None = None
     """Of the network's links; if known, the time of a step chooses between the plans that the search finds by cost."""
 

@@ -107,16 +107,14 @@ class WorkerSpecBuilder:
 
     def make_pump(self) -> OutputPump | None:
         """Return the pump for the workers' output; None if no stream of any goes through the agent."""
-        if not self._routes.captures and self._config.expect is None:
+        if not self._routes.captures:
             return None
         from launcher.logs.pump import OutputPump
 
-        return OutputPump(warn=log, expected=self._config.expect)
+        return OutputPump(warn=log)
 
     def list_unpumped(self, worker_count: int) -> frozenset[int]:
         """Return the local ranks of which, in this round, some output does not go through the pump."""
-        if self._config.expect is not None:
-            return frozenset()
         routes = ((rank, self._routes.find_route(rank, stream)) for rank in range(worker_count) for stream in STREAMS)
         return frozenset(rank for rank, route in routes if not (route.path or route.to_console))
 
@@ -282,20 +280,18 @@ class WorkerSpecBuilder:
         opened: list[int],
     ) -> int | None:
         """Return the descriptor to which this worker writes, or None for the agent's own."""
-        way, is_searched = self._routes.find_route(place.local_rank, stream), self._config.expect is not None
-        if way.inherits and not is_searched:
+        way = self._routes.find_route(place.local_rank, stream)
+        if way.inherits:
             return None
-        if pump is None or not (way.path or way.to_console or is_searched):
+        if pump is None or not (way.path or way.to_console):
             opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
             return opened[-1]
-        # A stream that is only searched looks on the console as if it were not.
-        prefix = b"" if way.inherits else self._make_prefix(place) if way.to_console else None
         end = pump.open_stream(
             stream=stream,
             local_rank=place.local_rank,
             rank=place.rank,
             path=way.path,
-            prefix=prefix,
+            prefix=self._make_prefix(place) if way.to_console else None,
             line_filter=filters.get(stream),
         )
         opened.append(end)

@@ -19,7 +19,6 @@ standard library's smallest parts. Under another launcher a function answers as 
 
 from launcher.worker.claims import blame_node, give_up
 from launcher.worker.client import (
-    SOCKET_VARIABLE,
     StopRequest,
     checkpoint_saved,
     heartbeat,
@@ -32,7 +31,6 @@ from launcher.worker.grid import WorkerMesh, mesh
 from launcher.worker.phases import phase
 
 __all__ = [
-    "SOCKET_VARIABLE",
     "StopRequest",
     "WorkerMesh",
     "blame_node",

@@ -1,11 +1,11 @@
 """The worker's side of the signals between worker and agent: stop requested, heartbeat, progress, checkpoint saved.
 
-All but the last are numbers in the shared page, memory that both processes map (`launcher.hardware.linux.shared_page`):
-to poll or to report is a read or a write of memory, a fraction of a microsecond. The last is rare and wakes the
-agent: a datagram. What a worker says about its own failure is in `claims`.
+They are numbers in the shared page, memory that both processes map (`launcher.hardware.linux.shared_page`): to poll or
+to report is a read or a write of memory, a fraction of a microsecond. What a worker says about its own failure is in
+`claims`.
 
 Under a launcher without a shared page, and in a process that has not inherited it, such as those that the `spawn`
-method of multiprocessing starts, no stop is requested and no heartbeat is read: the answers are False.
+method of multiprocessing starts, no stop is requested and no report is read: the answers are False.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from launcher.hardware.linux import shared_page
 from launcher.worker import recorder
-
-SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
 
 
 class WorkerPage:
@@ -147,20 +145,13 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
 def checkpoint_saved() -> bool:
     """Report that the workers have saved their state; one worker may report for all. True if the agent was reached.
 
-    Under `--grow checkpoint` the agent acts on it: now is a good time for a restart on more nodes.
+    Under `--grow checkpoint` the agent acts on it within a second: now is a good time for a restart on more nodes.
     """
     recorder.open_recorder()
-    name, _, token = os.environ.get(SOCKET_VARIABLE, "").partition(":")
-    if not name:
+    page, index = find_page(), shared_page.SAVE_COUNT // shared_page.NUMBER_SIZE
+    if page is None or not page.numbers[index]:
         return False
-    import socket
-
-    message = f"{token} saved {os.environ.get('LAUNCHER_ROUND', '')}".encode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sender:
-        try:
-            sender.sendto(message, f"\0{name}")
-        except OSError:  # the agent has gone, or has more to read than fits
-            return False
+    page.numbers[index] += 1
     return True
 
 

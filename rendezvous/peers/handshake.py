@@ -37,7 +37,7 @@ class HandshakeError(Exception):
     """The other side is not the expected member, or violates the protocol."""
 
 
-# docs/internals/decisions/0040-authentication-of-datagrams-and-peers.md
+# docs/internals/decisions/0040-authentication-of-peers.md
 class Handshake:
     """One side. `expected`: the member that was dialled, "" on the dialled side. `nonce` is fresh and random."""
 

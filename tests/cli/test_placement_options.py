@@ -23,7 +23,7 @@ def job(place: Path, *words: str, **environ: str) -> Outcome:
 def test_a_job_runs_with_all_of_them_and_its_workers_know_their_places(place: Path) -> None:
     outcome = job(
         place, "--traffic", "tp=100,dp=10:ring", "--unit", "2", "--within", "tp=host", "--level-costs", "host=1.5",
-        "--elastic", "1:2", LAUNCHER_MOVE_COST="0.1",
+        "--elastic", "1:2",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert sorted(outcome.out.splitlines()) == [
@@ -60,7 +60,6 @@ def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) ->
         ("--within=tp=nvl", "", "--within tp=nvl: unknown level nvl; on one machine only host exists\nhint: use host"),
         ("--whole=slice:4", "", "--whole slice:4: unknown level slice; on one machine only host exists\n"
          "hint: leave it out"),
-        ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: --move-cost is '-1', not a number from 0 to 1e9"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said_with_its_origin(place: Path, word: str, variable: str, error: str) -> None:

@@ -28,7 +28,7 @@ from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, S
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Delete, KeyValue, Put
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
+from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
@@ -45,16 +45,7 @@ N1, N2 = loopback_hosts(2)
 ALONE = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=1:2", "--join-grace=0")
 BOTH = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=2", "--grow=never")
 SECRET = {"LAUNCHER_JOB_SECRET": "only the job knows this"}
-# Workers that tell of a checkpoint when the test asks for it.
 ELSEWHERE = "127.0.0.66"  # where an attacker listens
-SAVES = """
-import subprocess
-from launcher import worker
-beat_until("../save")
-worker.checkpoint_saved()
-subprocess.run([sys.executable, "-c", "from launcher import worker; worker.checkpoint_saved()"], close_fds=True)
-beat_until("../finish")
-"""
 
 
 def client(etcd: EtcdServer) -> EtcdStore:
@@ -106,38 +97,6 @@ beat_until("../finish")
 
 
 # --- another user of the machine ---
-
-
-def test_a_flood_of_the_checkpoint_socket_costs_the_agent_nothing(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, *ALONE, "--grow=checkpoint", etcd=etcd, script=SAVES) as job:
-        job.begin(N1, workers=1)
-        before = cpu_s(job[N1].pid)
-        with Stranger(flood) as stranger:
-            count = stranger.wait()
-        agent_s = cpu_s(job[N1].pid) - before
-        print(f"{count} datagrams by {stranger.cpu_s:.2f} s of CPU, the agent's: {agent_s:.2f} s")
-        assert agent_s < stranger.cpu_s / 5
-        (tmp_path / "save").touch()
-        wait_until(
-            lambda: [one["saved_count"] for key, one in job.stored().items() if key.startswith("status/")] == [2]
-        )
-        finish(job)
-
-
-def flood() -> int:
-    """Say at every abstract socket of a meshrun, as its own workers would, that a checkpoint is saved."""
-    names = set(re.findall(r"@(meshrun-\S+)", Path("/proc/net/unix").read_text()))
-    assert names
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.setblocking(False)
-
-        def once() -> None:
-            for name in names:
-                for message in (b"saved 1", b"0123456789abcdef saved 1", b"x" * 200, b""):
-                    with suppress(OSError):
-                        sender.sendto(message, f"\0{name}")
-
-        return 4 * len(names) * again_and_again(once)
 
 
 def test_unauthenticated_presence_connections_disturb_no_round(tmp_path: Path, etcd: EtcdServer) -> None:

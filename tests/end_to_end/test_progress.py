@@ -82,20 +82,3 @@ wait_for("never")
         assert SILENT not in job.stderr
         os.kill(pids[1], signal.SIGCONT)
         job.says(SILENT)
-
-
-def test_only_an_expected_line_counts_as_output_with_expect(tmp_path: Path) -> None:
-    script = """
-for number in range(30):
-    print(f"loss={number / 10}" if RANK == 1 else "waiting", flush=True)
-    time.sleep(0.05)
-while True:
-    print("waiting", flush=True)
-    print("also waiting", file=sys.stderr, flush=True)
-    time.sleep(0.05)
-"""
-    options = (*OPTIONS, r"--expect=^loss=\d", "--local-ranks-filter=0")
-    with Job(tmp_path, *options, script=script) as job:
-        job.says(f"{SILENT} 2 s: no line that matches --expect or heartbeat on this node\n")
-    lines = set(job.stdout.splitlines())
-    assert lines == {"waiting"}  # without a prefix, and without those of rank 1

@@ -4,7 +4,6 @@
 |---|---|
 | heartbeat, phase | the shared page |
 | output | bytes that the pump has moved, or, of a worker that writes to the agent's own streams, its /proc/PID/io |
-| expected line | the pump, which searches for it: --expect makes it read all streams |
 
 The kernel counts in /proc/PID/io what a process has written by write() and its like: output and files, and sockets and
 pipes that are written so. So a program that writes by itself for ever hides its hang from this sign. torch (gloo) and
@@ -25,7 +24,6 @@ from msgspec import Struct
 
 from launcher.config.options.readers import HangLimits
 from launcher.diagnose.progress import (
-    EXPECTED,
     HEARTBEAT,
     OUTPUT,
     PHASE,
@@ -53,7 +51,7 @@ class NodeProgress:
     """The workers of this node in one round.
 
     `ranks`: by local rank. `unpumped`: the local ranks whose output does not all go through the pump, which counts from
-    the start of the round. `expects`: whether only lines count that the pump searches for.
+    the start of the round.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class NodeProgress:
         *,
         ranks: Sequence[int],
         unpumped: frozenset[int],
-        expects: bool,
         now: float,
     ) -> None:
         self._watch = ProgressWatch(limits, now)
@@ -72,7 +69,6 @@ class NodeProgress:
         self._pump = pump
         self._ranks = ranks
         self._unpumped = unpumped
-        self._expects = expects
         self._written: dict[int, int] = {}  # by local rank; of one that has ended the last value
 
     @property
@@ -123,10 +119,7 @@ class NodeProgress:
                 halted.append(self._ranks[local_rank])
             if looks and reads_output:
                 self._written[local_rank] = sum(look.written for look in looks)
-        if self._expects and self._pump is not None:
-            signs[EXPECTED] = self._pump.match_count
-        else:
-            signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
+        signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 
 

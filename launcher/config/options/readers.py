@@ -265,23 +265,6 @@ def parse_hang_timeout(value: Value) -> HangLimits | None:
     )
 
 
-def parse_pattern(value: Value) -> str:
-    """A regular expression for lines of output."""
-    import re  # 5 ms, and rarely needed
-    import warnings
-
-    text = value.text.encode(errors="surrogateescape")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read in another way
-            is_empty = re.compile(text, re.MULTILINE).search(b"") is not None
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{value} is not a regular expression: {error}", "use a pattern such as 'loss='") from None
-    if is_empty:
-        raise UsageError(f"{value} matches an empty line, and so every line", "use a pattern such as 'loss='")
-    return value.text
-
-
 def parse_lease_ttl(value: Value) -> float:
     """How long an unreachable node stays a member."""
     ttl_s = parse_seconds(value)

@@ -20,7 +20,7 @@ SIMILARITY = 0.8  # two letters exchanged in a name of ten are more alike, GROUP
 # What meshrun and its workers read or set that is no option.
 _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
     f"LAUNCHER_{name}" for name in (
-        "AGENT_SOCKET", "BOARD", "CONFIG", "FORK_SERVER", "LOCAL_RANK", "NODE_LABELS", "NODE_LABELS_FILE", "NODE_NAME",
+        "BOARD", "CONFIG", "FORK_SERVER", "LOCAL_RANK", "NODE_LABELS", "NODE_LABELS_FILE", "NODE_NAME",
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip

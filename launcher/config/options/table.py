@@ -37,7 +37,6 @@ from launcher.config.options.readers import (
     parse_name,
     parse_node_name,
     parse_node_range,
-    parse_pattern,
     parse_port,
     parse_port_range,
     parse_printable,
@@ -135,9 +134,6 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none",
            "Attempt number, from the scheduler. Agents of an earlier attempt exit.",
            last_variable="SLURM_RESTART_COUNT"),
-    Option("ours", "in-place-restart", "restarts", "none|jobset", parse_choice, "none",
-           "Act as JobSet's in-place restart agent: start when all pods are running, exit when JobSet restarts them. "
-           "Sets --attempt."),
 
     Option("torchrun", "signals-to-handle", "shutdown", "NAME,...", parse_signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
            "Signals that the agent forwards to the workers; the node then leaves the job."),
@@ -163,8 +159,6 @@ TABLE: tuple[Option, ...] = (
            "which a hang is reported; 0 disables detection. PHASE is start or first-step.", field="hang_limits"),
     Option("ours", "on-hang", "hangs", "report|restart", parse_choice, "report",
            "Action on a hang: report only, or report and restart (charged to --max-restarts)."),
-    Option("ours", "expect", "hangs", "REGEX", make_optional(parse_pattern), "",
-           "Count only output lines that match REGEX as progress, such as 'loss='."),
 
     Option("torchrun", "log-dir", "output", "DIR", make_optional(parse_text), "a temporary directory",
            "Base directory for log files; each run creates a subdirectory."),
@@ -257,8 +251,6 @@ TABLE: tuple[Option, ...] = (
 )
 
 SETTINGS: tuple[Option, ...] = (
-    Option("variable", "move-cost", "", "COST", parse_text, "moving all ranks costs 5 % of the plan's cost",
-           "Cost of moving a rank to another node.", part="placement_options"),
     Option("variable", "min-round-time", "", "SECONDS", parse_seconds, "5",
            "Shorter rounds count as no progress: after several in a row the next one is delayed, and finally the job "
            "fails.", part="settings"),

@@ -2,23 +2,24 @@
 
 The agent tells its workers that a stop is requested, save first: JAX swallows SIGTERM, a library may have taken it, and
 a worker without a handler dies before it could poll. A worker tells its agent three things: a heartbeat, that it polls
-for a stop itself, and the phase it is in. No side waits for the other: polling costs a worker no system call and the
-agent one, and a training step wakes no process.
+for a stop itself, and the phase it is in; any of them, that a checkpoint is saved. No side waits for the other: polling
+costs a worker no system call and the agent one, and a training step wakes no process.
 
 The page is a file without a name that is created before the supervisor's fork, so that workers inherit it; the kernel
 frees it with the last process. It has lines of 64 bytes, the first of which is the agent's, each other one worker's, by
 local rank:
 
-    agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read | STOP_UNTIL_MS
+    agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read | STOP_UNTIL_MS | SAVE_COUNT
     worker    heartbeats | round in which it has polled for a stop | phases entered and left | PHASE_LIMIT_MS | name
               | CLAIM, what it claims about its own failure | REACHED_STEP, the highest training step, from 1
 
 TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never). STOP_UNTIL_MS: on CLOCK_BOOTTIME,
 until when workers that were asked to stop have to have saved; written before the round. PHASE_LIMIT_MS: 0 outside a
-phase. A number has 8 bytes, in this machine's byte order, and only grows, except for limits; the name has 16, of UTF-8.
-A look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported. Far
-behind the lines is a text for each line: why workers are asked to stop, and the reason of each worker's claim; behind
-those is what `figures` has. What is not used is left unwritten.
+phase. SAVE_COUNT: of checkpoints in this round, from 1 and by all workers; 0: the agent does not read it. Two workers
+that report at the same time may count as one. A number has 8 bytes, in this machine's byte order, and only grows,
+except for limits; the name has 16, of UTF-8. A look at a worker that enters a phase may find the limit of one and the
+name of another: the name is only reported. Far behind the lines is a text for each line: why workers are asked to stop,
+and the reason of each worker's claim; behind those is what `figures` has. What is not used is left unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
@@ -38,6 +39,7 @@ STOPPED_ROUND = 0
 TIMEOUT_MS = NUMBER_SIZE
 READS_HEARTBEATS = 2 * NUMBER_SIZE
 STOP_UNTIL_MS = 3 * NUMBER_SIZE
+SAVE_COUNT = 4 * NUMBER_SIZE
 HEARTBEAT_COUNT = 0
 POLLED_ROUND = NUMBER_SIZE
 PHASE_COUNT = 2 * NUMBER_SIZE
@@ -68,10 +70,13 @@ class SharedPage:
         found = os.fstat(descriptor)
         self._location = f"{descriptor}:{found.st_dev}:{found.st_ino}"
 
-    def begin(self, worker_count: int, timeout_s: float | None, *, reads_heartbeats: bool = False) -> None:
+    def begin(
+        self, worker_count: int, timeout_s: float | None, *, reads_heartbeats: bool = False, reads_saves: bool = False
+    ) -> None:
         """Clear the page for a round of `worker_count` workers, when none of an earlier one is left. Raises OSError.
 
         `timeout_s`: without a heartbeat. `reads_heartbeats`: whether they are read even without such a time-out.
+        `reads_saves`: whether saved checkpoints are.
         """
         self._worker_count = worker_count
         if LINE_SIZE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
@@ -79,6 +84,7 @@ class SharedPage:
         os.pwrite(self.descriptor, bytes(LINE_SIZE * worker_count), LINE_SIZE)
         self._write(TIMEOUT_MS, round((timeout_s or 0) * 1000))
         self._write(READS_HEARTBEATS, bool(timeout_s) or reads_heartbeats)
+        self._write(SAVE_COUNT, reads_saves)
 
     def list_variables(self, index: int) -> dict[str, str]:
         """Return the environment with which the worker of this local rank finds its line."""
@@ -89,6 +95,10 @@ class SharedPage:
         self._write(STOP_UNTIL_MS, max(0, round(min(until, _UNTIL_MAX_S) * 1000)))
         os.pwrite(self.descriptor, encode_reason(reason), find_reason_offset(0))
         self._write(STOPPED_ROUND, round_number)
+
+    def read_save_count(self) -> int:
+        """Return how many checkpoints the round's workers have reported as saved."""
+        return int.from_bytes(os.pread(self.descriptor, NUMBER_SIZE, SAVE_COUNT), sys.byteorder) - 1
 
     def read_heartbeats(self) -> list[int]:
         """Return each worker's number of heartbeats."""

@@ -95,7 +95,6 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     unit: _Scalar | None = None
     dp_min: _Scalar | None = None
     dp_max: _Scalar | None = None
-    move_cost: _Scalar | None = None
     elastic_min: _Scalar | None = None
     elastic_max: _Scalar | None = None
     nodes_min: _Scalar | None = None
@@ -189,13 +188,11 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "level-costs": _join_pairs((file.leave_cost or {}).items()),
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
+        "unit": "" if file.unit is None else str(file.unit),
         "whole": f"{whole.level}:{whole.hosts}" if whole else "",
         "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }
-    for key in ("unit", "move_cost"):
-        value = getattr(file, key)
-        texts[key.replace("_", "-")] = "" if value is None else str(value)
     return {flag: text for flag, text in texts.items() if text}
 
 

@@ -22,7 +22,6 @@ NodeCount = Annotated[int, Meta(ge=0, le=1_000_000)]
 RankCount = Annotated[int, Meta(gt=0, le=10_000_000)]
 Ranks = Annotated[tuple[int, ...], Meta(min_length=1)]
 Shape = Annotated[tuple[RankCount, ...], Meta(min_length=1, max_length=64)]
-LinkRate = Annotated[int, Meta(gt=0, lt=2**53)]
 
 
 class Description(Struct, frozen=True, kw_only=True):
@@ -39,8 +38,6 @@ class Description(Struct, frozen=True, kw_only=True):
     """The levels of the network at which its domain is known, outermost first, each with the domain's name; the leader
     merges those of all nodes into one path of levels.
     """
-    rates: tuple[tuple[str, LinkRate], ...] = ()
-    """Level or "host" to bits per second of its uplink there, if known."""
     index: NodeIndex | None = None
     """Its place in its slice, see `Node`."""
     slice_hosts: NodeCount = 0

@@ -69,7 +69,6 @@ def parse_limits_and_costs(
     costs = Costs(
         traffic=read("traffic", lambda text, what: traffic.parse(text, mesh, what)),
         level_costs=read("level-costs", lambda text, what: _parse_level_costs(text, what, levels)) or {},
-        move_cost=read("move-cost", lambda text, what: parse_number(text, "--move-cost")),
         rates=read("rates", lambda text, what: _parse_rates(text, what, levels)),
     )
     return limits, costs
@@ -90,8 +89,6 @@ def list_options(limits: Limits, costs: Costs) -> dict[str, str]:
         options["--traffic"] = ",".join(map(str, costs.traffic))
     if costs.level_costs:
         options["--level-costs"] = _format_pairs(costs.level_costs)
-    if costs.move_cost is not None:
-        options["--move-cost"] = str(costs.move_cost)
     if costs.rates is not None:
         options["--rates"] = str(costs.rates)
     return options

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -51,8 +50,6 @@ class _NodeSet(Struct, frozen=True):
     """The numbers that no node has, if nodes are numbered and some are missing."""
     limits: Limits
     """The job's, with the levels of these nodes."""
-    costs: Costs
-    """The job's, with the rates that nodes report."""
     remarks: tuple[Reason, ...]
     error: Reason | None
     """Why the numbers cannot be kept, if they cannot."""
@@ -103,7 +100,7 @@ class PlannerAdapter:
         if sifted.error:
             return PlanRefused(order.id, sifted.error)
         try:
-            planned = plan(sifted.nodes, self._mesh, sifted.limits, sifted.costs, previous)
+            planned = plan(sifted.nodes, self._mesh, sifted.limits, self._costs, previous)
         except NoWorldError as error:
             return PlanRefused(order.id, error.reason)
         stays = self._explain_locality(planned, sifted)
@@ -188,17 +185,17 @@ class PlannerAdapter:
             is_called = description.name and counts[description.name] == 1
             name = description.name if is_called else f"{description.name} {member_id}".lstrip()
             members[name], known[name] = member_id, description
-        paths, limits, costs, remarks = self._resolve_topology(known)
+        paths, limits, remarks = self._resolve_topology(known)
         nodes = [_make_node(name, paths.get(name, ()), known[name], read[members[name]][1]) for name in members]
-        return _NodeSet(nodes, members, known, refused, missing, limits, costs, remarks, error)
+        return _NodeSet(nodes, members, known, refused, missing, limits, remarks, error)
 
     def _resolve_topology(
         self, known: Mapping[str, Description]
-    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, Costs, tuple[Reason, ...]]:
-        """Return these nodes' paths, the limits with their levels, the costs with their rates, and remarks."""
+    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[Reason, ...]]:
+        """Return these nodes' paths, the limits with their levels, and remarks."""
         limits = self._limits
         if not any(description.machine or description.locality for description in known.values()):
-            return {}, limits, self._costs, ()  # one machine has no locality
+            return {}, limits, ()  # one machine has no locality
         from launcher.placement.adapter import topology as standing
 
         named = {
@@ -210,8 +207,7 @@ class PlannerAdapter:
         found = standing.build_topology(known, named)
         limits, remarks = standing.resolve_limits(limits, found, known.values())
         remarks = (*found.remarks, *remarks, *standing.check_level_costs(self._costs, found))
-        costs = replace(self._costs, rates=standing.merge_rates(self._costs.rates, known, found))
-        return found.paths, limits, costs, remarks
+        return found.paths, limits, remarks
 
     def _list_new_remarks(self, remarks: Iterable[Reason], round: int) -> list[Reason]:
         """Return the remarks that no earlier round has made, each once: localities rarely change."""

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from launcher.locality.merge import order_levels
 from launcher.model.locality_path import LEVELS
-from launcher.model.rates import LinkName, Rates
 from launcher.model.topology import HOST, make_natural_key
 from launcher.placement.adapter.description import Description
 from launcher.placement.limits import AllOrNothing, Costs, Limits, name_some
@@ -91,26 +90,6 @@ def check_level_costs(costs: Costs, topology: Topology) -> tuple[Reason, ...]:
     """Return a remark on level costs of levels that no node has."""
     absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
     return (Reason.of("placement/level-costs-unused", levels=name_some(absent)),) if absent else ()
-
-
-def merge_rates(given: Rates | None, known: Mapping[str, Description], topology: Topology) -> Rates | None:
-    """Return the rates of the job's options and, for uplinks that these do not name, those that the nodes tell.
-
-    Where nodes of one domain tell different rates, the slowest counts. None if no rate is known.
-    """
-    links = dict(given.links) if given else {}
-    told: dict[LinkName, int] = {}
-    for name, description in known.items():
-        path = topology.paths.get(name, ())
-        for level, rate in description.rates:
-            if LinkName(level) in links or (level != HOST and level not in topology.levels):
-                continue
-            depth = topology.levels.index(level) + 1 if level != HOST else 0
-            parts = [part for part in path[:depth] if part is not None]
-            link = LinkName(level, "/".join(parts) or name)
-            if not {link, LinkName(level, parts[-1] if parts else name)} & links.keys():
-                told[link] = min(rate, told.get(link, rate))
-    return Rates({**links, **told}) or None
 
 
 def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[Reason]]:

@@ -173,26 +173,6 @@ def restarts_pods_one_by_one(pod: Pod) -> Iterator[str]:
         yield "nodes of one job in several Jobs: their indices count within each"
 
 
-def restarts_in_place(pod: Pod) -> Iterator[str]:
-    """What JobSet's webhook asks for under its strategy InPlaceRestart, and what meshrun's part in it rests on."""
-    policy = pod.document["spec"].get("failurePolicy", {}) if pod.kind == "JobSet" else {}
-    if policy.get("restartStrategy") != "InPlaceRestart":
-        return
-    for key, wanted in (("backoffLimit", 2**31 - 1), ("podReplacementPolicy", "Failed")):
-        if pod.job.get(key) != wanted:
-            yield f"JobSet refuses {key} {pod.job.get(key)}"
-    restarted = {
-        code
-        for rule in pod.container.get("restartPolicyRules", [])
-        if rule["action"] == "Restart" and rule["exitCodes"]["operator"] == "In"
-        for code in rule["exitCodes"]["values"]
-    }
-    for code in sorted({75, 137, 143} - restarted):
-        yield f"exit code {code} does not restart the container"
-    if pod.config.in_place_restart != "jobset" or not {"JOBSET_NAME", "POD_NAME"} <= {*pod.environ}:
-        yield "nothing takes the part of JobSet's agent"
-
-
 def ends_when_the_job_does(pod: Pod) -> Iterator[str]:
     """Pods that are not needed any more, or found no place, must not keep a finished job."""
     job, config = pod.job, pod.config
@@ -217,7 +197,6 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     is_replaced_when_that_helps,
     is_elastic_with_workers_only,
     restarts_pods_one_by_one,
-    restarts_in_place,
     ends_when_the_job_does,
 )
 

@@ -21,14 +21,11 @@ from tests.support.documents.recipes import Document, documents, manifests, pods
 
 EVERYBODY = [path for path in manifests() if pods(documents(path))]
 Change = Callable[[list[Document]], Any]
-NEWEST_ONLY = {"jobset-in-place.yaml"}  # restartPolicyRules of a container
 
 
 @pytest.mark.parametrize("path", manifests(), ids=lambda path: path.name)
 @pytest.mark.parametrize("version", schemas.VERSIONS)
 def test_every_object_is_what_its_published_schema_allows(path: Path, version: str) -> None:
-    if path.name in NEWEST_ONLY:
-        version = schemas.VERSIONS[-1]
     found = documents(path)
     assert found
     assert not [complaint for document in found for complaint in schemas.complaints(document, version)]
@@ -74,7 +71,6 @@ def at(found: list[Document], *path: str | int) -> Any:
 JOB = (1, "spec")  # of indexed-job.yaml, which begins with its Service
 POD = (*JOB, "template", "spec")
 SET_JOB = (0, "spec", "replicatedJobs", 0, "template", "spec")
-IN_PLACE_JOB = (3, "spec", "replicatedJobs", 0, "template", "spec")
 REPLICAS = (0, "spec", "pytorchReplicaSpecs")
 WORKER = (*REPLICAS, "Worker", "template", "spec")
 BROKEN: list[tuple[str, str, Change]] = [
@@ -135,15 +131,6 @@ BROKEN: list[tuple[str, str, Change]] = [
      lambda found: at(found, 0, "spec").update(failurePolicy={"maxRestarts": 3})),
     ("trainjob.yaml", "makes JobSet recreate every pod",
      lambda found: at(found, 0, "spec", "template", "spec", "failurePolicy").update(maxRestarts=3, rules=[])),
-    ("jobset-in-place.yaml", "JobSet refuses backoffLimit",
-     lambda found: at(found, *IN_PLACE_JOB).update(backoffLimit=40)),
-    ("jobset-in-place.yaml", "JobSet refuses podReplacementPolicy",
-     lambda found: at(found, *IN_PLACE_JOB).pop("podReplacementPolicy")),
-    ("jobset-in-place.yaml", "exit code 143 does not restart the container",
-     lambda found: at(found, *IN_PLACE_JOB, "template", "spec", "containers", 0, "restartPolicyRules", 0, "exitCodes"
-                      ).update(values=[75, 137])),
-    ("jobset-in-place.yaml", "nothing takes the part of JobSet's agent",
-     lambda found: at(found, *IN_PLACE_JOB, "template", "spec", "containers", 0, "env").pop(0)),
     ("jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
     ("indexed-job.yaml", "not all pods", lambda found: at(found, *JOB).update(parallelism=2)),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ class Turns:
         self.builder.make_targets.side_effect = lambda share, specs, pids: list(pids)
         self._driver = Mock(wake_at=0.0)
         self._channel = Mock()
-        for name in ("take_saved_rounds", "check_heartbeats", "list_claims"):
+        for name in ("check_saves", "check_heartbeats", "list_claims"):
             getattr(self._channel, name).return_value = {}
         self._channel.list_started.return_value = {}
         self._supervisor = Mock()

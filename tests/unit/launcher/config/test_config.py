@@ -29,13 +29,13 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
         "progress": "none", "request_nodes": None,
-        "serve": None, "in_place_restart": "none", "shutdown_timeout_s": 30.0,
+        "serve": None, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
         "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
         "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None,
-        "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "expect": None, "locality": (),
+        "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "locality": (),
         "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
@@ -457,29 +457,15 @@ def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) 
             "leave out start= and first-step=",
         ),
         ("--on-hang=kill", "--on-hang kill is neither report nor restart", None),
-        (
-            "--expect=loss=(",
-            "--expect loss=( is not a regular expression: missing ), unterminated subpattern at position 5",
-            "use a pattern such as 'loss='",
-        ),
-        (
-            "--expect=(loss)?",
-            "--expect (loss)? matches an empty line, and so every line",
-            "use a pattern such as 'loss='",
-        ),
     ],
 )
 def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: str, hint: str | None) -> None:
     assert refusal(words) == (sentence, hint)
 
 
-def test_without_detection_its_other_options_have_no_effect() -> None:
-    made = resolve("--hang-timeout=0", "--expect=loss=", LAUNCHER_ON_HANG="restart")
-    assert made.expect is None
-    assert made.notes == (
-        "LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 disables hang detection",
-        "--expect loss= has no effect: --hang-timeout 0 disables hang detection",
-    )
+def test_without_detection_a_restart_on_hangs_has_no_effect() -> None:
+    made = resolve("--hang-timeout=0", LAUNCHER_ON_HANG="restart")
+    assert made.notes == ("LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 disables hang detection",)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from launcher.config.options.readers import HangLimits
 from launcher.diagnose.progress import (
-    EXPECTED,
     HEARTBEAT,
     INTERVAL_MIN_S,
     OUTPUT,
@@ -88,19 +87,13 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
         (lambda now: see(output=min(int(now), 605)), 690, "no output or heartbeat on this node"),
         # One heartbeat: a step is over.
         (lambda now: see(heartbeat=int(now > 95)), 180, "no output or heartbeat on this node"),
-        # With --expect the sensors do not give output at all.
-        (
-            lambda now: ProgressSigns(signs={EXPECTED: int(now > 95), HEARTBEAT: 0}),
-            180,
-            "no line that matches --expect or heartbeat on this node",
-        ),
         (
             lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)),
             290,
             "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s",
         ),
     ],
-    ids=["start", "first step", "little output", "output", "heartbeat", "expected line", "phase"],
+    ids=["start", "first step", "little output", "output", "heartbeat", "phase"],
 )
 def test_each_stage_and_phase_has_its_own_limit(find: Find, said_at: float, words: str) -> None:
     ((at, silence),) = Node().live(5000, find).said

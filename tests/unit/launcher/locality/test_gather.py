@@ -65,18 +65,6 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Says]:
     return found
 
 
-def test_rates_come_from_the_most_trusted_source_and_bad_ones_are_remarked(sources: dict[str, Says]) -> None:
-    levels = hints(leaf="l1").levels
-    sources["slurm"] = Says("slurm", Hints(levels, "asked", {"leaf": "40Gbit", "host": "fast"}))
-    sources["gce"] = Says("gce", Hints(levels, "asked", {"leaf": "1Gbit", "host": "50GB", "zone": "1Gbit"}))
-    found = resolve_locality(config(), {}, names=NAMES)
-    assert found.rates == (("leaf", 40 * 10**9), ("host", 400 * 10**9))
-    assert found.remarks == (
-        "the rate of host by slurm is 'fast', not a rate with a unit: it is not used",
-        "the rate of zone by gce is not used: this node has no zone",
-    )
-
-
 # The user's word
 
 

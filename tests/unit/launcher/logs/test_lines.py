@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.lines import LinePrefixer, LineSearch, split_last_lines
+from launcher.logs.lines import LinePrefixer, split_last_lines
 
 PREFIX = b"[default3]:"
 
@@ -108,24 +107,3 @@ def test_what_a_line_beyond_the_limit_was_drawn_over_is_not_shown_after_it() -> 
 )
 def test_the_last_lines_are_text(data: bytes, count: int, expected: tuple[str, ...]) -> None:
     assert split_last_lines(data, count) == expected
-
-
-@pytest.mark.parametrize(
-    ("chunks", "found"),
-    [
-        ([b"loss=1\n"], [True]),
-        ([b"lo", b"ss=1", b"\nlr=2\n", b"lr=3\n"], [False, False, True, False]),  # once, when the line is complete
-        ([b" 1% loss=1\r", b" 2% \rloss=2"], [True, False]),  # a progress bar
-        ([b"no loss=1\n" + b"x\n" * 1000 + b"loss=3\n"], [True]),
-        ([b"x" * 70_000, b"x" * 70_000 + b" loss=1\n", b"loss=\n"], [False, True, False]),
-    ],
-)
-def test_a_line_is_found_in_whatever_pieces_it_comes(chunks: list[bytes], found: list[bool]) -> None:
-    search = LineSearch(re.compile(rb"(?:^|\b)loss=\d+$", re.MULTILINE))
-    assert [search.feed(chunk) for chunk in chunks] == found
-
-
-def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    search = LineSearch(re.compile(b"loss="))
-    assert not any(search.feed(b"loss=" + b"x" * 100_000) for _ in range(100))
-    assert len(search._pending) < 100_000

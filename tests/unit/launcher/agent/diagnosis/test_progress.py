@@ -47,7 +47,7 @@ def start() -> Iterator[Start]:
 
 def watch() -> NodeProgress:
     """One worker, whose output the agent does not read."""
-    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), expects=False, now=0.0)
+    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0)
 
 
 def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
@@ -129,7 +129,7 @@ def write(page: SharedPage, local_rank: int, offset: int, number: int) -> None:
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
-    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), expects=False, now=0.0)
+    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0)
     return node._observe(dict.fromkeys(local_ranks, os.getpid()))
 
 

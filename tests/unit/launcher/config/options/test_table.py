@@ -91,7 +91,7 @@ SENSIBLE = {
     "nnodes": "2:3", "nproc-per-node": "4", "devices": "nvidia:2", "visible-env": "FOO_VISIBLE",
     "devices-per-worker": "all", "mesh": "dp=*,tp=2", "elastic": "1:2", "traffic": "dp=3", "level-costs": "host=3",
     "rates": "host=4Gbit",
-    "unit": "1", "within": "dp=host", "whole": "rack:2", "move-cost": "0.5", "role": "trainer",
+    "unit": "1", "within": "dp=host", "whole": "rack:2", "role": "trainer",
     "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon", "notices": "off",
     "progress-file": "step",
     "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3", "tee": "0:1",
@@ -100,12 +100,12 @@ SENSIBLE = {
     "master-addr": "m", "local-addr": "l", "interface": "eth9", "port-range": "1:9", "worker-port-range": "1:9",
     "duplicate-stdout-filters": "loss", "duplicate-stderr-filters": "loss", "logs-specs": "mine",
     "event-log-handler": "console", "log-times": "on",
-    "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow", "in-place-restart": "jobset",
+    "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow",
     "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
     "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
     "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
-    "on-hang": "restart", "expect": "loss=", "preload": "torch",
+    "on-hang": "restart", "preload": "torch",
 }  # fmt: skip
 
 

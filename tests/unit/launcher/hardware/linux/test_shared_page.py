@@ -31,7 +31,17 @@ from launcher.hardware.linux.shared_page import (
     make,
 )
 from launcher.model.errors import UsageError
-from launcher.worker import blame_node, client, figures, give_up, heartbeat, progress, stop_request, stop_requested
+from launcher.worker import (
+    blame_node,
+    checkpoint_saved,
+    client,
+    figures,
+    give_up,
+    heartbeat,
+    progress,
+    stop_request,
+    stop_requested,
+)
 
 
 @pytest.fixture
@@ -240,9 +250,38 @@ def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str,
     assert parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).heartbeat_timeout_s is None
 
 
-def test_heartbeats_are_refused_where_there_is_no_shared_page() -> None:
+def test_what_needs_the_shared_page_is_refused_where_there_is_none() -> None:
     with pytest.raises(UsageError, match="--heartbeat-timeout"):
         WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--grow checkpoint"):
+        WorkerChannel(None, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
+
+
+def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPage, be: Any) -> None:
+    channel = WorkerChannel(board, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
+    channel.begin(2, 0.0)
+    be(board, 0)
+    assert checkpoint_saved()
+    be(board, 1)
+    assert checkpoint_saved()
+    assert not channel.check_saves(channel.wake_at - 0.1)
+    assert channel.check_saves(channel.wake_at)
+    assert not channel.check_saves(channel.wake_at)
+    assert checkpoint_saved()
+    channel.begin(2, 10.0)
+    assert not channel.check_saves(channel.wake_at)
+    assert checkpoint_saved()
+    assert channel.check_saves(channel.wake_at)
+
+
+def test_a_saved_checkpoint_that_no_agent_reads_is_not_reported(board: SharedPage, be: Any) -> None:
+    channel = WorkerChannel(board, Orders(), None)  # type: ignore[arg-type]
+    channel.begin(1, 0.0)
+    be(board, 0)
+    assert not checkpoint_saved()
+    assert (channel.wake_at, channel.check_saves(10.0)) == (math.inf, False)
+    be(None)
+    assert not checkpoint_saved()
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ def test_every_option_arrives_where_it_belongs() -> None:
             "whole": "leaf:4",
             "level-costs": "leaf=2,pod=4.5,host=0",
             "elastic": "2:64",
-            "move-cost": "0.1",
             "rates": "leaf=40Gbit,host=1GB",
         }
     )
@@ -61,7 +60,7 @@ def test_every_option_arrives_where_it_belongs() -> None:
         all_or_nothing=AllOrNothing(level="leaf", hosts=4),
     )
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
-    assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1,
+    assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0},
                           rates=parse_rates("host=8Gbit,leaf=40Gbit"))  # fmt: skip
 
 
@@ -100,8 +99,6 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"unit": "0"}, f"--unit 0 is {NUMBER}", None),
         ({"unit": "2.5"}, f"--unit 2.5 is {NUMBER}", None),
         ({"unit": "9999999999"}, f"--unit 9999999999 is {NUMBER}", None),
-        ({"move-cost": "-1"}, "--move-cost is '-1', not a number from 0 to 1e9", None),
-        ({"move-cost": "inf"}, "--move-cost is 'inf', not a number from 0 to 1e9", None),
         ({"level-costs": "leaf"}, "--level-costs leaf: 'leaf' is not LEVEL=COST",
          "for example, --level-costs leaf=2,host=1"),
         ({"level-costs": "leaf=nan"}, "--level-costs leaf=nan: the cost of leaf is 'nan', not a number from 0 to 1e9",
@@ -170,7 +167,6 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
         "whole": f"leaf:{draw(COUNTS)}",
         "traffic": chosen(("pp", "dp", "tp", "tp+dp"), weights),
         "level-costs": chosen((*LEVELS, "host"), DECIMALS),
-        "move-cost": str(draw(DECIMALS)),
         "rates": chosen((*LEVELS, "host", "leaf:p0/l1", "leaf/host"), st.builds("{}kbit".format, COUNTS)),
     }
     return {name: every[name] for name in draw(st.lists(st.sampled_from(sorted(every)), unique=True))}
@@ -220,9 +216,11 @@ def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
 
 
 def test_a_job_asks_what_its_options_and_variables_ask() -> None:
-    limits, costs = demands("--mesh=dp=*,tp=2", "--within=tp=host", LAUNCHER_MOVE_COST="2", LAUNCHER_ELASTIC="1:2")
+    limits, costs = demands(
+        "--mesh=dp=*,tp=2", "--within=tp=host", LAUNCHER_LEVEL_COSTS="host=2", LAUNCHER_ELASTIC="1:2"
+    )
     assert limits == Limits(nodes_max=1, elastic_max=2, within={"tp": "host"})
-    assert costs == Costs(move_cost=2)
+    assert costs == Costs(level_costs={"host": 2})
 
 
 def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:

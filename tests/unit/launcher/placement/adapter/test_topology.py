@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from launcher.model import mesh as meshes
 from launcher.model.locality_path import LEVELS
-from launcher.model.rates import parse_rates
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
-from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, merge_rates, resolve_limits
+from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, resolve_limits
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from tests.support.placement.members import node, plan, read_ranks, roster, size, spell, told, try_plan
@@ -210,29 +209,6 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("level-costs-unused levels=(names names=leaf count=1)",), ()]
-
-
-def test_rates_that_nodes_tell_complete_those_of_the_options() -> None:
-    told = {
-        "h1": replace(node("h1", "zone=a,leaf=l1"), rates=(("leaf", 40), ("host", 7), ("zone", 9))),
-        "h2": replace(node("h2", "zone=a,leaf=l1"), rates=(("leaf", 30), ("rack", 5))),
-        "h3": node("h3", "zone=b,leaf=l1"),
-    }
-    found = merge_rates(parse_rates("zone=1Gbit,leaf/host=5bit"), told, build_topology(told))
-    assert found == parse_rates("zone=1Gbit,leaf/host=5bit,leaf:a/l1=30bit,host:h1=7bit")
-    assert merge_rates(parse_rates("leaf:l1=9bit"), told, build_topology(told)) == parse_rates(
-        "leaf:l1=9bit,zone:a=9bit,host:h1=7bit"
-    )
-    assert merge_rates(None, {"h3": told["h3"]}, build_topology({"h3": told["h3"]})) is None
-
-
-def test_a_plan_follows_the_rates_that_nodes_tell() -> None:
-    """Three nodes are needed of two leaves with two each: the slow uplink is that of the node that stands alone."""
-    rates = {"h1": 9, "h2": 9, "h3": 1, "h4": 9}
-    nodes = [replace(node(name, f"leaf={name}"), rates=(("host", rate),)) for name, rate in rates.items()]
-    planned = plan(*nodes, mesh="dp=*", limits=Limits(nodes_max=3))
-    assert set(read_ranks(planned, *nodes)) == {"h1", "h2", "h4"}
-    assert planned.reasons[2] == "slowest-link axes=dp link=host h1's uplink share=1"
 
 
 def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
