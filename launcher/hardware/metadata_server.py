@@ -142,7 +142,9 @@ class Server:
 
         try:
             yield
-        except (OSError, HTTPException, ValueError) as error:
+        except HTTPException as error:
+            raise NoAnswer(_NO_HTTP, type(error).__name__) from None
+        except (OSError, ValueError) as error:
             raise NoAnswer(self._describe_error(error), type(error).__name__) from None
 
     def _describe_error(self, error: Exception) -> str:

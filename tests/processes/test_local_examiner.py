@@ -86,7 +86,7 @@ def test_names_that_are_no_text_cost_the_agent_nothing(supervisor: FakeSuperviso
 def test_what_is_no_report_is_a_remark(supervisor: FakeSupervisor, text: str, remark: str) -> None:
     supervisor.instead = text or "pass"
     report = examine(supervisor, Target(rank=3, pid=1))
-    assert (report.ranks, report.remarks) == ((), (f"the workers could not be looked at: {remark}",))
+    assert (report.ranks, report.remarks) == ((), (f"the workers could not be examined: {remark}",))
 
 
 def test_a_module_that_is_gone_is_a_remark(supervisor: FakeSupervisor) -> None:
@@ -126,4 +126,4 @@ def test_without_a_descriptor_the_report_says_so(supervisor: FakeSupervisor, mon
 
     monkeypatch.setattr(os, "pipe2", refuse)
     report = examine(supervisor, Target(rank=3, pid=1))
-    assert report.remarks == ("the workers could not be looked at: Too many open files",)
+    assert report.remarks == ("the workers could not be examined: Too many open files",)

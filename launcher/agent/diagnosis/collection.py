@@ -29,7 +29,7 @@ GAPS_MAX = 32
 """Reasons in an answer that would be too long for a note with all of them."""
 NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
 _NO_ROUND = "no round is running, so there are no workers to examine"
-_NO_ANSWER = "no agent that runs workers has answered: the job may be between two rounds"
+_NO_ANSWER = "no agent with workers has answered: the job may be between two rounds"
 _SEE_LEADER = "check what the leader waits for, in its output or with meshctl status"
 
 

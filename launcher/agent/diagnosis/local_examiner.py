@@ -116,4 +116,4 @@ def _parse(output: Collection[int]) -> ExamineReport:
 
 
 def _make_empty_report(reason: str) -> ExamineReport:
-    return ExamineReport(ranks=(), remarks=(f"the workers could not be looked at: {reason}",))
+    return ExamineReport(ranks=(), remarks=(f"the workers could not be examined: {reason}",))

@@ -85,7 +85,7 @@ def read_page(
 def _describe_absence(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> str:
     """Describe why no file is what was asked for."""
     if not sources:
-        return _NO_FILES if live_round else "no worker is running here, and none has left output"
+        return _NO_FILES if live_round else "no worker is running here, and there is no output of earlier ones"
     rounds = sorted({source.round for source in sources})
     of_round = [source for source in sources if source.round == (request.round or rounds[-1])]
     if not of_round:

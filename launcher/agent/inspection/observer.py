@@ -159,7 +159,7 @@ class Observer:
         from launcher.observe.local_socket import exchange
 
         if not self.socket_name:
-            raise OSError(0, "this system does not let it open its socket")
+            raise OSError(0, "this system does not allow the agent to open its socket")
         return exchange(self.socket_name, question, limit_s)
 
     @property

@@ -166,7 +166,7 @@ class Surveys:
             error = f"unknown node {node}; the nodes are {format_list(sorted(members.values()), 8)}"
         elif asker != own_id and not notes.fits(encode_note(expect)):
             leader = members.get(own_id, own_id)
-            error = f"{len(chosen):,} nodes are more than a message can name: ask on {leader}, which leads"
+            error = f"a message cannot name {len(chosen):,} nodes: ask on the leader's node, {leader}"
         if error:
             self._send(asker, Reply(id=question.id, asker=asker, member_id="", error=error))
             return

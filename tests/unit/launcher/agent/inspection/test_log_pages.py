@@ -87,7 +87,7 @@ def test_a_name_that_is_no_file_of_the_job_is_not_read(tmp_path: Path) -> None:
 
 def test_without_files_the_page_says_how_to_keep_them() -> None:
     assert "--log-dir" in read_page([], ReadLogs(), 1).remark
-    assert read_page([], ReadLogs(), 0).remark == "no worker is running here, and none has left output"
+    assert read_page([], ReadLogs(), 0).remark == "no worker is running here, and there is no output of earlier ones"
 
 
 def test_a_truncated_file_is_read_from_its_beginning_and_that_is_said_once(tmp_path: Path) -> None:
