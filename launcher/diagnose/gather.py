@@ -29,6 +29,7 @@ from launcher.diagnose import recorder, stacks
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import LIMIT_S, Levels, Target
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.sysfs import FileTree
 
 ANSWER_LIMIT_S = 1.0
 """For a worker's server: its answers take 0.5 to 6 ms."""
@@ -36,7 +37,7 @@ STACK_LIMIT_S = 3.0
 """For py-spy, which takes 10 ms."""
 KILL_LIMIT_S = 0.02
 _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "stopped"}
-_PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_FILES = FileTree()
 _PIECE = 1 << 20
 _ANSWER_MAX = recorder.DUMP_MAX + _PIECE
 NO_SOCKET = (
@@ -117,14 +118,11 @@ def _look_at_process(pid: int) -> _Look:
     stat = kernel.read_stat(pid)
     if stat is None or stat.is_ending:
         return _Look(at=time.monotonic())
-    wait, fields = "", {}
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/wchan") as file:
-        wait = file.read().removeprefix("0")
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as file:
-        fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    status = _FILES.read_text(f"/proc/{pid}/status").splitlines()
+    fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
     return _Look(
         state=_STATES.get(stat.state, "sleeps"),
-        wait=wait,
+        wait=_FILES.read_text(f"/proc/{pid}/wchan").removeprefix("0"),
         tracer_pid=int(fields.get("TracerPid", 0)),
         switches=tuple(text for name, text in fields.items() if name.endswith("voluntary_ctxt_switches")),
         cpu_s=stat.cpu_ticks / os.sysconf("SC_CLK_TCK"),
@@ -335,17 +333,10 @@ class _Spy(_Answer):
         if is_late:
             raise ValueError("no stacks: py-spy has not answered in time")
         if process.returncode:
-            raise ValueError(stacks.explain_failure(text.decode(errors="replace"), process.returncode, _read_scope()))
+            scope = _FILES.read_text("/proc/sys/kernel/yama/ptrace_scope")
+            raise ValueError(stacks.explain_failure(text.decode(errors="replace"), process.returncode, scope))
         return bytes(self.found)
 
 
 def _die_with_parent() -> None:
     kernel.signal_on_parent_death(signal.SIGKILL)
-
-
-def _read_scope() -> str:
-    try:
-        with open(_PTRACE_SCOPE) as file:
-            return file.read().strip()
-    except OSError:
-        return ""

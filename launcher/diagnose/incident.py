@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from launcher.diagnose.gather import Examined
 from launcher.diagnose.request import Target
+from launcher.hardware.linux.files import replacing
 from rendezvous import codec
 
 FOLDER_MAX = 64 * 2**20
@@ -51,7 +52,8 @@ def write_incident(
             left_out.append(name)
             continue
         try:
-            _write_file(os.path.join(path, name), content)
+            with replacing(os.path.join(path, name), 0o600) as file:
+                file.write(content)
         except OSError as error:
             problem = f": {error.strerror}"
             left_out.append(name)
@@ -91,18 +93,6 @@ def _find_silence(outputs: Sequence[str]) -> float | None:
         with contextlib.suppress(OSError):
             times.append(os.stat(path).st_mtime)
     return max(0.0, time.time() - max(times)) if times else None
-
-
-def _write_file(path: str, content: bytes) -> None:
-    """Write a file; one that does not fit leaves nothing behind. Raises OSError."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0) as file:
-        rest = memoryview(content)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            os.unlink(path)
-            raise
 
 
 def _read_tail(path: str) -> bytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Collection, Sequence
 
 from launcher.hardware.linux.interfaces import list_addresses
+from launcher.hardware.linux.sysfs import FileTree
 from launcher.locality.measure.procedure import RoundReport
 from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound, list_asked
 from launcher.locality.measure.tcp_load import BulkReceiver, BulkSender, choose_stream_count
@@ -16,15 +16,13 @@ from launcher.locality.measure.udp_echo import EchoSocket
 QUESTIONS = 64  # of a node in a round, to all that it asks together; so many to each
 REPEATS_MIN, REPEATS_MAX = 3, 8
 Address = tuple[str, int]
-_SPEED = "/sys/class/net/{}/speed"
 
 
 def read_speed_mbit(address: str) -> int:
     """Return the speed of the interface that has this address, in Mbit/s; 0 if it does not say."""
     for _, name in socket.if_nameindex():
         if address in list_addresses(name):
-            with contextlib.suppress(OSError, ValueError), open(_SPEED.format(name)) as file:
-                return max(0, int(file.read()))
+            return max(0, FileTree().read_number(f"/sys/class/net/{name}/speed") or 0)
     return 0
 
 
