@@ -17,7 +17,6 @@ for all ranks that it concerns, because a verdict is as good as its evidence.
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -28,7 +27,7 @@ from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.stack_groups import find_own_frame, format_place, render_frames
 from launcher.diagnose.verdict import Diagnosis, Kind, describe_ranks
 from launcher.model.ranges import format_ranges
-from launcher.model.text import WIDTH
+from launcher.model.text import wrap
 from launcher.worker.grid import WorkerMesh
 from rendezvous.codec import encode
 
@@ -120,7 +119,7 @@ def encode_answer(answer: HangAnswer) -> bytes:
 
 def render_answer(answer: HangAnswer) -> str:
     """Render the answer for a terminal; ends with a newline."""
-    lines = [line for sentence in (*answer.sentences, *answer.stragglers) for line in _wrap(f"{sentence}.")]
+    lines = [line for sentence in (*answer.sentences, *answer.stragglers) for line in wrap(f"{sentence}.", "", "  ")]
     for stack in answer.stacks:
         lines += ["", f"{stack.name[:1].upper()}{stack.name[1:]}, the innermost frame first:"]
         lines += render_frames(stack.frames, FRAMES_SHOWN)
@@ -128,23 +127,12 @@ def render_answer(answer: HangAnswer) -> str:
         lines += ["", "Not known:"]
         for gap in answer.gaps[:REASONS_SHOWN]:
             who = "rank" if len(gap.ranks) == 1 else "ranks"
-            lines += _wrap(f"{who} {format_ranges(gap.ranks)}: {gap.reason}", "  ")
+            lines += wrap(f"{who} {format_ranges(gap.ranks)}: {gap.reason}", "  ", "    ")
         if len(answer.gaps) > REASONS_SHOWN:
             lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
     if answer.folders:
         lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
     return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
-
-
-def _wrap(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 def _collect_gaps(ranks: Sequence[RankEvidence]) -> list[Gap]:

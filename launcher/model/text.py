@@ -72,6 +72,21 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def wrap(text: str, first: str = "", rest: str | None = None) -> list[str]:
+    """Wrap the text to 80 columns, where no longer word is split: it can be copied.
+
+    `first`, `rest`: what the first line begins with, and the others, by default with the same.
+    """
+    wrapper = textwrap.TextWrapper(
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(text) or [first]
+
+
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:
     """Format a label, and the text beside it, wrapped to as many lines as necessary."""
     start, margin = f"{label:<{label_width - 1}} ", " " * (label_width + indent)

@@ -6,13 +6,12 @@ machine. A name that is longer than its column has a line for itself, so that no
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.meshctl.doctor.checks import LEVEL_LABELS
 from launcher.meshctl.table import pad
-from launcher.model.text import WIDTH, format_number
+from launcher.model.text import WIDTH, format_number, wrap
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
 _ORIGIN_COLUMN = 46  # where the origins of values begin
@@ -55,18 +54,9 @@ def format_row(name: str, value: str, origin: str = "") -> Iterator[str]:
     if origin and fits:
         yield pad(start, _VALUE_COLUMN) + pad(value, _ORIGIN_COLUMN - _VALUE_COLUMN) + origin
         return
-    yield from _wrap(value, pad(start, len(others)), others)
+    yield from wrap(value, pad(start, len(others)), others)
     if origin:
-        yield from _wrap(origin, " " * min(_ORIGIN_COLUMN, max(_VALUE_COLUMN + 2, WIDTH - len(origin))))
-
-
-def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
-    """Wrap the text to at most 80 columns; a longer word is not split, so that it can be copied."""
-    rest = first if rest is None else rest
-    wrapper = textwrap.TextWrapper(
-        WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapper.wrap(text) or [first]
+        yield from wrap(origin, " " * min(_ORIGIN_COLUMN, max(_VALUE_COLUMN + 2, WIDTH - len(origin))))
 
 
 def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
@@ -75,7 +65,7 @@ def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
     yield from format_row("agent's Python", python["agent"])
     yield from format_row("workers' Python", python["workers"])
     start = "a run would start" if workers["count"] else "a run would not start"
-    yield from _wrap(f"{start}: {workers['reason']}", "")
+    yield from wrap(f"{start}: {workers['reason']}")
 
 
 def _format_rows(rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -84,12 +74,12 @@ def _format_rows(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _format_scheduler(controller: Mapping[str, Any]) -> Iterator[str]:
-    yield from _wrap(f"{controller['name']}, by {', '.join(controller['known_by'])}", "  ")
-    yield from _wrap(controller["reason"], "  ")
+    yield from wrap(f"{controller['name']}, by {', '.join(controller['known_by'])}", "  ")
+    yield from wrap(controller["reason"], "  ")
     for name, said in controller["says"].items():
         yield from format_row(name, said["value"], said["origin"] if said["unused"] else f"{said['origin']}, used")
         if said["unused"]:
-            yield from _wrap(f"not used: {said['unused']}", " " * (_VALUE_COLUMN + 2))
+            yield from wrap(f"not used: {said['unused']}", " " * (_VALUE_COLUMN + 2))
 
 
 def _format_store(store: Mapping[str, Any]) -> Iterator[str]:
@@ -102,7 +92,7 @@ def _format_store(store: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_finding(finding: Mapping[str, Any]) -> Iterator[str]:
-    yield from _wrap(finding["seen"], f"{LEVEL_LABELS[finding['level']]}: ", "  ")
+    yield from wrap(finding["seen"], f"{LEVEL_LABELS[finding['level']]}: ", "  ")
     for label, key in (("why", "harm"), ("do", "remedy")):
         if finding[key]:
-            yield from _wrap(finding[key], f"  {label}: ", "    ")
+            yield from wrap(finding[key], f"  {label}: ", "    ")
