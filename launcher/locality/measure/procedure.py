@@ -22,6 +22,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.locality.measure import rates
 from launcher.locality.measure.grouping import (
@@ -40,7 +41,6 @@ from launcher.locality.measure.schedule import (
     list_asked,
     make_across_round,
     make_inside_round,
-    make_random_round,
     shuffle,
 )
 
@@ -127,7 +127,7 @@ class _TreeSearch:
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
     def run(self) -> Steps:
-        yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
+        yield from self._play(LoadRound(), make_inside_round(self._count, [self._members], self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
         if len(self._members) < 2:
@@ -138,7 +138,7 @@ class _TreeSearch:
         self._idle_s = statistics.mean(idle.values())
         self._flow_bps = self._find_flow()
         if self._flow_bps < SLOWED * max(self._best_bps.values(), default=0):
-            yield from self._play(make_random_round(self._count, self._members, self._seed, -1))
+            yield from self._play(make_inside_round(self._count, [self._members], self._seed, -1))
             self._flow_bps = self._find_flow()
         if len(self._members) < min(3, self._count):
             return self._make_unknown(OTHERS_ENDED)
@@ -198,7 +198,7 @@ class _TreeSearch:
             for index in indexes:
                 answers = self._reports[asker][index].round_trips_us
                 for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
-                    if micros and asked in self._members_set():
+                    if micros and asked in self._members:
                         found[make_pair(asker, asked)].append(micros / 1e6)
         return found
 
@@ -206,16 +206,13 @@ class _TreeSearch:
         """Pair -> its usual round trip in one round of the last step."""
         return {pair: find_median(values) for pair, values in self._list_round_trips(index).items()}
 
-    def _members_set(self) -> frozenset[int]:
-        return frozenset(self._members)
-
     def _keep_members(self, groups: Groups) -> Groups:
         kept = (tuple(one for one in group if one in self._members) for group in groups)
         return order_groups(filter(None, kept))
 
     def _drop_unreachable(self) -> None:
         """Leave out those that nobody has an answer from, and note other pairs without one."""
-        present = self._members_set()
+        present = frozenset(self._members)
         answered: set[int] = set()
         silent: list[Pair] = []
         for asker in self._members:
@@ -248,7 +245,7 @@ class _TreeSearch:
             rounds = []
             for _ in range(RANDOM_ROUNDS):
                 self._turn += 1
-                round = make_random_round(self._count, self._members, self._seed, self._turn)
+                round = make_inside_round(self._count, [self._members], self._seed, self._turn)
                 rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
             yield from self._play(*rounds)
             self._collect(range(RANDOM_ROUNDS))
@@ -353,7 +350,7 @@ class _TreeSearch:
         """Return a round that fills the links of groups, but not those of hosts, and measures rates."""
         self._turn += 1
         round = make_across_round(self._count, parents, self._seed, self._turn)
-        return set_window(self._set_host_pace(round))
+        return replace(self._set_host_pace(round), window_s=RATE_WINDOW_S)
 
     def _finish(
         self, groups: Groups, parts: Groups, measured: RoundRates
@@ -371,7 +368,8 @@ class _TreeSearch:
                     break
                 levels.insert(0, above)
         levels = [self._keep_members(level) for level in levels]
-        rounds = [set_window(make_inside_round(self._count, levels[-1], self._seed, self._turn))]
+        inside = make_inside_round(self._count, levels[-1], self._seed, self._turn)
+        rounds = [replace(inside, window_s=RATE_WINDOW_S)]
         least, most = min(map(len, levels[-1])), max(map(len, levels[-1]))
         if least < most:  # beside a large group a small one fills no link, so the large ones send no more than it
             alike = [shuffle(group, self._seed, self._turn)[:least] for group in levels[-1]]
@@ -484,16 +482,9 @@ class _TreeSearch:
         return tuple(self._best_bps[one] if one in self._members else 0 for one in range(self._count))
 
 
-def set_window(round: LoadRound) -> LoadRound:
-    """Return the round with a window that is long enough for rates."""
-    return LoadRound(window_s=RATE_WINDOW_S, targets=round.targets, paces_bps=round.paces_bps)
-
-
 def set_pace(round: LoadRound, paces_bps: Sequence[float]) -> LoadRound:
     """Return the round in which nobody sends faster than this, and never without a limit, which 0 would be."""
-    return LoadRound(
-        window_s=round.window_s, targets=round.targets, paces_bps=tuple(max(1, int(pace)) for pace in paces_bps)
-    )
+    return replace(round, paces_bps=tuple(max(1, int(pace)) for pace in paces_bps))
 
 
 def _measure_rise(idle: Mapping[Pair, float], loaded: Mapping[Pair, float]) -> float:

@@ -51,15 +51,13 @@ def list_asked(own: int, count: int) -> tuple[int, ...]:
     return tuple((own + offset) % count for offset in range(1, count // 2 + 1))
 
 
-def make_random_round(count: int, members: Collection[int], seed: int, turn: int) -> LoadRound:
-    """Each member sends to the next one of a circle in random order."""
-    order = shuffle(members, seed, turn)
-    return LoadRound(targets=_make_targets(count, [order]))
-
-
-def make_inside_round(count: int, groups: Sequence[Sequence[int]], seed: int, turn: int) -> LoadRound:
-    """Each sends to another of its own group; those who are alone do not send."""
-    return LoadRound(targets=_make_targets(count, [shuffle(group, seed, turn) for group in groups]))
+def make_inside_round(count: int, groups: Sequence[Collection[int]], seed: int, turn: int) -> LoadRound:
+    """Each sends to another of its own group, the next one of a circle in random order; who is alone does not send."""
+    targets = [NOBODY] * count
+    for circle in (shuffle(group, seed, turn) for group in groups if len(group) > 1):
+        for member, target in zip(circle, (*circle[1:], circle[0]), strict=True):
+            targets[member] = target
+    return LoadRound(targets=tuple(targets))
 
 
 def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], seed: int, turn: int) -> LoadRound:
@@ -86,12 +84,3 @@ def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], se
             if group_of[member] != group_of[target]:
                 targets[member] = target
     return LoadRound(targets=tuple(targets))
-
-
-def _make_targets(count: int, circles: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    targets = [NOBODY] * count
-    for circle in circles:
-        for index, member in enumerate(circle):
-            if len(circle) > 1:
-                targets[member] = circle[(index + 1) % len(circle)]
-    return tuple(targets)

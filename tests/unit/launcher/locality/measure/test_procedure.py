@@ -10,7 +10,7 @@ import pytest
 
 from launcher.locality.measure.grouping import Groups, order_groups
 from launcher.locality.measure.procedure import OTHERS_ENDED, RoundReport, TreeFinding, find_tree, set_pace
-from launcher.locality.measure.schedule import LoadRound, list_asked, make_random_round
+from launcher.locality.measure.schedule import LoadRound, list_asked, make_inside_round
 from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
 
@@ -86,7 +86,7 @@ def test_a_pair_with_a_much_faster_way_spoils_no_pace(sizes: tuple[int, ...]) ->
     right = 0
     for seed in range(RUNS):
         count = sum(sizes)
-        pair = (0, make_random_round(count, range(count), seed, 0).targets[0])  # a flow of the first loaded round
+        pair = (0, make_inside_round(count, [range(count)], seed, 0).targets[0])  # a flow of the first loaded round
         tree = QueueTree(leaves(*sizes), ("leaf",), LINKS | {"host:pair": 400 * MBIT}, pair=pair)
         right += tree.measure(find_tree(count, seed), seed)[0].levels == list_levels(tree.paths)
     assert right >= 17
