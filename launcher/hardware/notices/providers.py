@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from launcher.hardware.metadata_server import (
     AMAZON_TOKEN,
     LIMIT_S,
@@ -120,18 +122,15 @@ class AmazonNotices:
             if _read_text(event, "State") != "active":
                 continue
             code, when = _read_text(event, "Code"), _read_text(event, "NotBefore")
-            key, left_s = f"events/maintenance/scheduled {_read_text(event, 'EventId')}", measure_left_s(when, answer)
-            is_over, what = _is_over(key, left_s, self._ahead), Reason.of("hardware/maintenance", code=code)
-            found.append(
-                Notice(
-                    key=key,
-                    what=Reason.of("hardware/over", what=what) if is_over else what,
-                    # That of the system is of its network or power, which may be away for a while.
-                    ends_node=code != "system-maintenance" and not is_over,
-                    when=when,
-                    left_s=left_s,
-                )
+            notice = Notice(
+                key=f"events/maintenance/scheduled {_read_text(event, 'EventId')}",
+                what=Reason.of("hardware/maintenance", code=code),
+                # That of the system is of its network or power, which may be away for a while.
+                ends_node=code != "system-maintenance",
+                when=when,
+                left_s=measure_left_s(when, answer),
             )
+            found.append(_note_end(notice, self._ahead))
         return found
 
     def _ask(self, server: Server, key: str) -> HttpResponse | None:
@@ -267,17 +266,15 @@ class AzureNotices:
     def _make_notice(self, event: Mapping[str, Any], answer: HttpResponse) -> Notice:
         kind, status, when = (_read_text(event, name) for name in ("EventType", "EventStatus", "NotBefore"))
         has_begun = status == "Started"
-        key, left_s = _read_text(event, "EventId"), 0.0 if has_begun else measure_left_s(when, answer)
-        is_over = kind in ("Reboot", "Redeploy") and _is_over(key, left_s, self._ahead)
-        what = self.EVENTS.get(kind) or Reason.of("hardware/event", event=kind)
-        return Notice(
-            key=key,
-            what=Reason.of("hardware/over", what=what) if is_over else what,
-            ends_node=kind in self.EVENTS and kind != "Freeze" and not is_over,
+        notice = Notice(
+            key=_read_text(event, "EventId"),
+            what=self.EVENTS.get(kind) or Reason.of("hardware/event", event=kind),
+            ends_node=kind in self.EVENTS and kind != "Freeze",
             when=status if has_begun else when,
-            left_s=left_s,
+            left_s=0.0 if has_begun else measure_left_s(when, answer),
             least_s=self.LEAST_S.get(kind, 0.0),
         )
+        return _note_end(notice, self._ahead) if kind in ("Reboot", "Redeploy") else notice
 
 
 PROVIDERS: Mapping[str, Callable[[], NoticeProvider]] = {
@@ -287,15 +284,17 @@ PROVIDERS: Mapping[str, Callable[[], NoticeProvider]] = {
 }
 
 
-def _is_over(key: str, left_s: float | None, ahead: set[str]) -> bool:
-    """Whether a reboot was due before this agent has read of it. `ahead`: the keys of those announced in time.
+def _note_end(notice: Notice, ahead: set[str]) -> Notice:
+    """Return the notice, as one that is over if it was due before this agent read of it.
 
-    Such events stay in the list for some minutes after the reboot. The agent that is started then must not leave
-    because of the reboot that it was started by.
+    `ahead`: the keys of those announced in time. A reboot stays in the list for some minutes after it. The agent that
+    is started then must not leave because of the reboot that it was started by.
     """
-    if left_s is None or left_s > 0:
-        ahead.add(key)
-    return key not in ahead
+    if notice.left_s is None or notice.left_s > 0:
+        ahead.add(notice.key)
+    if notice.key in ahead:
+        return notice
+    return replace(notice, what=Reason.of("hardware/over", what=notice.what), ends_node=False)
 
 
 def measure_left_s(when: str, answer: HttpResponse) -> float | None:
