@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from types import TracebackType
 
 from launcher.agent.stores import require_grpc, require_h2
 from launcher.model.errors import TemporaryError
@@ -21,14 +20,14 @@ GRACE_S = 0.5  # for calls in progress, once every agent has ended
 
 
 class StoreService:
-    """Serves an empty store at `address`, on any free port, from `start` until `close`."""
+    """Serves an empty store at `address`, on any free port, in the block of a `with`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._token = secrets.token_hex(16)
         self._server = StoreServer(address, 0, token=self._token)
 
-    def start(self) -> None:
+    def __enter__(self) -> StoreService:
         """Raises UsageError if a package is missing, TemporaryError if the store cannot listen there."""
         require_grpc()
         require_h2()
@@ -36,6 +35,10 @@ class StoreService:
             self._server.start()
         except StoreError as error:
             raise TemporaryError(str(error), error.hint) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close(GRACE_S)
 
     @property
     def endpoint(self) -> str:
@@ -50,13 +53,3 @@ class StoreService:
     def variables(self) -> Mapping[str, str]:
         """The variables that agents need to be let in; secret."""
         return {"LAUNCHER_STORE_TOKEN": self._token}
-
-    def close(self) -> None:
-        self._server.close(GRACE_S)
-
-    def __enter__(self) -> StoreService:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()

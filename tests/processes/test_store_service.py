@@ -37,5 +37,5 @@ def test_every_job_has_a_token_of_its_own() -> None:
 
 
 def test_a_store_that_cannot_listen_is_said() -> None:
-    with pytest.raises(TemporaryError, match=r"the store cannot listen on 192\.0\.2\.1"):
-        StoreService("192.0.2.1").start()
+    with pytest.raises(TemporaryError, match=r"the store cannot listen on 192\.0\.2\.1"), StoreService("192.0.2.1"):
+        pass
