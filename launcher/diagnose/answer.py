@@ -29,7 +29,6 @@ from launcher.diagnose.verdict import Diagnosis, Kind, describe_ranks
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
 from launcher.worker.grid import WorkerMesh
-from rendezvous.codec import encode
 
 STACKS_SHOWN = 3
 FRAMES_SHOWN = 8
@@ -110,11 +109,6 @@ def make_answer(
         folders=tuple(folders),
         hint=_advise(diagnosis, world, mesh),
     )
-
-
-def encode_answer(answer: HangAnswer) -> bytes:
-    """Encode the answer as JSON, for programs."""
-    return encode(answer)
 
 
 def render_answer(answer: HangAnswer) -> str:

@@ -168,11 +168,11 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     """
     if stacks and as_json:
         raise UsageError("--stacks cannot be combined with --json", "omit one of them")
-    from launcher.diagnose.answer import encode_answer
     from launcher.meshctl import why
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live.source import mention_silent
     from launcher.observe.local_socket import choose_agent, find_local_agents
+    from rendezvous import codec
 
     agents, silent = ([], []) if store else find_local_agents()
     agent = choose_agent(agents, run_id)
@@ -184,7 +184,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     else:
         with open_jobs(store, run_id) as jobs:
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
-    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
+    text = codec.encode(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())
 
 

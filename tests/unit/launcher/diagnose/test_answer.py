@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from launcher.diagnose.answer import encode_answer, make_answer, render_answer
+from launcher.diagnose.answer import make_answer, render_answer
 from launcher.diagnose.evidence import Call, Frame, GroupCalls, RankEvidence
 from launcher.diagnose.gather import NO_SOCKET
 from launcher.diagnose.stack_groups import render_stacks
 from launcher.diagnose.verdict import diagnose
 from launcher.worker.grid import WorkerMesh
+from rendezvous.codec import encode
 
 MESH = WorkerMesh(("pp", "tp"), (2, 4), 0, ("pp", "tp"))
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
@@ -122,7 +123,7 @@ def test_the_last_line_says_what_to_do(rank_5: RankEvidence | None, hint: str) -
 
 
 def test_a_program_reads_the_same() -> None:
-    found = json.loads(encode_answer(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
+    found = json.loads(encode(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
     assert (found["kind"], found["culprits"], found["folders"]) == ("late", [5], ["h0:/logs"])
     assert found["sentences"][0].startswith("rank 5 (pp=1 tp=1) has not entered ")
     assert [(one["rank"], one["frames"][1]) for one in found["stacks"]] == [(5, ["load", "/home/me/loader.py", 31])]
