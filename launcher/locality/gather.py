@@ -127,7 +127,7 @@ def _choose_sources(
     found: list[Source] = []
     if config.locality_sources is None:
         built_in = [make_built_in(name, devices) for name in BUILT_IN[1:]]
-        found += [source for source in built_in if _is_likely(source, environ)]
+        found += [source for source in built_in if source.is_likely(environ)]
     for name in config.locality_sources or ():
         if name == "slice":
             found.append(slice_source)
@@ -152,13 +152,6 @@ class PluginSource:
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
         return plugins.ask(self._plugin, "look", Hints, environ, limit_s)
-
-
-def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
-    try:
-        return source.is_likely(environ)
-    except OSError:
-        return False
 
 
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:

@@ -32,7 +32,6 @@ _INTEGRATED = frozenset(
     {70000, 80001, 90002, 90009, 90012, 100103, 100303, 100305, 100306, 100307, 110003, 110500, 110501, 110502, 110503}
 )
 _PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-_C_NUMBER = re.compile(r"[+-]?(0X[0-9A-F]+|[0-9]+)")
 
 
 class AmdGpu(Struct, frozen=True):
@@ -143,8 +142,6 @@ def _find_by_token(token: str, gpus: Sequence[AmdGpu]) -> AmdGpu | None:
     if token.startswith("G"):
         found = [gpu for gpu in gpus if len(token) >= 5 and gpu.uuid.upper().startswith(token)]
         return found[0] if len(found) == 1 else None
-    if not _C_NUMBER.fullmatch(token):
-        return None
     digits = token.lstrip("+-")
     base = 16 if digits.startswith("0X") else 8 if digits.startswith("0") else 10
     try:

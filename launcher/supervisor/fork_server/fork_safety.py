@@ -120,14 +120,11 @@ def list_children() -> frozenset[int]:
     own = str(os.getpid())
     path = f"/proc/{own}/task/{own}/children"
     if os.path.exists(path):
-        found = [number for task in os.listdir("/proc/self/task") for number in _list_children_of(task)]
+        files = [f"/proc/self/task/{task}/children" for task in os.listdir("/proc/self/task")]
+        found = [number for file in files for number in _read_file(file).split()]
     else:  # a kernel built without CONFIG_PROC_CHILDREN
         found = [number for number in os.listdir("/proc") if number.isdigit() and _read_stat(number)[1:2] == [own]]
     return frozenset(int(number) for number in found if _read_stat(number)[:1] not in ([], ["Z"], ["X"]))
-
-
-def _list_children_of(task: str) -> list[str]:
-    return _read_file(f"/proc/self/task/{task}/children").split()
 
 
 def _list_processes(children_before: frozenset[int]) -> list[str]:
