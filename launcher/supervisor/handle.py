@@ -108,7 +108,7 @@ class Supervisor:
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
         self._send_order("preload", encode_spec(spec))
-        _become_subreaper()
+        kernel.become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
         """Start workers; each is answered by Spawned or SpawnFailed, all by WorkersFenced if the watchdog expired."""
@@ -125,7 +125,7 @@ class Supervisor:
         finally:
             for descriptor in given:
                 os.close(descriptor)
-        _become_subreaper()
+        kernel.become_subreaper()
 
     def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
         """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
@@ -320,7 +320,3 @@ class Supervisor:
         how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
         is_late = time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
         return f"{who} {how}{' after its watchdog expired' if is_late else ''}"
-
-
-def _become_subreaper() -> None:
-    kernel.become_subreaper()

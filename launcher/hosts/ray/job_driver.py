@@ -86,7 +86,7 @@ def run_job(
 ) -> JobEnd:
     """Run the job and return how it ended. Raises UsageError and TemporaryError for what cannot start.
 
-    `args`: options for agents, and the script unless there is a `function`. `environ`: the driver's.
+    `args`: options for agents, and the script if there is no `function`. `environ`: the driver's.
     `close_limit_s`: for leaving the cluster, seconds; Ray's own end of that may go on in a thread.
     """
     variables, remarks = select_variables(environ, options.export)
@@ -112,7 +112,7 @@ def run_job(
             log(sentence)
         config = _parse(given, more, variables)
         with StoreService(cluster.address) as store:
-            words = tuple(make_agent_words(_without_script(args, function), more))
+            words = tuple(make_agent_words(args, more))
             order = AgentOrder(
                 words=(*store.options, *words),
                 variables={**variables, **store.variables},
@@ -144,10 +144,6 @@ def report_end(end: JobEnd) -> int:
 
 def _parse(args: ParsedArgs, more: Mapping[str, str], variables: Mapping[str, str]) -> Config:
     return command.parse([*_PLACEHOLDER, *make_agent_words(args, more)], variables)
-
-
-def _without_script(args: ParsedArgs, function: FunctionToCall | None) -> ParsedArgs:
-    return args if function is None else ParsedArgs(args.values)
 
 
 def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) -> dict[str, str]:

@@ -9,7 +9,6 @@ while its job runs. If none serves it now, the node that would is what matters.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from launcher.meshctl.doctor.checks import Finding, make_stop
 from launcher.model.errors import LauncherError, TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import MeshrunError, StoreError
+from rendezvous.stores import listeners
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.contract import Compare, Put
 
@@ -172,8 +172,7 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
             stores.require_h2()
         found.served_by = _describe_server(config, network, bool(here))
         if here and kind == "absent":
-            if amiss := _check_listen(here[0], network.endpoints[0]):
-                raise UsageError(f"this node cannot serve the store: {amiss}")
+            listeners.listen(here[0], split_address(network.endpoints[0])[1]).close()
             found.state, found.sentence = "here", f"it is not served yet; this node would serve it at {', '.join(here)}"
             return
     if kind == "good":
@@ -224,14 +223,3 @@ def _check_access(config: Config, network: StoreConfig, login: Credentials, foun
     found.sentence = f"{name} answers, {found.rights}"
     if not login.secret and network.backend == "etcd":
         found.findings = [_NO_SECRET]
-
-
-def _check_listen(address: str, endpoint: str) -> str:
-    """Return why a server could not have this address and port; "" if it could."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((address, split_address(endpoint)[1]))
-        except OSError as error:
-            return f"{endpoint}: {error.strerror}"
-    return ""
