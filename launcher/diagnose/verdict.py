@@ -58,7 +58,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Which ranks hold up the job, and how that is known."""
 
     kind: Kind
-    culprits: tuple[int, ...]
+    culprits: tuple[int, ...] = ()
     """Ranks, ascending; none if no rank can be named."""
     sentences: tuple[str, ...]
     """The verdict, then what supports it."""
@@ -301,7 +301,6 @@ def _conclude_late(
         verdict = f"others wait for {describe_ranks(hidden, mesh)} in a communication that is not recorded"
         return Diagnosis(
             kind="unclear",
-            culprits=(),
             sentences=(
                 f"{verdict} (point-to-point, for example)",
                 *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
@@ -363,7 +362,6 @@ def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
     last_s = min(call.age_s for one in world.values() for group in one.groups or () for call in group.calls)
     return Diagnosis(
         kind="healthy",
-        culprits=(),
         sentences=(
             f"no rank has been waiting for another for more than {MOMENT_S:g} s",
             f"the last collective was entered {last_s:.1f} s ago",
@@ -389,7 +387,6 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
         return Diagnosis(
             kind="unclear",
-            culprits=(),
             sentences=("no rank is unlike the others", *(["all of them compute"] if is_busy else [])),
         )
     others = [rank for rank in known if rank not in odd]
