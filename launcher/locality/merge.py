@@ -13,6 +13,7 @@ inside a leaf. The result depends on the lists alone, not on their order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
@@ -21,11 +22,12 @@ from msgspec.structs import replace
 
 from launcher.locality.contract import Level
 from launcher.locality.keys import RemarkedLevels
-from launcher.model.locality_path import LEVELS, LEVELS_MAX, is_level_name, is_text
+from launcher.model.locality_path import LEVELS, LEVELS_MAX, LevelPath, is_level_name, is_text
 
 _OWN_NAME = ("slice", "slice")
 """A TPU slice is named after its first host; GKE names it after its node pool, which is no conflict."""
 
+_NAMES_MAX = 100  # names are foreign input
 _RANKS = {name: rank for rank, name in enumerate(LEVELS)}
 _OWN_RANK = _RANKS["leaf"] + 0.5  # the rank of a level of which nothing is known
 
@@ -115,6 +117,12 @@ def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
         if known != _sort_known(known)
     ]
     return LevelOrder(tuple(_sort_topologically(inside)), (*disordered, *contradictions))
+
+
+def order_known_levels(paths: Iterable[LevelPath]) -> tuple[str, ...]:
+    """Return the levels of many nodes' paths, outermost first; none where there are more than any network has."""
+    lists = Counter(tuple(level for level, _ in path) for path in paths)
+    return order_levels(lists).levels if len({name for one in lists for name in one}) <= _NAMES_MAX else ()
 
 
 def _sort_known(names: Iterable[str]) -> list[str]:

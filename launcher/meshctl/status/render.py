@@ -10,14 +10,13 @@ long and differ in their last letters (`nn-67ec43a6722b34afb`), so those are kep
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from launcher.locality.merge import order_levels
+from launcher.locality.merge import order_known_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.meshctl.table import align, format_clock, measure_width, truncate
@@ -35,7 +34,6 @@ RANGES_MAX = 12
 _LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
 _DOMAIN_MAX = 8
-_LEVEL_NAMES_MAX = 100  # names are foreign input
 _LEVELS_MAX = 6  # the innermost ones; --json has all
 _HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that need no attention
 _EXPLAINED_ABOVE = ("spare", "quarantined", "waiting")  # with their reasons, once for all who have the same
@@ -277,8 +275,7 @@ class LocalityColumn(NamedTuple):
 def _summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
     """Return what to show of these nodes' localities."""
     known = [dict(node.locality) for node in nodes]
-    lists = Counter(tuple(level for level, _ in node.locality) for node in nodes if node.locality)
-    levels = order_levels(lists).levels if len({name for one in lists for name in one}) <= _LEVEL_NAMES_MAX else ()
+    levels = order_known_levels(node.locality for node in nodes)
     located = [place for node, place in zip(nodes, known, strict=True) if node.slot_count or place]  # not of the lost
     shared = [level for level in levels if all(located) and len({place.get(level) for place in located}) == 1]
     rest = [level for level in levels if level not in shared][-_LEVELS_MAX:]

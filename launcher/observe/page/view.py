@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.locality.merge import order_known_levels
 from launcher.model.errors import describe
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
@@ -120,7 +121,8 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
     """Make the view of a report. `now`: on the clock of `seen`."""
     leader = next((one for one in report.nodes if one.is_leader), None)
     active = next((one for one in (leader, *report.nodes) if one is not None and one.round), leader)
-    levels = _order_levels([*report.nodes, *(one.report for one in seen.values())])
+    known = [*report.nodes, *(one.report for one in seen.values())]
+    levels = order_known_levels(one.locality for one in known)
     nodes = [_make_node(one, one.state, 0.0, levels) for one in report.nodes]
     for names, state in ((report.missing, SILENT), (report.lost[:LOST_MAX], LOST)):
         for name in names:
@@ -151,20 +153,6 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         checkpoint_count=leader.checkpoint_count if leader is not None else 0,
         hang_count=leader.hang_count if leader is not None else 0,
     )
-
-
-def _order_levels(nodes: list[NodeReport]) -> tuple[str, ...]:
-    """Return the levels that any node knows, outermost first: each node's order is kept where it can be."""
-    levels: list[str] = []
-    for lists in sorted({tuple(level for level, _ in one.locality) for one in nodes}, key=lambda one: (-len(one), one)):
-        at = 0
-        for level in lists:
-            if level in levels:
-                at = levels.index(level) + 1
-            else:
-                levels.insert(at, level)
-                at += 1
-    return tuple(levels)
 
 
 def _make_node(report: NodeReport, state: str, seen_s: float, levels: tuple[str, ...]) -> NodeView:
