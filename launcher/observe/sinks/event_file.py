@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,6 @@ END_LIMIT_S = 3.0
 """For what is still to be written when the agent ends."""
 ROUND_LIMIT_S = 1.0
 """How long the agent waits for the file of a round."""
-_ROUND_TIMES = ("began_at", "ended_at", "saved_at")
 
 
 class EventSink(Protocol):
@@ -169,13 +168,8 @@ def make_round_writer(
         if writer is not None and writer.is_alive():
             return
         path = os.path.join(folder, f"round_{summary.round}.json")
-        fields = summary.describe()
-        for name in _ROUND_TIMES:
-            fields[name] = format_time(fields[name]) if fields[name] else None
-        records = [msgspec.to_builtins(worker) for worker in workers]
-        for record in records:
-            for name in ("started_at", "ended_at"):
-                record[name] = format_time(record[name]) if record[name] else None
+        fields = _format_times(summary.describe())
+        records = [_format_times(msgspec.to_builtins(worker)) for worker in workers]
         text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)
         writer = start_thread(store, "round file", path, text)
         if writer is None:
@@ -193,6 +187,12 @@ def make_round_writer(
             warn_once(f"{path} cannot be written: {error.strerror}")
 
     return write
+
+
+def _format_times(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with their times as text, None for 0."""
+    times = {name: format_time(at) if at else None for name, at in fields.items() if name.endswith("_at")}
+    return {**fields, **times}
 
 
 def _open_append(path: str) -> int:

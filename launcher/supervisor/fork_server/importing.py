@@ -55,20 +55,21 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
     files = fork_safety.list_open_files()
     place = _read_cwd()
     own = os.getpid()
+    hint = f"leave {module} out of --preload"
     try:
         __import__(module)
     except KeyboardInterrupt:
         signal(SIGINT, SIG_DFL)
         os.kill(own, SIGINT)
     except SystemExit as leaving:
-        raise PreloadError(f"importing {module} called sys.exit({leaving.code!r})", _make_hint(module)) from None
+        raise PreloadError(f"importing {module} called sys.exit({leaving.code!r})", hint) from None
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            hint = f"install it for {sys.executable}, which runs the workers, or leave it out of --preload"
-            raise PreloadError(f"module {error.name} does not exist", hint) from None
+            install = f"install it for {sys.executable}, which runs the workers, or leave it out of --preload"
+            raise PreloadError(f"module {error.name} does not exist", install) from None
         trace = _skip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        raise PreloadError(f"importing {module} raised {_format_error(error)}", _make_hint(module)) from None
+        raise PreloadError(f"importing {module} raised {_format_error(error)}", hint) from None
     finally:
         if os.getpid() != own:  # the import has forked, and the child returns from it, too
             os._exit(1)
@@ -81,10 +82,6 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
     if opened:
         remarks.append(f"importing {module} left {_format_names(opened)} open; all workers share it")
     return remarks, bool(opened)
-
-
-def _make_hint(module: str) -> str:
-    return f"leave {module} out of --preload"
 
 
 def _read_cwd() -> str:
