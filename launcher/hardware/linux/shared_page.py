@@ -133,10 +133,7 @@ class SharedPage:
     def list_claims(self) -> dict[int, tuple[int, str]]:
         """Return what workers claim about their failures, by local rank: a kind and a reason."""
         kinds = enumerate(self._read_column(CLAIM))
-        return {index: (kind, self._read_reason(index)) for index, kind in kinds if kind}
-
-    def _read_reason(self, index: int) -> str:
-        return read_reason(self.descriptor, 1 + index)
+        return {index: (kind, read_reason(self.descriptor, 1 + index)) for index, kind in kinds if kind}
 
     def _write(self, offset: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
