@@ -90,7 +90,7 @@ def test_hosts_without_levels_are_on_one_switch() -> None:
 
 
 def send_datagrams(network: TreeNetwork, near: str, far: str, count: int) -> int:
-    """How many arrive. After each few a mark is sent until one arrives: no queue of this machine drops any by itself."""
+    """How many arrive. After each few a mark is sent until one arrives, so that no queue here overflows."""
     ends = []
     for name in (near, far):
         with network.inside(name):
