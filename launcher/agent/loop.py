@@ -241,7 +241,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.supervisor.extend_watchdog(until)
             case events.NoteReceived(member_id, text):
                 if inquiries := self._get_inquiries():
-                    inquiries.take_note(member_id, text, read_clock())
+                    _attempt(partial(inquiries.take_note, member_id, text, read_clock()), None)
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())

@@ -11,7 +11,7 @@ from launcher.agent.loop import Agent
 from launcher.model.errors import ShortageError
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, Spawned, WorkerSpec
-from rendezvous.events import StartRound
+from rendezvous.events import NoteReceived, StartRound
 from rendezvous.settings import Settings
 
 SHARE = NodeAssignment(
@@ -103,3 +103,13 @@ def test_a_question_without_what_it_takes_is_tried_again(error: Exception) -> No
     job.inquiries.advance.assert_not_called()
     job.turn(is_asked=True)
     job.inquiries.advance.assert_called_once()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
+def test_a_note_without_what_it_takes_is_lost_and_the_agent_stays(error: Exception) -> None:
+    job = Turns()
+    job.inquiries.take_note.side_effect = error
+    job.turn(NoteReceived("m", "{}"))
+    job.inquiries.take_note.side_effect = None
+    job.turn(NoteReceived("m", "{}"))
+    assert job.inquiries.take_note.call_count == 2
