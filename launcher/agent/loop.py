@@ -585,6 +585,8 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
+        if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
+            self._submit(events.CheckpointSaved(round.round))
         self._round, self._stuck_at, self._pending = None, math.inf, None
         self.port.renew()
         self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
