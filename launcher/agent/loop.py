@@ -654,6 +654,8 @@ class Agent(Struct, kw_only=True, eq=False):
 
 def _load_policy() -> bool:
     """Import what the end of a round takes: when it comes there may be no descriptor left for that."""
+    import launcher.model.sentences  # noqa: F401  # workers are told why they are to save
+    import rendezvous.sentences  # noqa: F401
     from rendezvous.policy import charge  # noqa: F401
 
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -123,3 +125,12 @@ def test_a_checkpoint_that_was_saved_just_before_the_end_of_a_round_counts() -> 
     job.turn(reports=(RoundSwept(1),))
     told = [call.args[0] for call in job.driver.submit.call_args_list]
     assert [type(one) for one in told[-2:]] == [CheckpointSaved, RoundStopped]
+
+
+def test_the_sentence_of_a_stop_needs_nothing_that_was_not_loaded_before() -> None:
+    """When SIGTERM comes there may be no descriptor left to import it, and workers are to be told why."""
+    script = (
+        "import sys; from launcher.agent import loop; loop._load_policy(); loaded = {*sys.modules}; "
+        "loop.describe(loop.Reason.of('agent/signal', signal='SIGTERM')); print({*sys.modules} - loaded)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "set()\n"
