@@ -241,7 +241,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.supervisor.extend_watchdog(until)
             case events.NoteReceived(member_id, text):
                 if inquiries := self._get_inquiries():
-                    inquiries.take_note(member_id, text, read_clock())
+                    _attempt(partial(inquiries.take_note, member_id, text, read_clock()), None)
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())
@@ -585,6 +585,8 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
+        if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
+            self._submit(events.CheckpointSaved(round.round))
         self._round, self._stuck_at, self._pending = None, math.inf, None
         self.port.renew()
         self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
@@ -652,6 +654,8 @@ class Agent(Struct, kw_only=True, eq=False):
 
 def _load_policy() -> bool:
     """Import what the end of a round takes: when it comes there may be no descriptor left for that."""
+    import launcher.model.sentences  # noqa: F401  # workers are told why they are to save
+    import rendezvous.sentences  # noqa: F401
     from rendezvous.policy import charge  # noqa: F401
 
     return True

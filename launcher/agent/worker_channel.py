@@ -137,8 +137,11 @@ class WorkerChannel:
         return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
 
     def check_saves(self, now: float) -> bool:
-        """Whether the round's workers have reported a saved checkpoint since the last look."""
-        if self._shared_page is None or now < self._saves_at:
+        """Whether the round's workers have reported a saved checkpoint since the last look.
+
+        `now`: infinite at the end of the round.
+        """
+        if self._shared_page is None or not self._reads_saves or now < self._saves_at:
             return False
         before, self._save_count = self._save_count, self._shared_page.read_save_count()
         self._saves_at = now + SAVES_CHECK_S

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.stack_groups import find_own_frame, format_place, render_frames
@@ -60,7 +60,7 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
 
     kind: Kind
     culprits: tuple[int, ...]
-    sentences: tuple[str, ...]
+    sentences: Annotated[tuple[str, ...], Meta(min_length=1)]
     stacks: tuple[CulpritStack, ...]
     gaps: tuple[Gap, ...]
     stragglers: tuple[str, ...]

@@ -53,8 +53,13 @@ class FailureEvidence(Struct, frozen=True, kw_only=True):
 
     @property
     def exception_type(self) -> str:
-        """The last part of its dotted name: "OutOfMemoryError"."""
-        return self.exception.partition(":")[0].rpartition(".")[2].strip()
+        """The last part of its dotted name, "OutOfMemoryError"; "" if the text begins with no name.
+
+        A failure that comes again is known by it, so nothing else of the text may get into it: an error file may hold
+        any words, with pids, ranks and addresses.
+        """
+        found = re.match(r"(?:[\w<>]+\.)*([^\W\d]\w*)(?::|$)", self.exception)
+        return found[1] if found else ""
 
     @property
     def error_number(self) -> int:
@@ -148,9 +153,10 @@ def classify(evidence: FailureEvidence) -> Classified:
     """Return the class of a failure, and why."""
     for rule in RULES:
         if rule.applies(evidence):
-            is_named = rule.why is _EXCEPTION
-            why = Reason.of("diagnose/exception", type=evidence.exception_type) if is_named else rule.why
-            return Classified(rule.failure_class, why)
+            if rule.why is not _EXCEPTION:
+                return Classified(rule.failure_class, rule.why)
+            name = evidence.exception_type
+            return Classified(rule.failure_class, Reason.of("diagnose/exception", type=name) if name else None)
     return Classified("unknown")
 
 

@@ -18,7 +18,7 @@ _SHORTAGES = {
     errno.EAGAIN: "check ulimit -u",
     errno.ENOMEM: "check free -m, and in a container its memory limit",
     errno.ENOSPC: "check df -h and df -i",
-    errno.EDQUOT: "see quota",
+    errno.EDQUOT: "check quota",
     errno.E2BIG: "shorten the arguments and the environment, or raise ulimit -s: getconf ARG_MAX shows their limit",
 }
 

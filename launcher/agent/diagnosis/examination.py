@@ -107,8 +107,8 @@ class Examination:
                 self._look("failure", now).tells["failure"] = None
             case NodeSilence() as silence:
                 self._take_silence(member_id, silence, now)
-            case Conclusion() as conclusion:
-                if conclusion.purpose == "silence":
+            case Conclusion(purpose="failure" | "silence" as purpose) as conclusion:
+                if purpose == "silence":
                     self._repeat_at = math.inf
                 self._news.append(conclusion)
 
@@ -138,8 +138,9 @@ class Examination:
             limit_s = FAILURE_LIMIT_S if purpose == "failure" else LIMIT_S
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
             request = Examine(purpose=purpose, limit_s=limit_s)
-            self._collection = Collection(request=request, until=until, takes=[self._conclude])
-            self._begin_survey(self._collection)
+            collection = Collection(request=request, until=until, takes=[self._conclude])
+            self._begin_survey(collection)
+            self._collection = collection  # not before it has begun: nothing would end it
         return self._collection
 
     def _take_silence(self, member_id: str, silence: NodeSilence, now: float) -> None:

@@ -110,7 +110,7 @@ class Inquiries:
     def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
         for connection, question in self._socket.take(now) if self._socket is not None else ():
-            self.answer(connection, question, now)
+            self._observer.attempt(partial(self.answer, connection, question, now))
         self._observer.attempt(self._reporter.advance)
         self._observer.attempt(partial(self._surveys.advance, now))
         return self.examination.advance(now)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.status.agents import derive_overview
@@ -16,7 +17,7 @@ from launcher.meshctl.status.render import encode_times, format_headline
 from launcher.meshctl.status.state import build_overview
 from launcher.meshctl.table import GAP, Column, format_table
 from launcher.model.console import escape
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_list
 from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.observe.node_report import RunReport
@@ -95,8 +96,13 @@ def encode_runs(runs: Sequence[ListedRun]) -> str:
 
 
 def encode_report(report: RunReport) -> str:
-    """Encode a report as a JSON object, with times in RFC 3339."""
-    content = to_builtins(report)
+    """Encode a report as a JSON object, with times in RFC 3339 and sentences for its reasons."""
+    content = to_builtins(replace(report, nodes=(), rounds=()))
+    content["rounds"] = [one.describe() for one in report.rounds]
+    content["nodes"] = [
+        {**to_builtins(node), "waiting": describe(node.waiting), "rounds": [one.describe() for one in node.rounds]}
+        for node in report.nodes
+    ]
     return json.dumps({"schema": content.pop("schema"), **encode_times(content)}, indent=2)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -10,8 +12,8 @@ import pytest
 from launcher.agent.loop import Agent
 from launcher.model.errors import ShortageError
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.supervisor.messages import Exited, Spawned, WorkerSpec
-from rendezvous.events import StartRound
+from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkerSpec
+from rendezvous.events import CheckpointSaved, NoteReceived, RoundStopped, StartRound
 from rendezvous.settings import Settings
 
 SHARE = NodeAssignment(
@@ -34,11 +36,11 @@ class Turns:
         self.inquiries = Mock(**{"advance.return_value": []})
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
         self.builder.make_targets.side_effect = lambda share, specs, pids: list(pids)
-        self._driver = Mock(wake_at=0.0)
-        self._channel = Mock()
+        self.driver = Mock(wake_at=0.0)
+        self.channel = Mock()
         for name in ("check_saves", "check_heartbeats", "list_claims"):
-            getattr(self._channel, name).return_value = {}
-        self._channel.list_started.return_value = {}
+            getattr(self.channel, name).return_value = {}
+        self.channel.list_started.return_value = {}
         self._supervisor = Mock()
         self._observer = Mock()
         self.agent = Agent(
@@ -47,12 +49,12 @@ class Turns:
             settings=Settings(),
             supervisor=self._supervisor,
             fork_server=None,
-            membership=Mock(driver=self._driver),
+            membership=Mock(driver=self.driver),
             termination=Mock(**{"take_notices.return_value": [], "check.return_value": None, "signum": None}),
             wakeup=Mock(**{"take.return_value": []}),
             port=Mock(),
             spec_builder=self.builder,
-            worker_channel=self._channel,
+            worker_channel=self.channel,
             pump=None,
             observer=self._observer,
             round_log=Mock(),
@@ -61,7 +63,7 @@ class Turns:
         )
 
     def turn(self, *actions: object, reports: tuple[object, ...] = (), is_asked: bool = False) -> None:
-        self._driver.run.side_effect = [list(actions), []] if actions else [[]]
+        self.driver.run.side_effect = [list(actions), []] if actions else [[]]
         self._supervisor.read_reports.return_value = reports
         self.agent._inquire_at = 0.0 if is_asked else math.inf
         self.agent._run_once()
@@ -103,3 +105,32 @@ def test_a_question_without_what_it_takes_is_tried_again(error: Exception) -> No
     job.inquiries.advance.assert_not_called()
     job.turn(is_asked=True)
     job.inquiries.advance.assert_called_once()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
+def test_a_note_without_what_it_takes_is_lost_and_the_agent_stays(error: Exception) -> None:
+    job = Turns()
+    job.inquiries.take_note.side_effect = error
+    job.turn(NoteReceived("m", "{}"))
+    job.inquiries.take_note.side_effect = None
+    job.turn(NoteReceived("m", "{}"))
+    assert job.inquiries.take_note.call_count == 2
+
+
+def test_a_checkpoint_that_was_saved_just_before_the_end_of_a_round_counts() -> None:
+    job = Turns()
+    job.channel.check_saves.side_effect = math.isinf
+    job.turn(start(1))
+    job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
+    job.turn(reports=(RoundSwept(1),))
+    told = [call.args[0] for call in job.driver.submit.call_args_list]
+    assert [type(one) for one in told[-2:]] == [CheckpointSaved, RoundStopped]
+
+
+def test_the_sentence_of_a_stop_needs_nothing_that_was_not_loaded_before() -> None:
+    """When SIGTERM comes there may be no descriptor left to import it, and workers are to be told why."""
+    script = (
+        "import sys; from launcher.agent import loop; loop._load_policy(); loaded = {*sys.modules}; "
+        "loop.describe(loop.Reason.of('agent/signal', signal='SIGTERM')); print({*sys.modules} - loaded)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "set()\n"

@@ -6,13 +6,14 @@ import select
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import Raw
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.inquiries import Inquiries
-from launcher.agent.inspection.messages import Evidence, NodeSilence, Reply, encode_note
+from launcher.agent.inspection.messages import Evidence, NodeSilence, Reply, WorkerFailed, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
 from launcher.diagnose.answer import Conclusion
@@ -251,6 +252,28 @@ def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert [(one.purpose, one.round) for found in agents.told.values() for one in found] == [("failure", 1)] * 2
+
+
+def test_what_is_concluded_for_who_asks_is_not_told_to_all() -> None:
+    """On a hang of its own purpose an agent may end its workers."""
+    agents = Agents("a", "b")
+    agents.ask("a")
+    agents.run()
+    (found,) = agents.told["a"]
+    agents.inquiries["b"].take_note("a", encode_note(found), AT)
+    agents.run()
+    assert agents.told["b"] == []
+
+
+def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = Agents("a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(agents.agents["a"], "_begin_survey", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            agents.agents["a"].take_note("b", WorkerFailed(), AT)
+    agents.ask("b")
+    agents.run()
+    assert len(agents.told["b"]) == 1
 
 
 def test_evidence_of_an_earlier_look_is_not_taken() -> None:

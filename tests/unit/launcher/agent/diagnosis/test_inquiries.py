@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -44,7 +46,16 @@ class Bench:
         self.inquiries = Inquiries(select.poll(), parts, parts, parts, parts, submit, lambda: self.identity, None)
 
     def ask(self, survey: Survey) -> None:
+        if self.error is not None:
+            raise self.error
         self.asked.append(survey)
+
+    def attempt(self, call: Callable[[], object]) -> None:
+        with suppress(Exception):
+            call()
+
+    def advance(self, now: float = 0.0) -> list[Conclusion]:
+        return []
 
     def make_answers(self) -> Any:
         if self.error is not None:
@@ -101,6 +112,15 @@ def test_other_questions_are_told_apart() -> None:
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
     assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
     assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
+
+
+def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
+    bench, connection = Bench(), FakeConnection()
+    questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
+    socket: Any = SimpleNamespace(take=lambda now: questions)
+    bench.inquiries._socket, bench.error = socket, ValueError("a bug")
+    assert bench.inquiries.advance(0.0) == []
+    assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
 
 def test_a_question_about_its_own_node_is_answered_there() -> None:

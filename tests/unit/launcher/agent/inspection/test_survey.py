@@ -205,6 +205,8 @@ def test_what_waits_is_bounded() -> None:
         '{"note":"silence"}',
         '{"note":"request","id":"x","asker":"a","request":{"type":"examine"}}',
         '{"id":"1","node":"","request":{"type":"state"}}',
+        '{"note":"conclusion","round":1,"purpose":"failure","answer":{"kind":"unclear","culprits":[],"sentences":[],'
+        '"stacks":[],"gaps":[],"stragglers":[],"folders":[],"hint":""}}',
         "[" * 9999,
     ],
 )

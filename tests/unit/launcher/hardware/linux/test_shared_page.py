@@ -272,6 +272,9 @@ def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPag
     assert not channel.check_saves(channel.wake_at)
     assert checkpoint_saved()
     assert channel.check_saves(channel.wake_at)
+    assert checkpoint_saved()
+    assert channel.check_saves(math.inf), "the round is over"
+    assert not channel.check_saves(math.inf)
 
 
 def test_a_saved_checkpoint_that_no_agent_reads_is_not_reported(board: SharedPage, be: Any) -> None:
@@ -279,7 +282,7 @@ def test_a_saved_checkpoint_that_no_agent_reads_is_not_reported(board: SharedPag
     channel.begin(1, 0.0)
     be(board, 0)
     assert not checkpoint_saved()
-    assert (channel.wake_at, channel.check_saves(10.0)) == (math.inf, False)
+    assert (channel.wake_at, channel.check_saves(10.0), channel.check_saves(math.inf)) == (math.inf, False, False)
     be(None)
     assert not checkpoint_saved()
 

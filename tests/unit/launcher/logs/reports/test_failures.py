@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -152,6 +155,19 @@ def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
     failures.note(1, 7, exit_code, 0.0, None)
     found = failures.set_root_cause(1).failure_class
     assert found == Reason.of("logs/failure", failure_class="user code" if text else "unknown", why=why)
+
+
+def test_a_failure_in_words_of_its_own_is_the_same_whatever_they_are(tmp_path: Path) -> None:
+    """An error file holds any text, with what differs each time."""
+    found = []
+    for pid in (41, 42):
+        (tmp_path / "error.json").write_text(json.dumps({"message": {"message": f"pid {pid} lost 10.0.0.{pid}: bad"}}))
+        failures = Failures("h1", None)
+        failures.begin(1, SHARE, lambda local_rank: str(tmp_path / "error.json"))
+        failures.note(1, pid, 1, 0.0, None)
+        found.append(failures.set_root_cause(1).failure_class)
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exit-code", exit_code=1))
+    assert found == [how, how]
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import listing
-from launcher.meshctl.live.listing import ListedRun, describe_runs, list_runs
+from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import LocalAgent
 from launcher.observe.node_report import RunReport
 from rendezvous import __version__
+from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import REPORT
+from tests.support.run_reports import NOW, REPORT, make_node, make_round
 from tests.support.stores.stored_job import StoredJob
 
 AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0", version=__version__)
@@ -75,3 +77,15 @@ def test_a_long_sentence_stays_in_its_column() -> None:
     begin = first.index("now")
     assert {line[begin - 1] for line in rest} == {" "}
     assert " ".join(line[begin:] for line in rest) == " ".join(line[begin:] for line in wide.splitlines()[1:])
+
+
+def test_a_report_has_sentences_for_programs_that_know_no_kinds() -> None:
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("diagnose/exception", type="KeyError"))
+    failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
+    node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))
+    content = json.loads(encode_report(replace(REPORT, nodes=(node, make_node(1)), rounds=(failed,))))
+    first, second = content["nodes"]
+    assert (first["waiting"], second["waiting"]) == ("this machine has not joined yet", "")
+    for one in (*first["rounds"], *content["rounds"]):
+        assert (one["reason"], one["failure_class"]) == ("all workers succeeded", "user code: KeyError")
+        assert one["ended_at"].startswith("2027-01-15T")
