@@ -3,8 +3,7 @@
 Keys are kept sorted. The history is a log of batches, one for each revision; old ones are dropped, and a reader that
 asks for one gets Compacted. Leases are due in the order of a heap, so checking whether anything is due costs nothing,
 however many members there are; a renewal leaves the heap alone: its entry is then too early, and is corrected when it
-comes up. The caller holds the store's lock, passes the time, and checks before its first write: an open revision cannot
-be rolled back.
+comes up. The caller passes the time, and checks before its first write: an open revision cannot be rolled back.
 """
 
 from __future__ import annotations
