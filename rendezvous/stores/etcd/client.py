@@ -406,19 +406,26 @@ class EtcdClient:
         self.session = session
         self.limit_s = limit_s
         self._write_limit_s = write_limit_s
+        self.is_closed = False
         self._full_since: float | None = None
         self._cluster_id = 0
+
+    def require_open(self) -> None:
+        """Raise StoreError once the store is closed."""
+        if self.is_closed:
+            raise StoreError("the store is closed")
 
     def call(
         self,
         method: Method[Request, Response],
         request: Request,
-        *,
         about: str,
         effect: Effect = "write",
+        *,
         limit_s: float | None = None,
     ) -> Response:
         """Make a request and return its response. `about` names its object in messages. Raises StoreError."""
+        self.require_open()
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
         deadline = time.monotonic() + limit_s
