@@ -181,7 +181,9 @@ class EtcdStore(Store):
         self._client.call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
-        response = self._client.call(wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(lease), f"lease {lease}", "read")
+        response = self._client.call(
+            wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(lease), f"lease {lease}", "read"
+        )
         if response.ttl < 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return float(response.ttl)
