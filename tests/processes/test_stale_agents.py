@@ -310,7 +310,7 @@ def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatc
     sleeper = lives.leave_a_sleeper()
     with monkeypatch.context() as patch:
         patch.setattr("launcher.agent.startup.stale_agents._kill", lambda *_: None)
-        with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
+        with pytest.raises(TemporaryError, match=rf"still exist after 0.2 s: pid {sleeper.pid}$"):
             lives.take(limit_s=0.2)
     sleeper.kill()
     sleeper.wait()

@@ -71,14 +71,12 @@ class NodeLock(Struct, frozen=True):
         os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
-            lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_at(self.path, lock):
+            if (lock := open_locked(self.path, flags=0)) is not None:
+                try:
                     os.unlink(self.path)
                     return True
-            finally:
-                os.close(lock)
+                finally:
+                    os.close(lock)
         return False
 
 
@@ -297,27 +295,35 @@ def _lock(path: str) -> int | None:
 
     A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
+    owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(path, lock):
-                owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
-                os.pwrite(lock, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE], 0)
-                return lock
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(lock)
-            raise
+        return open_locked(path, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE])
     except OSError as error:
         sentence = f"cannot lock this node's place in the run with {path}: {error.strerror}"
         raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
+
+
+def open_locked(path: str, head: bytes = b"", flags: int = os.O_CREAT) -> int | None:
+    """Return the file, locked and with `head` written at its start; None if another process has locked or replaced it.
+
+    Raises OSError.
+    """
+    lock = os.open(path, os.O_RDWR | flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(path, lock):
+            os.pwrite(lock, head, 0)
+            return lock
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
     os.close(lock)
     return None
 
 
-def is_at(path: str, lock: int) -> bool:
+def _is_at(path: str, lock: int) -> bool:
     """Whether the open file is still the one of that name: the previous holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(path))
