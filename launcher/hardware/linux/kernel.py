@@ -199,6 +199,15 @@ def _read_file(path: str) -> bytes:
         return b""
 
 
+def read_text(path: str) -> str:
+    """Read a small file; "" if it cannot be read. Bytes that are no text, as in a mount's name, become surrogates."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return os.fsdecode(file.readall())
+    except OSError:
+        return ""
+
+
 def _list_numbers(path: str) -> list[int]:
     try:
         return [int(name) for name in os.listdir(path) if name.isdigit()]
