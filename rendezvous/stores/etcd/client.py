@@ -31,7 +31,7 @@ from msgspec import Struct, field, structs
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
-from rendezvous.stores.addresses import pack_address, split_address
+from rendezvous.stores.addresses import pack_address, resolve_host, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
@@ -524,11 +524,7 @@ def resolve(address: str) -> tuple[str, ...]:
     host, port = split_address(address)
     if pack_address(host) is not None:
         return (address,)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return ()
-    hosts = dict.fromkeys((family, str(place[0])) for family, _, _, _, place in found)
+    hosts = dict.fromkeys((family, place[0]) for family, place in resolve_host(host, port))
     if all(family == socket.AF_INET for family, _ in hosts):
         return tuple(f"{host}:{port}" for _, host in hosts)
     mapped = (f"::ffff:{host}" if family == socket.AF_INET else host.replace("%", "%25") for family, host in hosts)
