@@ -36,29 +36,26 @@ from rendezvous.stores.contract import (
 from rendezvous.stores.memory.keyspace import ENTRY_BYTES, Keyspace, LeaseTable, StoredLease
 from rendezvous.stores.memory.watch import MemoryWatch, WatchHub
 
-HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
-
 
 class MemoryStore(Store):
     """A `Store` in this process, for one thread.
 
-    `clock` returns seconds that never run backwards; `history_revisions` is how many revisions a new watch may go back;
-    leases and revisions are numbered from `first_lease` and `first_revision` on: a store that others reach over the
-    network must not reuse the numbers of the one before it. At `quota_bytes` it refuses to grow (StoreFull).
+    `clock` returns seconds that never run backwards; leases and revisions are numbered from `first_lease` and
+    `first_revision` on: a store that others reach over the network must not reuse the numbers of the one before it. At
+    `quota_bytes` it refuses to grow (StoreFull).
     """
 
     def __init__(
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        history_revisions: int = HISTORY_REVISIONS,
         first_lease: int = 1,
         first_revision: int = 1,
         quota_bytes: float = math.inf,
     ) -> None:
         self._clock = clock
         self._leases = LeaseTable(first_lease)
-        self._keyspace = Keyspace(self._leases, history_revisions, first_revision, quota_bytes)
+        self._keyspace = Keyspace(self._leases, first_revision, quota_bytes)
         self._hub = WatchHub()
         self._is_closed = False
 
