@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import DeviceEnvironment, WorkerAssignment
+from rendezvous.stores.addresses import join_address
 
 COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
@@ -31,8 +32,7 @@ class JaxEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""
-        address = f"[{assignment.master_addr}]" if ":" in assignment.master_addr else assignment.master_addr
-        variables = {COORDINATOR: f"{address}:{assignment.master_port}"}
+        variables = {COORDINATOR: join_address(assignment.master_addr, assignment.master_port)}
         if bind := _choose_bind_host(assignment.master_addr, parent):
             variables[BIND] = f"{bind}:{assignment.master_port}"
         devices = assignment.slot.devices
