@@ -93,7 +93,7 @@ SENTENCES: Mapping[str, Sentence] = {
         f"{nodes} cut off: store reachable, but no peer for {for_s:g} s{_in(round)}"
     ),
     "leader-isolated": lambda node, reached, others, round: (
-        f"{node} leads, but reaches only {reached} of {others} other nodes{_in(round)}"
+        f"{node} leads, but reaches {f'only {reached} of {others}' if reached else 'no'} other nodes{_in(round)}"
     ),
     "leader-leaves": "this node leaves, and another one takes over",
     "failed": "a worker failed on {nodes} in round {round}",
@@ -129,7 +129,9 @@ SENTENCES: Mapping[str, Sentence] = {
     "no-world": "no valid job size: {size}",
     "too-few-joined": "too few nodes joined within {within_s:g} s: {size}",
     "too-few-returned": "too few nodes returned within {within_s:g} s: {size}",
-    "target-nodes": "{joined} of {target} target nodes have joined",
+    "target-nodes": lambda joined, target: (
+        f"{joined} of {target} target nodes {'has' if joined == 1 else 'have'} joined"
+    ),
     "target-nodes-after": "after {after_s:g} s {why}",
     "no-node-joined": "no node has joined for {for_s:g} s",
     "late": "joined after round {round} had started",

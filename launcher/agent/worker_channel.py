@@ -51,7 +51,7 @@ class WorkerChannel:
     ) -> None:
         if (heartbeat_timeout_s is not None or reads_saves) and shared_page is None:
             option = "--grow checkpoint" if reads_saves else "--heartbeat-timeout"
-            raise UsageError(f"{option}: workers cannot send it, because memfd_create fails")
+            raise UsageError(f"{option}: workers cannot report to their agent, because memfd_create fails")
         self._shared_page = shared_page
         self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s

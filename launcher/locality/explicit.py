@@ -20,7 +20,7 @@ from launcher.model.errors import UsageError, sanitize
 from launcher.model.locality_path import LevelPath, parse_path
 
 OTHERS = "*"
-_LINE_EXAMPLE = "for example: node-17 zone=a,leaf=l3"
+_LINE_EXAMPLE = "use for example node-17 zone=a,leaf=l3"
 _TEXT_HINT = "write a text file in UTF-8 with a line for each host"
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 

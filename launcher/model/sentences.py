@@ -58,12 +58,12 @@ def _hint_even_sizes(level: str, axis: str, larger: int, **_: object) -> str:
     if larger:
         return f"add nodes, up to {axis}={larger}; or choose other sizes of the mesh"
     change = "--whole" if level else "--unit"
-    return f"no number of nodes helps: choose other sizes of the mesh, or another {change}"
+    return f"choose other sizes of the mesh, or another {change}: more nodes do not help"
 
 
 def _hint_larger_domain(axes: str, level: str, rules: Sequence[str], **_: object) -> str:
     if level == "host":
-        return f"no number of such nodes helps: make {axes} smaller, or leave out --within {','.join(rules)}"
+        return f"make {axes} smaller, or leave out --within {','.join(rules)}: more such nodes do not help"
     return f"add nodes to one {level}, make {axes} smaller, or change --within"
 
 
@@ -148,8 +148,8 @@ SENTENCES: Mapping[str, Sentence] = {
         f"at least {format_count(least, 'node')} must be active, {present} {_be(present)} usable"
     ),
     "placement/too-few-active": lambda mesh, ranks, nodes, least: (
-        f"mesh {mesh} makes a world of {ranks:,} ranks on {format_count(nodes, 'node')}, but at least {least} must be "
-        "active"
+        f"mesh {mesh} makes a world of {format_count(ranks, 'rank')} on {format_count(nodes, 'node')}, but at least "
+        f"{least} must be active"
     ),
     "placement/one-node-too-small": lambda mesh, ranks, devices, nnodes: (
         f"mesh {mesh} needs {ranks:,} devices, {devices:,} {_be(devices)} present on 1 node"
@@ -160,15 +160,16 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "placement/odd-nodes": "others have another number of devices: {nodes}",
     "placement/no-slice": lambda mesh, level, hosts: (
-        f"mesh {mesh} needs complete {_pluralize(level)} of {hosts} hosts; none is present"
+        f"mesh {mesh} needs complete {_pluralize(level)} of {format_count(hosts, 'host')}; none is present"
     ),
     "placement/slices-missing": lambda mesh, slices, level, hosts, present, most: (
-        f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {hosts} hosts; "
+        f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {format_count(hosts, 'host')}; "
         + (f"at most {format_count(most, 'node')} may be active" if most else f"{present} {_be(present)} present")
     ),
     "placement/uneven": _describe_uneven,
     "placement/no-fit": lambda mesh, nodes, has_rules: (
-        f"mesh {mesh} fits on no {nodes} of the nodes present" + (" with these rules" if has_rules else "")
+        f"mesh {mesh} fits on {'none' if nodes == 1 else f'no {nodes}'} of the nodes present"
+        + (" with these rules" if has_rules else "")
     ),
     "placement/domain-too-small": lambda ranks, axes, level, mesh, room, rules: (
         f"{ranks:,} ranks of {axes} must sit {'on' if level == 'host' else 'in'} one {level} for mesh {mesh}, the "
@@ -205,11 +206,17 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/too-small": lambda ranks: f"{format_count(ranks, 'rank')} must sit on one node",
     "placement/no-level": "node {node} has no known {level}",
     "placement/slice-incomplete": _describe_incomplete_slice,
-    "placement/slice-oversized": "{level} {domain} has {present} hosts, {hosts} make a complete one",
+    "placement/slice-oversized": lambda level, domain, present, hosts: (
+        f"{level} {domain} has {present} hosts, a complete one has {hosts}"
+    ),
     "placement/slice-mixed": "{level} {domain} has hosts with {devices} devices",
     "placement/slice-numbers": "{level} {domain} has hosts with the indices {indices}, not 0 to {last}",
-    "placement/slice-odd": "{level} {domain} has {devices} devices per host, others {usual}",
-    "placement/slice-size": "{node} reports {hosts} hosts for slice {slice}, other nodes report {usual}",
+    "placement/slice-odd": lambda level, domain, devices, usual: (
+        f"{level} {domain} has {format_count(devices, 'device')} per host, others {usual}"
+    ),
+    "placement/slice-size": lambda node, hosts, slice, usual: (
+        f"{node} reports {format_count(hosts, 'host')} for slice {slice}, other nodes report {usual}"
+    ),
     "placement/same-worker": "{node} and {other} are both worker {worker} of slice {slice}",
     "placement/joined-twice": (
         "{node} has joined twice, as worker {worker} of slice {slice}: the later waits as a spare until the other has "
@@ -244,7 +251,9 @@ SENTENCES: Mapping[str, Sentence] = {
         "it"
     ),
     "placement/other-mesh": "the previous plan was for another mesh, so no rank can keep its place",
-    "placement/moved": "{moved:,} of {ranks:,} ranks change their node",
+    "placement/moved": lambda moved, ranks: (
+        f"{moved:,} of {format_count(ranks, 'rank')} {'changes its' if moved == 1 else 'change their'} node"
+    ),
     "placement/without": "without {nodes}",
     "placement/with": "with {nodes}",
     "placement/axes-together": lambda axes, level: (
@@ -261,19 +270,21 @@ SENTENCES: Mapping[str, Sentence] = {
         "the assignments of the previous round cannot be read, so no rank keeps its place: {error}"
     ),
     "placement/split-groups": lambda axes, devices, split, groups, ranks, then: (
-        f"{axes} does not divide the {devices} devices of a node, so {split:,} of {groups:,} groups of {ranks} ranks "
-        f"are split over nodes; --unit {ranks} keeps each on one{then}"
+        f"{axes} does not divide the {devices} devices of a node, so {split:,} of {format_count(groups, 'group')} of "
+        f"{ranks} ranks {_be(split)} split over nodes; --unit {ranks} keeps each on one{then}"
     ),
     "placement/unsplit": _describe_unsplit,
     "placement/none-unsplit": ", but then there is no valid world size: {why}",
-    "placement/slices-differ": "slices of {others} hosts cannot be combined with those of {usual}",
-    "placement/level-costs-unused": "--level-costs: {levels} has no effect: no node reports such a level",
+    "placement/slices-differ": "slices of {others} and of {usual} hosts cannot be combined",
+    "placement/level-costs-unused": "--level-costs: no effect for {levels}, which no node reports",
     "placement/too-many-levels": "{most} levels are the most that are used; left out: {levels}",
     "placement/level-around": ("{level} {domain} touches {outer} {domains}: a {level} is taken to be around a {outer}"),
     "placement/level-strays": (
         "all on {level} {domain} are taken to be in {outer} {usual}, though {nodes} reported another {outer}"
     ),
-    "placement/level-unshared": "{levels} has no effect: only {nodes} reports it, and no two nodes have it in common",
+    "placement/level-unshared": (
+        "no effect for {levels}: no two nodes share such a domain, and only these report one: {nodes}"
+    ),
     "placement/level-unknown": "the {level} of {nodes} is not known: such a node counts as a {level} of its own",
 }
 
@@ -283,7 +294,7 @@ HINTS: Mapping[str, Sentence] = {
     "placement/too-few-active": "lower --nnodes, or ask for a larger mesh",
     "placement/one-node-too-small": lambda nnodes, **_: _raise_nnodes(nnodes) if nnodes else _ADD_NODES,
     "placement/nodes-missing": lambda nodes, most, **_: _raise_nnodes(nodes) if most else _ADD_NODES,
-    "placement/no-slice": "add nodes until a {level} is complete",
+    "placement/no-slice": "add nodes until a {level} is complete, or set another number of hosts with --whole",
     "placement/slices-missing": lambda slices, hosts, most, **_: _raise_nnodes(slices * hosts) if most else _ADD_NODES,
     "placement/uneven": _hint_even_sizes,
     "placement/no-fit": lambda has_rules, **_: "change --within, or add nodes" if has_rules else _ADD_NODES,

@@ -200,7 +200,7 @@ def test_no_nodes_are_suggested_where_none_would_help() -> None:
         assert (outcome.code, outcome.out) == (1, "")
         assert outcome.err == (
             "meshctl: error: 16 ranks of tp must sit on one host for mesh pp=4,dp=1,tp=16, the largest host has room "
-            "for 8\nhint: no number of such nodes helps: make tp smaller, or leave out --within tp=host\n"
+            "for 8\nhint: make tp smaller, or leave out --within tp=host: more such nodes do not help\n"
         )
 
 

@@ -90,30 +90,32 @@ def test_hosts_without_levels_are_on_one_switch() -> None:
 
 
 def send_datagrams(network: TreeNetwork, near: str, far: str, count: int) -> int:
-    """How many arrive. They are sent a few at a time: a CPU's queue holds a thousand, and drops others by itself."""
+    """How many arrive. After each few a mark is sent until one arrives, so that no queue here overflows."""
     ends = []
     for name in (near, far):
         with network.inside(name):
             ends.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         ends[-1].bind((network.host(name).address, 0))
     with ends[0], ends[1]:
-        ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         received = 0
         for sent in range(1, count + 1):
             ends[0].sendto(b"x", ends[1].getsockname())
             if sent % 50 == 0:
-                received += drain(ends[1], 0.01)
-        return received + drain(ends[1], 0.3)
+                received += drain(*ends, mark=b"%d" % sent)
+        return received
 
 
-def drain(end: socket.socket, quiet_s: float) -> int:
-    """Read until nothing has come for so long; how many datagrams."""
-    end.settimeout(quiet_s)
+def drain(near: socket.socket, far: socket.socket, mark: bytes) -> int:
+    """Read until the mark arrives; how many datagrams came before it."""
+    far.settimeout(0.01)
     received = 0
-    with suppress(TimeoutError):
-        while end.recv(1):
-            received += 1
-    return received
+    for _ in range(1000):
+        near.sendto(mark, far.getsockname())
+        with suppress(TimeoutError):
+            while (found := far.recv(16)) != mark:
+                received += found == b"x"
+            return received
+    raise AssertionError("no mark arrives")
 
 
 def test_a_share_of_the_packets_is_lost_until_it_heals() -> None:

@@ -489,7 +489,7 @@ EXAMPLES = [
     ),
     (
         because("placement/slice-oversized", level="leaf", domain="l", present=5, hosts=4),
-        "leaf l has 5 hosts, 4 make a complete one",
+        "leaf l has 5 hosts, a complete one has 4",
     ),
     (
         because("placement/slice-mixed", level="leaf", domain="l", devices=("8", "4")),
@@ -589,11 +589,11 @@ EXAMPLES = [
     ),
     (
         because("placement/slices-differ", others=("2", "8"), usual=4),
-        "slices of 2, 8 hosts cannot be combined with those of 4",
+        "slices of 2, 8 and of 4 hosts cannot be combined",
     ),
     (
         because("placement/level-costs-unused", levels=NAMES),
-        "--level-costs: a, b and 3 more has no effect: no node reports such a level",
+        "--level-costs: no effect for a, b and 3 more, which no node reports",
     ),
     (
         because("placement/too-many-levels", most=24, levels=NAMES),
@@ -609,7 +609,7 @@ EXAMPLES = [
     ),
     (
         because("placement/level-unshared", nodes=NAMES, levels=NAMES),
-        "a, b and 3 more has no effect: only a, b and 3 more reports it, and no two nodes have it in common",
+        "no effect for a, b and 3 more: no two nodes share such a domain, and only these report one: a, b and 3 more",
     ),
     (
         because("placement/level-unknown", level="zone", nodes=NAMES),
@@ -620,6 +620,48 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("reason", "sentence"), EXAMPLES, ids=lambda value: getattr(value, "kind", None))
 def test_people_read(reason: Reason, sentence: str) -> None:
+    assert describe_any(reason) == sentence
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (because("leader-isolated", node="a", reached=0, others=1, round=0), "a leads, but reaches no other nodes"),
+        (because("target-nodes", joined=1, target=4), "1 of 4 target nodes has joined"),
+        (
+            because("placement/too-few-active", mesh="dp=1", ranks=1, nodes=1, least=2),
+            "mesh dp=1 makes a world of 1 rank on 1 node, but at least 2 must be active",
+        ),
+        (
+            because("placement/no-slice", mesh="dp=*", level="leaf", hosts=1),
+            "mesh dp=* needs complete leaves of 1 host; none is present",
+        ),
+        (
+            because("placement/slices-missing", mesh="dp=*", slices=2, level="leaf", hosts=1, present=1, most=0),
+            "mesh dp=* needs at least 2 complete leaves of 1 host; 1 is present",
+        ),
+        (
+            because("placement/no-fit", mesh="tp=8", nodes=1, has_rules=False),
+            "mesh tp=8 fits on none of the nodes present",
+        ),
+        (
+            because("placement/slice-odd", level="leaf", domain="l", devices=1, usual=4),
+            "leaf l has 1 device per host, others 4",
+        ),
+        (
+            because("placement/slice-size", node="a", hosts=1, slice="s", usual=4),
+            "a reports 1 host for slice s, other nodes report 4",
+        ),
+        (because("placement/moved", moved=1, ranks=8), "1 of 8 ranks changes its node"),
+        (
+            because("placement/split-groups", axes="tp=3", devices=2, split=1, groups=1, ranks=3, then=UNSPLIT),
+            "tp=3 does not divide the 2 devices of a node, so 1 of 1 group of 3 ranks is split over nodes; --unit 3 "
+            "keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 3,920 instead of 9,328",
+        ),
+    ],
+    ids=lambda value: getattr(value, "kind", None),
+)
+def test_one_of_something(reason: Reason, sentence: str) -> None:
     assert describe_any(reason) == sentence
 
 
@@ -673,6 +715,8 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
 
 # --- hints, and reasons of others
 
+VERBS = ("add", "change", "choose", "give", "install", "lower", "make", "raise", "start", "use")
+
 
 @pytest.mark.parametrize(
     ("reason", "hint"),
@@ -705,18 +749,28 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
         (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=2), RAISE_NNODES),
         (because("placement/nodes-missing", mesh="m", nodes=2, devices=8, present=2, most=1), RAISE_NNODES),
         (because("placement/slices-missing", mesh="m", slices=1, level="s", hosts=2, present=1, most=1), RAISE_NNODES),
-        (because("placement/no-slice", mesh="m", level="leaf", hosts=4), "add nodes until a leaf is complete"),
+        (
+            because("placement/no-slice", mesh="m", level="leaf", hosts=4),
+            "add nodes until a leaf is complete, or set another number of hosts with --whole",
+        ),
         (because("placement/no-fit", mesh="m", nodes=2, has_rules=True), "change --within, or add nodes"),
         (because("placement/unit-uneven", unit=6, mesh="m", fitting=("1",)), "use --unit 1"),
         (
+            because(
+                "placement/domain-too-small", ranks=2, axes="tp", level="host", mesh="m", room=1, rules=("tp=host",)
+            ),
+            "make tp smaller, or leave out --within tp=host: more such nodes do not help",
+        ),
+        (
             because("placement/uneven", mesh="m", ranks=2, level="leaf", axis="", low=1, high=1, larger=0),
-            "no number of nodes helps: choose other sizes of the mesh, or another --whole",
+            "choose other sizes of the mesh, or another --whole: more nodes do not help",
         ),
         (LOST, ""),
     ],
 )
 def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
     assert give_any_hint(reason) == hint
+    assert not hint or hint.split()[0] in VERBS
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _DIGITS_MAX = 9  # more is a typing error
-_ELASTIC_EXAMPLE = "for example, --elastic 1:64"
+_ELASTIC_EXAMPLE = "use for example --elastic 1:64"
+_WHOLE_EXAMPLE = "use for example --whole slice:4"
 
 
 def parse_limits_and_costs(
@@ -130,7 +131,9 @@ def _parse_all_or_nothing(text: str, what: str, levels: Sequence[str], place: st
     if level == HOST:
         raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
     _require_level(level, what, levels, place)
-    return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4"))
+    if not count:
+        raise UsageError(f"{what} has no number of hosts", _WHOLE_EXAMPLE)
+    return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", _WHOLE_EXAMPLE))
 
 
 def _parse_level_costs(text: str, what: str, levels: Sequence[str]) -> dict[str, int | float]:
@@ -169,7 +172,7 @@ def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
-            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"for example, {example}")
+            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"use for example {example}")
         if name in pairs:
             raise UsageError(f"{what} names {name} twice")
         pairs[name] = value

@@ -277,13 +277,13 @@ def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits
 @pytest.mark.parametrize(
     ("nodes", "mesh", "rules", "hint"),
     [
-        (leaves(2), "dp=*,tp=16", limits(within={"tp": "host"}), "no number of such nodes helps: make tp smaller, or"),
+        (leaves(2), "dp=*,tp=16", limits(within={"tp": "host"}), "make tp smaller, or leave out"),
         (leaves(1, 1), "dp=*,tp=16", limits(within={"tp": "leaf"}), "add nodes to one leaf, make tp smaller, or"),
         (leaves(2), "dp=4,tp=8", limits(), "add nodes, or ask for fewer nodes or a smaller mesh"),
         (leaves(4), "dp=4,tp=8", limits(nodes_max=2), "raise --nnodes to 4 or more, or ask for a smaller mesh"),
         (leaves(4), "dp=4,tp=8", limits(nodes_min=5), "add nodes, or lower --nnodes"),
         (leaves(4), "dp=2,tp=8", limits(nodes_min=3), "lower --nnodes, or ask for a larger mesh"),
-        (leaves(2), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3), "no number of nodes helps"),
+        (leaves(2), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3), "choose other sizes"),
         (slices(2, 2), "dp=*,tp=3", limits(all_or_nothing=AllOrNothing(level="leaf", hosts=2)),
          "add nodes, up to dp=8; or choose other sizes of the mesh"),
     ],

@@ -79,7 +79,7 @@ def test_the_elastic_axis_is_bounded_whatever_its_name(texts: dict[str, str], le
         assert (limits.elastic_min, limits.elastic_max) == (least, most)
 
 
-RANGE = "for example, --elastic 1:64"
+RANGE = "use for example --elastic 1:64"
 NUMBER = "not a whole number from 1 to 999999999"
 
 
@@ -100,18 +100,18 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"unit": "2.5"}, f"--unit 2.5 is {NUMBER}", None),
         ({"unit": "9999999999"}, f"--unit 9999999999 is {NUMBER}", None),
         ({"level-costs": "leaf"}, "--level-costs leaf: 'leaf' is not LEVEL=COST",
-         "for example, --level-costs leaf=2,host=1"),
+         "use for example --level-costs leaf=2,host=1"),
         ({"level-costs": "leaf=nan"}, "--level-costs leaf=nan: the cost of leaf is 'nan', not a number from 0 to 1e9",
          None),
         ({"level-costs": "leaf=1,leaf=2"}, "--level-costs leaf=1,leaf=2 names leaf twice", None),
         ({"level-costs": "rack=1"}, "--level-costs rack=1: unknown level rack", "use one of pod, leaf, host"),
-        ({"within": "tp"}, "--within tp: 'tp' is not AXIS=LEVEL", "for example, --within tp=host"),
+        ({"within": "tp"}, "--within tp: 'tp' is not AXIS=LEVEL", "use for example --within tp=host"),
         ({"within": "ep=leaf"}, f"--within ep=leaf: mesh {MESH} has no axis 'ep'", "use one of pp, dp, tp"),
         ({"within": "tp=nvl"}, "--within tp=nvl: unknown level nvl", "use one of pod, leaf, host"),
         ({"within": "tp=leaf,tp=host"}, "--within tp=leaf,tp=host names tp twice", None),
         ({"whole": "slice:4"}, "--whole slice:4: unknown level slice", "use one of pod, leaf"),
-        ({"whole": "leaf:none"}, f"--whole leaf:none: 'none' is {NUMBER}", "for example, --whole slice:4"),
-        ({"whole": "leaf"}, f"--whole leaf: '' is {NUMBER}", "for example, --whole slice:4"),
+        ({"whole": "leaf:none"}, f"--whole leaf:none: 'none' is {NUMBER}", "use for example --whole slice:4"),
+        ({"whole": "leaf"}, "--whole leaf has no number of hosts", "use for example --whole slice:4"),
         ({"whole": "host"}, "--whole host: a host is a single node",
          "use --within AXIS=host to keep ranks on one host"),
         ({"traffic": "tp"}, "--traffic tp: 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
