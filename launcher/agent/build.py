@@ -80,8 +80,8 @@ def build_agent(
         layout=layout,
         parent=os.environ,
         shared_page=shared_page,
+        extra_variables=startup.node_lock.environment if startup else {},
     )
-    spec_builder.add_variables(startup.node_lock.environment if startup else {})
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
     worker_channel = WorkerChannel(
         shared_page,

@@ -71,8 +71,9 @@ class HealthGate:
         self._wakeup = wakeup
         self._variables = variables
         self._fork_server = fork_server
-        limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-        self._backoff = Backoff(limit_s, read_clock())
+        self._limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
+        self._deadline = read_clock() + self._limit_s
+        self._failure_count = 0
         self._last_kind: tuple[str | int, ...] = ()  # of what was said last
         self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
         self._needs_sweep = False  # the end of the last check has not been confirmed
@@ -103,17 +104,17 @@ class HealthGate:
 
     def _wait_for_retry(self, error: UnfitError) -> None:
         """Log the reason, and wait for the next examination."""
-        pause_s = self._backoff.take_pause(read_clock())
-        limit_s = self._backoff.limit_s
+        self._failure_count += 1
+        pause_s = compute_pause_s(self._failure_count, self._deadline - read_clock())
         if pause_s is None:
             hint = error.hint or "set a longer --start-timeout to retry for longer"
-            raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
+            raise TemporaryError(f"this node was not fit to join within {self._limit_s:g} s: {error}", hint)
         if error.kind != self._last_kind:
             hint = f"\nhint: {error.hint}" if error.hint else ""
             again = (
                 ""
                 if self._last_kind
-                else f"\n{PROGRAM}: retrying for {limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
+                else f"\n{PROGRAM}: retrying for {self._limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
             )
             self._last_kind = error.kind
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
@@ -228,18 +229,6 @@ def _format_last_lines(tail: bytearray) -> str:
     return "; its last lines:" + "".join(f"\n  | {line}" for line in shown)
 
 
-class Backoff:
-    """The pauses of a node that was first examined at `now`, and may continue for `limit_s`."""
-
-    def __init__(self, limit_s: float, now: float) -> None:
-        self.limit_s = limit_s
-        self._deadline = now + limit_s
-        self._next_s = DEFAULTS.backoff_first_s
-
-    def take_pause(self, now: float) -> float | None:
-        """Return the pause in seconds after a failed examination; None for no more. The last one is at the limit."""
-        if now >= self._deadline:
-            return None
-        pause_s = min(self._next_s, self._deadline - now)
-        self._next_s = min(2 * self._next_s, DEFAULTS.backoff_max_s)
-        return pause_s
+def compute_pause_s(failure_count: int, left_s: float) -> float | None:
+    """Return the pause in seconds after so many failed examinations; None for no more. The last one is at the limit."""
+    return min(DEFAULTS.compute_backoff_s(failure_count + 1), left_s) if left_s > 0 else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -29,16 +29,14 @@ class EnvironmentChoice(Struct, frozen=True):
 
 
 def choose_environments(
-    framework: str,
-    devices: Sequence[Device],
-    python: str,
-    environ: Mapping[str, str],
-    *,
-    can_import: Callable[[str], bool | None] | None = None,
+    framework: str, devices: Sequence[Device], python: str, environ: Mapping[str, str]
 ) -> EnvironmentChoice:
-    """Resolve --framework. `python`: the workers'. `can_import` is for tests."""
+    """Resolve --framework. `python`: the workers'."""
     tpu: tuple[str, ...] = ("tpu",) if any(device.kind == "tpu" for device in devices) else ()
-    finds = can_import or (lambda name: has_package(name, python, environ))
+
+    def finds(name: str) -> bool | None:
+        return has_package(name, python, environ)
+
     own, reason = "", ""
     if framework != "auto":
         own, reason = ("", "") if framework == "torch" else (framework, f"{framework}, as asked")

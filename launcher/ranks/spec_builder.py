@@ -64,6 +64,7 @@ class WorkerSpecBuilder:
         layout: LogLayout,
         parent: Mapping[str, str],
         shared_page: SharedPage | None = None,
+        extra_variables: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._mesh = mesh
@@ -73,7 +74,7 @@ class WorkerSpecBuilder:
         self._parent = parent
         unset = list_unset_variables(parent, reports_progress=config.progress != "none")
         self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
-        self._extra_variables: dict[str, str] = {}
+        self._extra_variables = extra_variables or {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
         self.choice = choose_environments(config.framework, devices, config.python, parent)
@@ -100,10 +101,6 @@ class WorkerSpecBuilder:
         if len(share.shape) != len(axes) or any(axis.size not in (None, size) for axis, size in sizes):
             raise RecordError(f"it has a grid of {share.shape}, which does not fit {self._mesh}")
         return share
-
-    def add_variables(self, variables: Mapping[str, str]) -> None:
-        """Add variables to the environment of every worker."""
-        self._extra_variables.update(variables)
 
     def make_pump(self) -> OutputPump | None:
         """Return the pump for the workers' output; None if no stream of any goes through the agent."""

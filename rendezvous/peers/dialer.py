@@ -17,7 +17,7 @@ from itertools import islice
 from rendezvous.errors import SettingsError
 from rendezvous.peers.connection import ConnectionEnd, PeerConnection, explain_error
 from rendezvous.peers.dial_attempt import DialAttempt, Target
-from rendezvous.stores.addresses import split_address
+from rendezvous.stores.addresses import resolve_host, split_address
 
 DIALS_PER_TURN = 128  # begun in one turn of the loop
 LOOK_UPS_MAX = 8  # names that are resolved at once, each by a thread that may take half a minute
@@ -212,23 +212,15 @@ def resolve(address: str, on_targets: Callable[[list[Target]], None]) -> None:
     except SettingsError:
         on_targets([])
         return
-    found = _find_targets(host, port, socket.AI_NUMERICHOST)
+    found = resolve_host(host, port, socket.AI_NUMERICHOST)
     if found:
         on_targets(found)
         return
 
     def look_up() -> None:
-        on_targets(_find_targets(host, port, 0))
+        on_targets(resolve_host(host, port))
 
     try:
         threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
     except RuntimeError:  # the kernel gives no more threads
         on_targets([])
-
-
-def _find_targets(host: str, port: int, flags: int) -> list[Target]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except (OSError, UnicodeError):
-        return []
-    return [(family, target) for family, _, _, _, target in found]  # type: ignore[misc]

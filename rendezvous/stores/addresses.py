@@ -35,6 +35,17 @@ def is_local_only(address: str) -> bool:
     return host in ("localhost", "::1") or host.startswith(("127.", "169.254.", "fe8", "fe9", "fea", "feb"))
 
 
+def resolve_host(host: str, port: int, flags: int = 0) -> list[tuple[int, tuple[str, int]]]:
+    """Return the addresses of a host by getaddrinfo(3), each with its family; none if there is no such host."""
+    import socket
+
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except (OSError, UnicodeError):
+        return []
+    return [(family, place) for family, _, _, _, place in found]  # type: ignore[misc]
+
+
 def pack_address(host: str) -> bytes | None:
     """Return an address as the kernel compares it; None if it is not an address."""
     host = host.partition("%")[0]  # an interface of this side says nothing about the other

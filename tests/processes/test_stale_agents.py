@@ -16,7 +16,7 @@ import pytest
 
 from launcher.agent.startup import stale_agents
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
-from launcher.hardware.linux import control_group
+from launcher.hardware.linux import control_group, kernel
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
@@ -261,7 +261,7 @@ def test_a_group_with_controllers_for_its_children_is_not_delegated(tmp_path: Pa
 
 def test_a_mount_may_have_a_name_in_no_encoding(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_bytes(b"22 1 0:20 / /media/M\xfcll rw - vfat none rw\n")
-    assert "/media" in control_group._read(str(tmp_path / "mountinfo"))
+    assert "/media" in kernel.read_text(str(tmp_path / "mountinfo"))
 
 
 def groups(lives: Lives) -> list[str]:
@@ -310,7 +310,7 @@ def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatc
     sleeper = lives.leave_a_sleeper()
     with monkeypatch.context() as patch:
         patch.setattr("launcher.agent.startup.stale_agents._kill", lambda *_: None)
-        with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
+        with pytest.raises(TemporaryError, match=rf"still exist after 0.2 s: pid {sleeper.pid}$"):
             lives.take(limit_s=0.2)
     sleeper.kill()
     sleeper.wait()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,20 @@ class ServedUnderTest(StoreUnderTest):
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.server._store.expire()  # the server sleeps by the real clock and cannot know
+        self._run_in_loop(self.server._store.expire)  # the server sleeps by the real clock and cannot know
 
     def compact(self, revision: int) -> None:
-        compact(self.server._store, revision)
+        self._run_in_loop(lambda: compact(self.server._store, revision))
+
+    def _run_in_loop(self, function: Callable[[], object]) -> None:
+        """Call it in the server's thread, which alone may use its store."""
+
+        async def call() -> None:
+            function()
+
+        loop = self.server._loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(call(), loop).result(LIMIT_S)
 
     def close(self) -> None:
         for client in self.clients:

@@ -12,6 +12,7 @@ import pytest
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.stores import callbacks
 from rendezvous.stores.contract import Batch, GetResult
+from rendezvous.stores.memory import keyspace
 from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.stores.compaction import compact
@@ -205,8 +206,11 @@ def test_deliver_raises_what_a_callback_raises_and_keeps_the_rest(still: MemoryS
 
 
 @pytest.mark.parametrize("written", range(6))
-def test_the_store_keeps_a_limited_history_and_compacts_older_revisions(written: int) -> None:
-    store = MemoryStore(history_revisions=3)
+def test_the_store_keeps_a_limited_history_and_compacts_older_revisions(
+    written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyspace, "HISTORY_REVISIONS", 3)
+    store = MemoryStore()
     for _ in range(written):
         store.put("a", b"1")
     last = 1 + written

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.model.errors import UsageError
-from rendezvous.stores.addresses import is_local_only, split_address
+from rendezvous.stores.addresses import is_local_only, resolve_host, split_address
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_HOSTS = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
@@ -174,18 +174,11 @@ def find_interface_address(name: str) -> str:
 
 def _resolve_host(host: str) -> str:
     """Return the address to which a name resolves. Raises UsageError."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise UsageError(f"--local-addr {host}: not an address, and no host has that name") from None
-    addresses = [str(place[0]) for *_, place in found]
+    addresses = [place[0] for _, place in resolve_host(host, 0)]
+    if not addresses:
+        raise UsageError(f"--local-addr {host}: not an address, and no host has that name")
     return next((address for address in addresses if is_here(f"[{address}]:1")), addresses[0])
 
 
 def _resolve_endpoint(endpoint: str) -> list[tuple[int, tuple[str, int]]]:
-    host, port = split_address(endpoint)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        return []
-    return [(family, place) for family, _, _, _, place in found]  # type: ignore[misc]
+    return resolve_host(*split_address(endpoint))

@@ -17,7 +17,6 @@ given names (--node-name) are not in the list: they are nodes of their own and m
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,9 +33,9 @@ from launcher.agent.startup.stale_agents import (
     NodeLock,
     find_lock_path,
     hash_text,
-    is_at,
     list_lock_dirs,
     list_visible_devices,
+    open_locked,
     read_start_time,
     take_node_lock,
 )
@@ -201,17 +200,8 @@ class HostAgents:
         deadline = time.monotonic() + self._limit_s
         while True:
             try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if is_at(self._path, file):
-                        return file
-                    os.close(file)  # an agent has replaced or removed it meanwhile
-                except BaseException:
-                    os.close(file)
-                    raise
-            except BlockingIOError:
-                pass
+                if (file := open_locked(self._path)) is not None:
+                    return file
             except OSError as error:
                 raise self._make_error("open", error) from None
             if time.monotonic() >= deadline:

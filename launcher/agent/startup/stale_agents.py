@@ -33,7 +33,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from launcher.hardware.linux import control_group
-from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_stat
+from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_stat, read_text
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.supervisor.messages import KEEPER_NAME
@@ -71,14 +71,12 @@ class NodeLock(Struct, frozen=True):
         os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
-            lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_at(self.path, lock):
+            if (lock := open_locked(self.path, flags=0)) is not None:
+                try:
                     os.unlink(self.path)
                     return True
-            finally:
-                os.close(lock)
+                finally:
+                    os.close(lock)
         return False
 
 
@@ -117,7 +115,7 @@ def take_node_lock(
                 )
             holders = _list_leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
-                holders = control_group.clear(os.fsdecode(_read(path)[_OWNER_SIZE:]), spared)
+                holders = control_group.clear(read_text(path)[_OWNER_SIZE:], spared)
             if lock is not None and not holders:
                 return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
@@ -297,27 +295,35 @@ def _lock(path: str) -> int | None:
 
     A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
+    owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(path, lock):
-                owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
-                os.pwrite(lock, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE], 0)
-                return lock
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(lock)
-            raise
+        return open_locked(path, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE])
     except OSError as error:
         sentence = f"cannot lock this node's place in the run with {path}: {error.strerror}"
         raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
+
+
+def open_locked(path: str, head: bytes = b"", flags: int = os.O_CREAT) -> int | None:
+    """Return the file, locked and with `head` written at its start; None if another process has locked or replaced it.
+
+    Raises OSError.
+    """
+    lock = os.open(path, os.O_RDWR | flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(path, lock):
+            os.pwrite(lock, head, 0)
+            return lock
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
     os.close(lock)
     return None
 
 
-def is_at(path: str, lock: int) -> bool:
+def _is_at(path: str, lock: int) -> bool:
     """Whether the open file is still the one of that name: the previous holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(path))
@@ -327,7 +333,7 @@ def is_at(path: str, lock: int) -> bool:
 
 def _read_agent(path: str) -> tuple[str, str]:
     """Return the pid of the agent that has locked the file, if it is still the same process, and its version."""
-    words = _read(path)[:_OWNER_SIZE].decode(errors="replace").split()
+    words = read_text(path)[:_OWNER_SIZE].split()
     if len(words) != 3 or not words[0].isdecimal():
         return "", ""  # it is about to write it, or was killed before that: it has started nothing
     return (words[0], words[2]) if read_start_time(int(words[0])) == words[1] else ("", "")
@@ -353,14 +359,14 @@ def _list_leftovers(name: str, path: str, spared: set[int]) -> list[int]:
 
 
 def _is_leftover(pid: int, name: str, path: str) -> bool:
-    mark = f"{LOCK_VARIABLE}={name}-".encode()
-    environment = _read(f"/proc/{pid}/environ")
-    is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
+    mark = f"{LOCK_VARIABLE}={name}-"
+    environment = read_text(f"/proc/{pid}/environ")
+    is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split("\0"))
     return bool(read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
 
 
 def _is_keeper(pid: int) -> bool:
-    return _read(f"/proc/{pid}/comm").strip() == KEEPER_NAME.encode()
+    return read_text(f"/proc/{pid}/comm").strip() == KEEPER_NAME
 
 
 def _has_open(pid: int, path: str) -> bool:
@@ -378,14 +384,6 @@ def _kill(pid: int, name: str, path: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
-    except OSError:
-        return b""
 
 
 def hash_text(text: str) -> str:

@@ -36,6 +36,7 @@ from launcher.config import credentials
 from launcher.config.config import Config
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
+from launcher.hardware.linux.kernel import read_text
 from launcher.locality.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
@@ -323,11 +324,7 @@ def listen(config: Config, address: str) -> socket.socket:
 
 def read_boot_id() -> str:
     """Return the kernel's id of this boot of the machine, "" where it has none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:

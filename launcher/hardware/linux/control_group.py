@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 from launcher.hardware.linux.cgroups import UNIFIED, find_groups
+from launcher.hardware.linux.kernel import read_text
 
 _PREFIX = "meshrun-"
 _OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never returns leaves an empty one
@@ -23,7 +24,7 @@ def make_path(name: str) -> str:
 
     Outside of its own part of the tree a process would escape from the limits of its container, and from its end.
     """
-    found = next(find_groups(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo"), UNIFIED), None)
+    found = next(find_groups(read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo"), UNIFIED), None)
     here = found.directory if found else ""
     return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
 
@@ -50,7 +51,7 @@ def list_members(path: str) -> list[int]:
     """Return the processes in a group and its subgroups: a worker may have created one. Empty if there is no group."""
     if not os.path.basename(path).startswith(_PREFIX):  # it was read from a file
         return []
-    return [int(pid) for folder, _, _ in os.walk(path) for pid in _read(f"{folder}/cgroup.procs").split()]
+    return [int(pid) for folder, _, _ in os.walk(path) for pid in read_text(f"{folder}/cgroup.procs").split()]
 
 
 def clear(path: str, spared: set[int]) -> list[int]:
@@ -79,7 +80,7 @@ def _is_delegated(path: str) -> bool:
     Only the root of a machine's tree may hold both processes and groups with controllers. They share the machine: all
     workers together would get as much of it as one process beside them.
     """
-    if _read(f"{path}/cgroup.subtree_control").strip():
+    if read_text(f"{path}/cgroup.subtree_control").strip():
         return False
     if not os.path.exists(f"{path}/../cgroup.procs"):
         return True
@@ -90,11 +91,3 @@ def _is_delegated(path: str) -> bool:
                     return True
         path = os.path.dirname(path)
     return False
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return os.fsdecode(file.read())  # a mount may have any name
-    except OSError:
-        return ""

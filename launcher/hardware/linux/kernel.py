@@ -115,7 +115,11 @@ def write_file(path: str, data: bytes, at: int = 0) -> None:
 
 
 def make_memory_file(name: str) -> int:
-    """Create a file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
+    """Create a file in memory, closed by an exec.
+
+    Not by os.memfd_create, which a Python lacks that was built for C libraries before glibc 2.27, as uv's and conda's
+    are; the library here may be newer.
+    """
     return _call("memfd_create", name.encode(), _MFD_CLOEXEC)  # an OSError, too, if the C library is as old
 
 
@@ -197,6 +201,15 @@ def _read_file(path: str) -> bytes:
             return file.readall()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
+
+
+def read_text(path: str) -> str:
+    """Read a small file; "" if it cannot be read. Bytes that are no text, as in a mount's name, become surrogates."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return os.fsdecode(file.readall())
+    except OSError:
+        return ""
 
 
 def _list_numbers(path: str) -> list[int]:

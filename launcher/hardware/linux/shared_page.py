@@ -174,20 +174,12 @@ def find_line(location: str) -> tuple[int, int]:
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md
 def make() -> SharedPage | None:
     """Create a page for the processes that are forked from here on; None where the kernel refuses."""
+    from launcher.hardware.linux import kernel  # workers, which read this module, too, make none
+
     try:
-        return SharedPage(_move_descriptor(_make_memory_file()))
+        return SharedPage(_move_descriptor(kernel.make_memory_file(_NAME)))
     except OSError:
         return None
-
-
-def _make_memory_file() -> int:
-    """Create the file. Raises OSError."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(_NAME)
-    # A Python that was built for C libraries before glibc 2.27, as uv's and conda's are; the library here may be newer.
-    from launcher.hardware.linux import kernel
-
-    return kernel.make_memory_file(_NAME)
 
 
 def _move_descriptor(descriptor: int) -> int:

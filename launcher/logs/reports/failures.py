@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
+from launcher.hardware.linux.kernel import read_text
 from launcher.model.console import format_local_time, log, write_stderr
 from launcher.model.errors import describe, give_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
@@ -318,7 +319,7 @@ class MemoryEvents:
             self._is_searched = True
         if self._file is None:
             return None
-        match = re.search(r"^oom_kill (\d+)$", _read(self._file), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", read_text(self._file), re.MULTILINE)
         return int(match[1]) if match else None
 
 
@@ -329,18 +330,10 @@ def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> b
 
 def _find_file(proc_dir: str) -> str | None:
     """Return the file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
-    groups, mounts = _read(f"{proc_dir}/cgroup"), _read(f"{proc_dir}/mountinfo")
+    groups, mounts = read_text(f"{proc_dir}/cgroup"), read_text(f"{proc_dir}/mountinfo")
     # Where both are mounted, the memory controller belongs to one of them; version 1 has it if it names it.
     controller = "memory" if "memory" in parse_groups(groups) else UNIFIED
     name = "memory.oom_control" if controller else "memory.events"
     # A container may see its group's path as the host does, but have only the group itself mounted.
     found = (f"{path}/{name}" for place in find_groups(groups, mounts, controller) for path in place.path)
     return next(filter(os.path.exists, found), None)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

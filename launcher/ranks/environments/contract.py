@@ -78,27 +78,31 @@ class VisibleDevices(Struct, frozen=True):
     variables: dict[str, str]
 
 
-def resolve_visible_devices(
-    assignment: WorkerAssignment, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False
-) -> VisibleDevices:
-    """Return the devices that this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
+class DeviceEnvironment(Struct, frozen=True, kw_only=True):
+    """What frameworks share: the options of these names, and the devices that a worker sees with them."""
 
-    Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
-    """
-    devices = assignment.slot.devices
-    own = format_visible_variable(devices) if devices and devices[0].kind != "tpu" else None
-    if own is not None and (binding == "visible" or len(devices) > 1):
-        if binding == "visible":
-            return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})
-        return VisibleDevices(0 if is_virtual else assignment.local_rank, {own[0]: own[1]})
-    if not is_virtual:
-        return VisibleDevices(assignment.local_rank, {})
-    if _CUDA_VISIBLE not in parent:
-        return VisibleDevices(0, {_CUDA_VISIBLE: str(assignment.local_rank)})
-    entries = parent[_CUDA_VISIBLE].split(",")
-    if assignment.local_rank >= len(entries):
-        raise UsageError(
-            f"--virtual-local-rank gives each worker one entry of {_CUDA_VISIBLE}={parent[_CUDA_VISIBLE]}, "
-            f"which has none for local rank {assignment.local_rank}"
-        )
-    return VisibleDevices(0, {_CUDA_VISIBLE: entries[assignment.local_rank].strip()})
+    device_binding: str = "local-rank"
+    virtual_local_rank: bool = False
+
+    def find_visible_devices(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> VisibleDevices:
+        """Return the devices that this worker sees.
+
+        Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
+        """
+        devices = assignment.slot.devices
+        own = format_visible_variable(devices) if devices and devices[0].kind != "tpu" else None
+        if own is not None and (self.device_binding == "visible" or len(devices) > 1):
+            if self.device_binding == "visible":
+                return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})
+            return VisibleDevices(0 if self.virtual_local_rank else assignment.local_rank, {own[0]: own[1]})
+        if not self.virtual_local_rank:
+            return VisibleDevices(assignment.local_rank, {})
+        if _CUDA_VISIBLE not in parent:
+            return VisibleDevices(0, {_CUDA_VISIBLE: str(assignment.local_rank)})
+        entries = parent[_CUDA_VISIBLE].split(",")
+        if assignment.local_rank >= len(entries):
+            raise UsageError(
+                f"--virtual-local-rank gives each worker one entry of {_CUDA_VISIBLE}={parent[_CUDA_VISIBLE]}, "
+                f"which has none for local rank {assignment.local_rank}"
+            )
+        return VisibleDevices(0, {_CUDA_VISIBLE: entries[assignment.local_rank].strip()})

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from launcher.model.node import Slot
-from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
+from launcher.ranks.environments.contract import DeviceEnvironment, WorkerAssignment
+from rendezvous.stores.addresses import join_address
 
 COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
@@ -25,29 +24,22 @@ _GPU_KINDS = ("nvidia", "amd")  # JAX_LOCAL_DEVICE_IDS is about these
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
-class JaxEnvironment(Struct, frozen=True, kw_only=True):
+class JaxEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
     """The variables of JAX's workers."""
 
     mpi_reason: str = ""
     """Why MPI is in use, see `detect_mpi`; "" if it is not."""
-    device_binding: str = "local-rank"
-    """The option of this name."""
-    virtual_local_rank: bool = False
-    """The option of this name."""
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""
-        address = f"[{assignment.master_addr}]" if ":" in assignment.master_addr else assignment.master_addr
-        variables = {COORDINATOR: f"{address}:{assignment.master_port}"}
+        variables = {COORDINATOR: join_address(assignment.master_addr, assignment.master_port)}
         if bind := _choose_bind_host(assignment.master_addr, parent):
             variables[BIND] = f"{bind}:{assignment.master_port}"
         devices = assignment.slot.devices
         kind = devices[0].kind if devices else ""
         if kind == "tpu" and assignment.local_world_size == 1:
             return variables
-        seen = resolve_visible_devices(
-            assignment, parent, binding=self.device_binding, is_virtual=self.virtual_local_rank
-        )
+        seen = self.find_visible_devices(assignment, parent)
         if kind in _GPU_KINDS:
             ids = [str(number if seen.variables else device.index) for number, device in enumerate(devices)]
             given = parent.get(LOCAL_DEVICES, "") if assignment.local_world_size == 1 else ""

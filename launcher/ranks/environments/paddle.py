@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
+from launcher.ranks.environments.contract import DeviceEnvironment, WorkerAssignment
 
 BACKEND = "PADDLE_DISTRI_BACKEND"
 SELECTED_GPUS = "FLAGS_selected_gpus"
@@ -30,11 +28,8 @@ _WITHOUT = "use --framework torch to leave out Paddle's variables"
 _TEXT_LENGTH_MAX = 128 * 1024 - len("PADDLE_TRAINER_ENDPOINTS=") - 1  # Linux, binfmts.h: MAX_ARG_STRLEN
 
 
-class PaddleEnvironment(Struct, frozen=True, kw_only=True):
-    """The arguments are the flags of the same names."""
-
-    device_binding: str = "local-rank"
-    virtual_local_rank: bool = False
+class PaddleEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
+    """The variables of Paddle's workers."""
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker.
@@ -70,9 +65,7 @@ class PaddleEnvironment(Struct, frozen=True, kw_only=True):
         devices = assignment.slot.devices
         kind = devices[0].kind if devices else ""
         if kind in _GPU_KINDS:
-            seen = resolve_visible_devices(
-                assignment, parent, binding=self.device_binding, is_virtual=self.virtual_local_rank
-            )
+            seen = self.find_visible_devices(assignment, parent)
             numbers = (number if seen.variables else device.index for number, device in enumerate(devices))
             variables[SELECTED_GPUS] = ",".join(map(str, numbers))
         elif kind == "cpu":

@@ -17,22 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from launcher.model.node import Slot
-from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
+from launcher.ranks.environments.contract import DeviceEnvironment, WorkerAssignment
 
 SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
 
 
-class TorchEnvironment(Struct, frozen=True, kw_only=True):
+class TorchEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
     """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic.
 
     Without `interface` gloo and NCCL choose by themselves, as under torchrun.
     """
 
-    virtual_local_rank: bool = False
-    device_binding: str = "local-rank"
     signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE
     interface: str | None = None
 
@@ -41,9 +37,7 @@ class TorchEnvironment(Struct, frozen=True, kw_only=True):
 
         Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
         """
-        seen = resolve_visible_devices(
-            assignment, parent, binding=self.device_binding, is_virtual=self.virtual_local_rank
-        )
+        seen = self.find_visible_devices(assignment, parent)
         variables = {
             "RANK": str(assignment.rank),
             "WORLD_SIZE": str(assignment.world_size),

@@ -31,7 +31,7 @@ from msgspec import Struct, field, structs
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
-from rendezvous.stores.addresses import pack_address, split_address
+from rendezvous.stores.addresses import pack_address, resolve_host, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
@@ -406,19 +406,26 @@ class EtcdClient:
         self.session = session
         self.limit_s = limit_s
         self._write_limit_s = write_limit_s
+        self.is_closed = False
         self._full_since: float | None = None
         self._cluster_id = 0
+
+    def require_open(self) -> None:
+        """Raise StoreError once the store is closed."""
+        if self.is_closed:
+            raise StoreError("the store is closed")
 
     def call(
         self,
         method: Method[Request, Response],
         request: Request,
-        *,
         about: str,
         effect: Effect = "write",
+        *,
         limit_s: float | None = None,
     ) -> Response:
         """Make a request and return its response. `about` names its object in messages. Raises StoreError."""
+        self.require_open()
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
         deadline = time.monotonic() + limit_s
@@ -517,11 +524,7 @@ def resolve(address: str) -> tuple[str, ...]:
     host, port = split_address(address)
     if pack_address(host) is not None:
         return (address,)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return ()
-    hosts = dict.fromkeys((family, str(place[0])) for family, _, _, _, place in found)
+    hosts = dict.fromkeys((family, place[0]) for family, place in resolve_host(host, port))
     if all(family == socket.AF_INET for family, _ in hosts):
         return tuple(f"{host}:{port}" for _, host in hosts)
     mapped = (f"::ffff:{host}" if family == socket.AF_INET else host.replace("%", "%25") for family, host in hosts)

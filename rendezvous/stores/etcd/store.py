@@ -35,9 +35,8 @@ from rendezvous.stores.contract import (
     check_request,
     check_watch,
 )
-from rendezvous.stores.etcd.client import Effect, Endpoints, EtcdClient, EtcdSession, Tls
+from rendezvous.stores.etcd.client import Endpoints, EtcdClient, EtcdSession, Tls
 from rendezvous.stores.etcd.watch import EtcdWatch, WatchLoop, decode_item
-from rendezvous.stores.wire import Method, Request, Response
 
 __all__ = ["EtcdStore", "Tls"]
 
@@ -74,7 +73,6 @@ class EtcdStore(Store):
         self._watch_loop = WatchLoop(self._client)
         self._client.on_silent = self._watch_loop.abandon
         self._connect_limit_s = connect_limit_s
-        self._is_closed = False
 
     def connect(self) -> str:
         """Contact an endpoint and log in; return the server's version. Raises StoreError with the cause of a failure.
@@ -103,7 +101,7 @@ class EtcdStore(Store):
 
         def read_status() -> wire.StatusResponse:
             limit_s = self._connect_limit_s / count
-            return self._call(wire.STATUS, wire.Empty(), "", "read", limit_s=limit_s)
+            return self._client.call(wire.STATUS, wire.Empty(), "", "read", limit_s=limit_s)
 
         for _ in range(count - 1):
             with suppress(StoreError):
@@ -115,17 +113,17 @@ class EtcdStore(Store):
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
         check_key(key, prefix)
         request = wire.RangeRequest(*wire.encode_range(key, prefix))
-        return _decode_range(self._call(wire.RANGE, request, _describe([key], prefix), "read"))
+        return _decode_range(self._client.call(wire.RANGE, request, _describe([key], prefix), "read"))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
         check_request((), (Put(key, value, lease),), ())
         request = wire.PutRequest(key.encode(), value, lease)
-        return self._call(wire.PUT_KEY, request, _describe([key])).header.revision
+        return self._client.call(wire.PUT_KEY, request, _describe([key])).header.revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
         check_key(key, prefix)
         request = wire.DeleteRangeRequest(*wire.encode_range(key, prefix))
-        return self._call(wire.DELETE_RANGE, request, _describe([key], prefix)).deleted
+        return self._client.call(wire.DELETE_RANGE, request, _describe([key], prefix)).deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -135,7 +133,7 @@ class EtcdStore(Store):
         request = wire.TxnRequest(tuple(map(_encode_compare, compares)), *branches)
         keys = dict.fromkeys(item.key for items in (compares, success, failure) for item in items)
         is_read = all(isinstance(operation, Get) for branch in (success, failure) for operation in branch)
-        response = self._call(wire.TXN, request, _describe(list(keys)), "read" if is_read else "write")
+        response = self._client.call(wire.TXN, request, _describe(list(keys)), "read" if is_read else "write")
         found = [_decode_range(item.response_range) for item in response.responses if item.response_range is not None]
         return TxnResult(response.succeeded, response.header.revision, tuple(found))
 
@@ -146,7 +144,7 @@ class EtcdStore(Store):
         if not math.isfinite(ttl_s):
             raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
         request = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
-        response = self._call(wire.LEASE_GRANT, request, "a new lease")
+        response = self._client.call(wire.LEASE_GRANT, request, "a new lease")
         return Lease(response.id, float(response.ttl))
 
     def lease_keep_alive(self, lease: int) -> float:
@@ -163,7 +161,7 @@ class EtcdStore(Store):
         check_key(key)
         renewal = self._keep_alive(lease)
         request = wire.RangeRequest(key.encode(), keys_only=True)
-        range_response = self._call(wire.RANGE, request, _describe([key]), "read")
+        range_response = self._client.call(wire.RANGE, request, _describe([key]), "read")
         is_confirmed = renewal.header.raft_term == range_response.header.raft_term
         if not is_confirmed:
             self._endpoints.switch_from(self._endpoints.current)  # a server that lags behind may do so for long
@@ -171,7 +169,7 @@ class EtcdStore(Store):
         return Renewal(float(renewal.ttl), is_confirmed, range_response.header.revision, create_revision)
 
     def _keep_alive(self, lease: int) -> wire.LeaseTtl:
-        response = self._call(wire.LEASE_KEEP_ALIVE, wire.LeaseId(lease), f"lease {lease}", "renewal")
+        response = self._client.call(wire.LEASE_KEEP_ALIVE, wire.LeaseId(lease), f"lease {lease}", "renewal")
         if response.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return response
@@ -180,10 +178,12 @@ class EtcdStore(Store):
         return time.monotonic() - self._endpoints.sent_at
 
     def lease_revoke(self, lease: int) -> None:
-        self._call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
+        self._client.call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
-        response = self._call(wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(lease), f"lease {lease}", "read")
+        response = self._client.call(
+            wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(lease), f"lease {lease}", "read"
+        )
         if response.ttl < 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return float(response.ttl)
@@ -204,7 +204,7 @@ class EtcdStore(Store):
         `on_lost` is called with Compacted if the revision is gone, or when the user may not read there.
         """
         check_watch(key, prefix, start_revision)
-        self._check_open()
+        self._client.require_open()
         start, end = wire.encode_range(key, prefix)
         request = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
         watch = EtcdWatch(_describe([key], prefix), request, on_batch, on_lost, self._watch_loop.remove)
@@ -216,27 +216,11 @@ class EtcdStore(Store):
 
         Waits up to CLOSE_LIMIT_S for running callbacks.
         """
-        self._is_closed = True
+        self._client.is_closed = True
         thread = self._watch_loop.close()
         self._endpoints.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_LIMIT_S)
-
-    def _call(
-        self,
-        method: Method[Request, Response],
-        request: Request,
-        about: str,
-        effect: Effect = "write",
-        *,
-        limit_s: float | None = None,
-    ) -> Response:
-        self._check_open()
-        return self._client.call(method, request, about=about, effect=effect, limit_s=limit_s)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreError("the store is closed")
 
 
 def parse_version(version: str) -> tuple[int, ...]:

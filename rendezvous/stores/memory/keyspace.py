@@ -3,8 +3,7 @@
 Keys are kept sorted. The history is a log of batches, one for each revision; old ones are dropped, and a reader that
 asks for one gets Compacted. Leases are due in the order of a heap, so checking whether anything is due costs nothing,
 however many members there are; a renewal leaves the heap alone: its entry is then too early, and is corrected when it
-comes up. The caller holds the store's lock, passes the time, and checks before its first write: an open revision cannot
-be rolled back.
+comes up. The caller passes the time, and checks before its first write: an open revision cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ _RELATIONS: dict[str, Callable[[Any, Any], bool]]
 _RELATIONS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 ENTRY_BYTES = 256
 """What a key or a lease counts beyond its text, as in etcd; about the size of its Python objects."""
+HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
 HISTORY_BYTES_MAX = 32 * 1024 * 1024  # large values shorten the history; those of a large job need a third of it
 LEASE_TTL_MIN_S = 2.0  # what etcd grants at least with its default elections
 LEASE_ID_MAX = 2**63 - 1
@@ -129,13 +129,12 @@ class LeaseTable:
 
 
 class Keyspace:
-    """Keys, their values, and the last `history_revisions` batches of changes to them. `quota_bytes`: see `check`."""
+    """Keys, their values, and the last HISTORY_REVISIONS batches of changes to them. `quota_bytes`: see `check`."""
 
-    def __init__(self, leases: LeaseTable, history_revisions: int, first_revision: int, quota_bytes: float) -> None:
+    def __init__(self, leases: LeaseTable, first_revision: int, quota_bytes: float) -> None:
         self.revision = first_revision  # of the last batch; the first one is empty
         self.compacted_revision = 0 if first_revision == 1 else first_revision  # a watch may start here, not before
         self.leases = leases
-        self._history_revisions = history_revisions
         self._quota_bytes = quota_bytes
         self._keys: list[str] = []  # sorted, which sorts them by their UTF-8 bytes, too
         self._items: dict[str, KeyValue] = {}
@@ -245,7 +244,7 @@ class Keyspace:
         self._history.append(batch)
         self._history_bytes += _measure_batch(batch)
         while len(self._history) > 1 and (
-            len(self._history) > self._history_revisions or self._history_bytes > HISTORY_BYTES_MAX
+            len(self._history) > HISTORY_REVISIONS or self._history_bytes > HISTORY_BYTES_MAX
         ):
             self.forget(self._history[1].revision)
         return batch

@@ -4,13 +4,12 @@ A thousand members watch a few keys each, so a write must find the watches that 
 Watches are grouped by what they watch, and a changed key is looked up by itself and by each of its prefixes of a length
 that is watched.
 
-Callbacks run one after the other, outside the lock, in the order of changes, and for one change in that of the watches.
+Callbacks run one after the other, in the order of changes, and for one change in that of the watches.
 """
 
 from __future__ import annotations
 
 import itertools
-from _thread import LockType
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -39,16 +38,13 @@ class MemoryWatch(CallbackWatch):
 
 
 class WatchHub:
-    """All watches of one store and their pending callbacks. `lock` is the store's."""
+    """All watches of one store and their pending callbacks."""
 
-    def __init__(self, lock: LockType) -> None:
+    def __init__(self) -> None:
         self.numbers = itertools.count()
-        self._lock = lock
         self._groups: dict[_Group, dict[MemoryWatch, None]] = {}
         self._prefix_lengths: Counter[int] = Counter()  # of the groups of a prefix
         self._callbacks: deque[tuple[MemoryWatch, Batch | StoreError]] = deque()  # callbacks to make, in order
-
-    # Under the lock
 
     @property
     def pending(self) -> int:
@@ -91,24 +87,20 @@ class WatchHub:
         self._callbacks.clear()
         return watches
 
-    # Outside the lock
-
     def drop(self, watch: CallbackWatch) -> None:
         """Remove a watch, if it is there."""
         assert isinstance(watch, MemoryWatch)
         key, prefix = watch.group
-        with self._lock:
-            watches = self._groups.get(watch.group, {})
-            if watches.pop(watch, ...) is None and not watches:
-                del self._groups[watch.group]
-                self._prefix_lengths -= Counter([len(key)] if prefix else ())  # drops what is zero
+        watches = self._groups.get(watch.group, {})
+        if watches.pop(watch, ...) is None and not watches:
+            del self._groups[watch.group]
+            self._prefix_lengths -= Counter([len(key)] if prefix else ())  # drops what is zero
 
     def deliver_one(self) -> int:
         """Run the first pending callback; return 1, or 0 if there is none or its watch has ended."""
-        with self._lock:
-            if not self._callbacks:  # closed or delivered by the callback before
-                return 0
-            watch, message = self._callbacks.popleft()
+        if not self._callbacks:  # closed or delivered by the callback before
+            return 0
+        watch, message = self._callbacks.popleft()
         if watch.has_ended:
             return 0
         watch.notify(message)

@@ -11,7 +11,7 @@ import pytest
 
 from launcher import cli
 from launcher.agent import node_main
-from launcher.agent.health_gate import Backoff
+from launcher.agent.health_gate import compute_pause_s
 from launcher.config.config import Config
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.slots import assign_devices
@@ -24,18 +24,17 @@ def config(*words: str, **variables: str) -> Config:
 
 
 def test_pauses_grow_from_a_second_to_a_minute_and_end_at_the_limit() -> None:
-    pauses, now, found = Backoff(600, now=1000), 1000.0, []
-    while (pause_s := pauses.take_pause(now)) is not None:
+    found: list[float] = []
+    while (pause_s := compute_pause_s(len(found) + 1, 600 - sum(found))) is not None:
         found.append(pause_s)
-        now += pause_s
     assert found[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert max(found) == 60
     assert sum(found) == 600
 
 
 def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
-    assert Backoff(5, now=0).take_pause(5.1) is None
-    assert Backoff(0, now=0).take_pause(0) is None
+    assert compute_pause_s(1, -0.1) is None
+    assert compute_pause_s(1, 0.0) is None
 
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config import frameworks
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi, has_package
 from launcher.model.node import Device
 
@@ -16,9 +17,9 @@ TPU = Device(kind="tpu", index=0, id="0000:00:04.0", visible="0")
 
 
 def choice(framework: str, device: Device, *installed: str, unknown: bool = False) -> EnvironmentChoice:
-    return choose_environments(
-        framework, [device], sys.executable, {}, can_import=lambda name: None if unknown else name in installed
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frameworks, "has_package", lambda name, *_: None if unknown else name in installed)
+        return choose_environments(framework, [device], sys.executable, {})
 
 
 @pytest.mark.parametrize(
