@@ -193,7 +193,7 @@ def test_a_port_range_that_is_taken_is_said_so(place: Path, etcd: EtcdServer, ta
 def test_too_few_nodes_are_waited_for_with_a_limit_and_named(place: Path, etcd: EtcdServer) -> None:
     outcome = job(place, "--nnodes=2", "--start-timeout=1", "--node-name=h1", endpoint=etcd.endpoint)
     assert (outcome.out, outcome.code) == ("", 75)
-    assert "at least 2 nodes must be active, 1 is present" in outcome.err
+    assert "at least 2 nodes must be active, 1 is usable" in outcome.err
     assert "Traceback" not in outcome.err
 
 
@@ -293,7 +293,7 @@ def test_an_endpoint_that_is_nobodys_address_is_said_to_be_so(place: Path) -> No
 def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: Path, nobody: str) -> None:
     outcome = c10d(place, nobody, "--start-timeout=1")
     assert outcome.code == 75
-    reason = "too few nodes joined within 1 s: at least 2 nodes must be active, 1 is present; joined: h1"
+    reason = "too few nodes joined within 1 s: at least 2 nodes must be active, 1 is usable; joined: h1"
     assert f" {reason}\n" in outcome.err
     assert outcome.err.splitlines()[-1].endswith(
         "hint: start the same command on the missing nodes; set --start-timeout to how long the others wait"

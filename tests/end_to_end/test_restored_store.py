@@ -78,7 +78,7 @@ def test_a_restored_store_that_others_have_written_to_ends_both_agents(tmp_path:
         begin_next_round(job, 2)
         snapshot.restore(others=40)
         own_etcd.start()
-        require_all_end(job, f"it has /meshrun/{job.run_id}/")
+        require_all_end(job, f"/meshrun/{job.run_id}/")
 
 
 def test_an_emptied_store_ends_both_agents_after_an_outage(tmp_path: Path, own_etcd: EtcdServer) -> None:

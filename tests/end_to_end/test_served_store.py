@@ -54,7 +54,7 @@ def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: P
     rank_0, rank_1 = (("--node-rank=0",), ("--node-rank=1",)) if is_static else ((), ())
     with Cluster(tmp_path, *own, run_id="9021") as first, Cluster(tmp_path, *own, run_id="777") as second:
         first.start(N1, options=rank_0)
-        first[N1].says("1 is present" if not is_static else "node rank 1 of 2 is missing")
+        first[N1].says("1 is usable" if not is_static else "node rank 1 of 2 is missing")
         second.start(N2, options=rank_1)
         (ended,) = second.wait(exit_code=2)
         assert "another agent, on node n1, waits at" in ended.stderr
@@ -129,7 +129,7 @@ def test_the_end_of_the_serving_node_is_the_end_of_the_others(
         if has_begun:
             job.wait_for_round(1, 2)
         else:
-            job[N1].says("2 are present")
+            job[N1].says("2 are usable")
         job[N1].send(signum)
         sentence = f"node n1 serves the job's store and leaves: stopped by {signum.name}"
         (other,) = job.wait(N2, exit_code=143)

@@ -22,6 +22,7 @@ from launcher.observe.http_server import HEAD_MAX, HttpServer, open_listener
 from launcher.observe.metrics import server as server_module
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.metrics.server import CONNECTIONS_MAX, make_metrics_server
+from tests.support.reasons import because
 from tests.support.reports import FixedSource, begin, make_report
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -77,7 +78,7 @@ def test_a_page_of_metrics_is_complete_and_typed(server: HttpServer) -> None:
 def test_readiness_says_why(
     server: HttpServer, source: FixedSource, state: str, waiting: str, status: int, sentence: str
 ) -> None:
-    source.answer = make_report(state=state, waiting=waiting)
+    source.answer = make_report(state=state, waiting=because(waiting) if waiting else None)
     assert get(server.port, "/readyz") == (status, f"{sentence}\n")
     assert get(server.port, "/healthz") == (200, "ok\n"), "it lives, whatever it waits for"
 
