@@ -17,6 +17,7 @@ from msgspec import Struct
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
+from rendezvous.stores.addresses import pack_address
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
 OptionSource = Literal["torchrun", "torchrun without variable", "ours", "variable"]
@@ -390,6 +391,9 @@ def parse_address(value: Value, text: str | None = None) -> tuple[str, int | Non
     name, colon, number = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         name, number = text, ""
+    elif ":" in name and pack_address(text) is not None:
+        sentence = f"{value}: the last part of {text} may be a port or belong to the address"
+        raise UsageError(sentence, "write an IPv6 address in brackets, such as [::1]:29400")
     return parse_host(value, name), parse_port(value, number) if number else None
 
 

@@ -191,6 +191,14 @@ def test_an_address_may_be_a_name_or_one_of_either_family(text: str, address: st
     assert resolve(f"--master-addr={text}").master_addr == address
 
 
+@pytest.mark.parametrize("text", ["::1", "fe80::1", "2001:db8::5:2940", "::"])
+def test_an_address_whose_last_part_may_be_a_port_needs_brackets(text: str) -> None:
+    with pytest.raises(UsageError, match=f"the last part of {text} may be a port") as refused:
+        resolve("--nnodes=2", f"--rdzv-endpoint={text}")
+    assert refused.value.hint == "write an IPv6 address in brackets, such as [::1]:29400"
+    assert resolve("--nnodes=2", "--rdzv-endpoint=2001:db8::5:29400").master_addr == "2001:db8::5", "no address has it"
+
+
 def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     made = resolve(*STATIC)
     assert (made.nodes_min, made.nodes_max, made.node_rank) == (4, 4, 2)
