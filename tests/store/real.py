@@ -49,7 +49,7 @@ class Client(EtcdStore):
 
     def compact(self, revision: int) -> None:
         try:
-            self._call(COMPACT, CompactionRequest(revision), "the history")
+            self._client.call(COMPACT, CompactionRequest(revision), "the history")
         except StoreError as error:
             raise Compacted(revision) if "has been compacted" in str(error) else error from None
 

@@ -17,7 +17,6 @@ from msgspec import Struct
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
-from rendezvous.stores.addresses import pack_address
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
 OptionSource = Literal["torchrun", "torchrun without variable", "ours", "variable"]
@@ -391,7 +390,7 @@ def parse_address(value: Value, text: str | None = None) -> tuple[str, int | Non
     name, colon, number = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         name, number = text, ""
-    elif ":" in name and pack_address(text) is not None:
+    elif ":" in name and is_address(text):
         sentence = f"{value}: the last part of {text} may be a port or belong to the address"
         raise UsageError(sentence, "write an IPv6 address in brackets, such as [::1]:29400")
     return parse_host(value, name), parse_port(value, number) if number else None
@@ -414,6 +413,13 @@ def parse_host(value: Value, text: str | None = None) -> str:
     if not is_host(name):
         raise UsageError(f"{value}: {name!r} is neither an address nor the name of a host")
     return name
+
+
+def is_address(text: str) -> bool:
+    """Whether this is an IP address, without brackets."""
+    from rendezvous.stores.addresses import pack_address  # only of IPv6 is it asked, and a start needs it for no other
+
+    return pack_address(text) is not None
 
 
 def is_host(name: str) -> bool:
