@@ -86,7 +86,7 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
         return read_name(self.name)[1]
 
 
-class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RefusedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent says in place of an answer."""
 
     error: str
@@ -183,9 +183,9 @@ class QuestionSource:
             raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
-                refusal = msgspec.json.decode(line, type=Refusal)
+                refusal = msgspec.json.decode(line, type=RefusedQuestion)
             except msgspec.MsgspecError:
-                refusal = Refusal(error="its agent returned an error that cannot be read")
+                refusal = RefusedQuestion(error="its agent returned an error that cannot be read")
             kind = SilentNodeError if refusal.is_silent else TemporaryError
             raise kind(f"{name_run(self._run_id)}: {sanitize(refusal.error)}")
         return line

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from launcher.agent.diagnosis.collection import NO_MESH, Collection, split_pages
 from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
-from launcher.agent.inspection.messages import Evidence, Examine, NodeSilence, Note, WorkerFailed, encode_note
+from launcher.agent.inspection.messages import Evidence, Examine, NodeFailure, NodeSilence, Note, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.diagnose.answer import Conclusion, Purpose
 from launcher.diagnose.evidence import RankEvidence
@@ -77,7 +77,7 @@ class Examination:
 
     def report_failure(self) -> None:
         """Have the leader look at the survivors of a failure."""
-        self._send(TO_LEADER, WorkerFailed())
+        self._send(TO_LEADER, NodeFailure())
 
     def report_silence(self, now: float, *, is_silent: bool) -> None:
         """Tell the leader that no worker here makes progress, or that one does again."""
@@ -100,10 +100,10 @@ class Examination:
 
     # --- what happens ---
 
-    def take_note(self, member_id: str, note: WorkerFailed | NodeSilence | Conclusion, now: float) -> None:
+    def take_note(self, member_id: str, note: NodeFailure | NodeSilence | Conclusion, now: float) -> None:
         """Handle a note of an agent."""
         match note:
-            case WorkerFailed():
+            case NodeFailure():
                 self._look("failure", now).tells["failure"] = None
             case NodeSilence() as silence:
                 self._take_silence(member_id, silence, now)

@@ -35,7 +35,7 @@ from launcher.agent.inspection.run_report import make_run_report
 from launcher.agent.inspection.survey import Survey, Surveys
 from launcher.diagnose.answer import Conclusion
 from launcher.model.errors import describe_bug
-from launcher.observe.local_socket import Question, Refusal
+from launcher.observe.local_socket import Question, RefusedQuestion
 from launcher.observe.node_report import ReadState
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, Event
@@ -194,4 +194,4 @@ def _answer(connection: Connection, answer: Answer | None, problem: str) -> None
 
 
 def _refuse(connection: Connection, sentence: str, *, is_silent: bool = False) -> None:
-    connection.answer(codec.encode(Refusal(error=sentence, is_silent=is_silent)))
+    connection.answer(codec.encode(RefusedQuestion(error=sentence, is_silent=is_silent)))

@@ -4,7 +4,7 @@
     the leader -- Expect -->      who asks         which members were asked
                -- PassedRequest --> each of them
     each       -- Reply -->       the leader       which passes it on to who asks; of evidence several
-    any agent  -- WorkerFailed, NodeSilence --> the leader
+    any agent  -- NodeFailure, NodeSilence --> the leader
     the leader -- Conclusion -->  all of the round, who have not asked
 
 They are notes of the agreement (rendezvous/member/notes.py): each may be lost, so who waits for one has a limit. A
@@ -72,26 +72,31 @@ class _Note(Struct, frozen=True, kw_only=True, tag_field="note"):
 
 
 class Inspect(_Note, frozen=True, kw_only=True, tag="inspect"):
-    """`id`: the question's, by which who asks knows it again. `node`: a member id or a node's name, "" for all."""
+    """A question to the leader."""
 
     id: str
+    """Identifies the question to the member that asks."""
     node: str
+    """A member id or a node's name, "" for all nodes."""
     request: Request
 
 
 class Expect(_Note, frozen=True, kw_only=True, tag="expect"):
-    """`members`: the names of those that were asked, by member id. `leader`: the member id of the leader."""
+    """Which nodes the leader has asked: their replies go to the member that asks."""
 
     id: str
     members: dict[str, str]
+    """Names by member id."""
     leader: str
+    """A member id."""
 
 
 class PassedRequest(_Note, frozen=True, kw_only=True, tag="request"):
-    """`asker`: a member id."""
+    """A question as the leader passes it on."""
 
     id: str
     asker: str
+    """The member id to which the reply goes."""
     request: Request
 
 
@@ -107,7 +112,7 @@ class Reply(_Note, frozen=True, kw_only=True, tag="reply"):
     """Why there is no answer, "" if there is one."""
 
 
-class WorkerFailed(_Note, frozen=True, kw_only=True, tag="failure"):
+class NodeFailure(_Note, frozen=True, kw_only=True, tag="failure"):
     """A worker of the sender has failed and may be a victim: its survivors are to be looked at."""
 
 
@@ -120,7 +125,7 @@ class NodeSilence(_Note, frozen=True, kw_only=True, tag="silence"):
     world_size: int
 
 
-Note = Inspect | Expect | PassedRequest | Reply | WorkerFailed | NodeSilence | Conclusion
+Note = Inspect | Expect | PassedRequest | Reply | NodeFailure | NodeSilence | Conclusion
 _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 

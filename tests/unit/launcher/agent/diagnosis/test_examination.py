@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.inquiries import Inquiries
-from launcher.agent.inspection.messages import Evidence, NodeSilence, Reply, WorkerFailed, encode_note
+from launcher.agent.inspection.messages import Evidence, NodeFailure, NodeSilence, Reply, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
 from launcher.diagnose.answer import Conclusion
@@ -270,7 +270,7 @@ def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(agents.agents["a"], "_begin_survey", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
-            agents.agents["a"].take_note("b", WorkerFailed(), AT)
+            agents.agents["a"].take_note("b", NodeFailure(), AT)
     agents.ask("b")
     agents.run()
     assert len(agents.told["b"]) == 1
