@@ -103,10 +103,14 @@ class NodeJob(Job):
         return [life.pid for life in self.lives() if is_alive(life.pid)]
 
     def kill(self) -> None:
-        """SIGKILL to every process at once: the host has lost its power. First all stand still, or one might fork."""
+        """SIGKILL to every process at once: the host has lost its power. First all stand still, or one might fork.
+
+        The agent last, which renews the lease until then: on a busy machine this takes longer than a lease, and what
+        a worker has started would outlive a frozen agent, keeper and supervisor, which no lost power lets it do.
+        """
         stopped: set[int] = set()
         while new := set(family(self._token)) - stopped:
-            for pid in sorted(new):
+            for pid in sorted(new, reverse=True):
                 with suppress(ProcessLookupError):
                     freeze(pid)
             stopped |= new
@@ -128,9 +132,9 @@ class NodeJob(Job):
         return [self.pid, self.keeper_pid, self.supervisor_pid]
 
     def freeze(self, *names: str) -> list[int]:
-        """SIGSTOP to these parts; who was stopped, for `thaw`."""
+        """SIGSTOP to these parts, the agent last (see `kill`); who was stopped, for `thaw`."""
         chosen = self.parts(*names)
-        for pid in chosen:
+        for pid in reversed(chosen):
             with suppress(ProcessLookupError):
                 freeze(pid)
         return chosen
