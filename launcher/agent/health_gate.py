@@ -180,7 +180,7 @@ class HealthGate:
         until = read_clock() + SWEEP_LIMIT_S
         while self._needs_sweep:
             if read_clock() >= until:
-                sentence = f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} still exists"
+                sentence = f"{self._origin} cannot be killed: waiting for {self._supervisor.describe_remaining()}"
                 raise UnfitError(sentence, kind=("check", "stuck"))
             self._needs_sweep = not any(
                 isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)

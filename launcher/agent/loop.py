@@ -455,7 +455,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
         self._poll.unregister(self.supervisor)
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
-        log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} still exists" if left else ""))
+        log(f"{sentence}; its workers were killed" + (f"; {format_pids(left)} could not be killed" if left else ""))
         self._stuck_at = math.inf
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
