@@ -89,7 +89,7 @@ def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(
 @pytest.mark.server
 def test_an_agent_that_is_killed_and_comes_again_keeps_name_and_ranks(tmp_path: Path, etcd: EtcdServer) -> None:
     at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=again-{os.getpid()}")
-    with one_host(tmp_path, *at, "--nnodes=3", "--lease-ttl=3") as host:
+    with one_host(tmp_path, *at, "--nnodes=3", "--lease-ttl=15") as host:
         jobs = [host.start() for _ in range(3)]
         for job in jobs:
             wait_until(lambda job=job: ranks(job), 60, "its rank of round 1")  # type: ignore[misc]

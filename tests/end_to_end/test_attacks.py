@@ -42,8 +42,8 @@ pytestmark = [
 ]
 
 N1, N2 = loopback_hosts(2)
-ALONE = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=1:2", "--join-grace=0")
-BOTH = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=2", "--grow=never")
+ALONE = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=1:2", "--join-grace=0")
+BOTH = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--grow=never")
 SECRET = {"LAUNCHER_JOB_SECRET": "only the job knows this"}
 ELSEWHERE = "127.0.0.66"  # where an attacker listens
 

@@ -14,7 +14,7 @@ from tests.support.processes.tree import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 N1, N2, N3, N4 = loopback_hosts(4)
-C10D = ("--nproc-per-node=1", "--lease-ttl=3", "--rdzv-backend=c10d")
+C10D = ("--nproc-per-node=1", "--lease-ttl=15", "--rdzv-backend=c10d")
 
 
 def knowing(host: Host, hosts_file: Path) -> Host:

@@ -21,7 +21,7 @@ from tests.support.stores.hostile_clients import strangers
 pytestmark = pytest.mark.server
 
 N1, N2 = loopback_hosts(2)
-OPTIONS = ("--nproc-per-node=1", "--lease-ttl=3")
+OPTIONS = ("--nproc-per-node=1", "--lease-ttl=15")
 ALONE = ("--nnodes=1:2", "--join-grace=0", "--grow=never")
 
 

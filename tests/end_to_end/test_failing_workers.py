@@ -10,7 +10,7 @@ from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
 N1, N2, N3 = loopback_hosts(3)
-ONE_EACH = ("--nproc-per-node=1", "--max-restarts=3", "--lease-ttl=5", "--join-grace=0.5")
+ONE_EACH = ("--nproc-per-node=1", "--max-restarts=3", "--lease-ttl=15", "--join-grace=0.5")
 
 GIVES_UP = """
 from launcher.worker import give_up

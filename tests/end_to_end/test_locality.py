@@ -10,7 +10,7 @@ from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
 HOSTS = N1, N2, N3, N4 = loopback_hosts(4)
-ONE = ("--nproc-per-node=1", "--lease-ttl=3", "--join-grace=0.5", "--locality-sources=none")
+ONE = ("--nproc-per-node=1", "--lease-ttl=15", "--join-grace=0.5", "--locality-sources=none")
 
 
 def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_path: Path, etcd: EtcdServer) -> None:

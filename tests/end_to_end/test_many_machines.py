@@ -14,7 +14,7 @@ from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdServer
 
 N1, N2, N3 = loopback_hosts(3)
-TWO = ("--nproc-per-node=2", "--lease-ttl=3", "--join-grace=0.5")
+TWO = ("--nproc-per-node=2", "--lease-ttl=15", "--join-grace=0.5")
 HOST = ("--rdzv-conf=is_host=1",)
 
 TELL = """
@@ -185,7 +185,8 @@ def test_secrets_reach_neither_workers_nor_logs_nor_the_command_line(tmp_path: P
 
 
 def test_the_loss_of_the_agent_that_serves_the_store_ends_the_job(tmp_path: Path, endpoint: str) -> None:
-    with served(tmp_path, endpoint, "--rejoin-timeout=3", "--store-outage=stop", script="beat_until('never')") as job:
+    options = ("--lease-ttl=3", "--rejoin-timeout=3", "--store-outage=stop")
+    with served(tmp_path, endpoint, *options, script="beat_until('never')") as job:
         job.start(N1, options=HOST)
         job.begin(N2, workers=4)
         job[N1].kill()

@@ -118,7 +118,7 @@ def test_prometheus_reads_a_job_that_restarts(tmp_path: Path) -> None:
 def test_a_job_is_ready_when_it_runs_or_stands_by_and_the_leader_counts(tmp_path: Path) -> None:
     hosts = loopback_hosts(3)
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={hosts[0].address}:{free_port(hosts[0].address)}")
-    options = ("--nnodes=2", "--nproc-per-node=1", "--lease-ttl=3", "--join-grace=0.5", "--metrics-port=0")
+    options = ("--nnodes=2", "--nproc-per-node=1", "--lease-ttl=15", "--join-grace=0.5", "--metrics-port=0")
     with Cluster(tmp_path, *meeting, *options) as cluster:
         cluster.start(hosts[0], options=("--rdzv-conf=is_host=1",))
         first = find_port(cluster[hosts[0]])

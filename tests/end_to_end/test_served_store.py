@@ -17,7 +17,7 @@ from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import Host, Network, free_port, loopback_hosts, why_no_namespaces
 
 N1, N2, N3, N4 = loopback_hosts(4)
-STATIC = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=2", "--master-addr=127.0.0.1")
+STATIC = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--master-addr=127.0.0.1")
 
 
 def options(port: int, *more: str) -> tuple[str, ...]:
@@ -151,7 +151,8 @@ def test_the_wait_for_a_stopped_node_names_meshctl_stop(tmp_path: Path) -> None:
 
 def test_who_succeeded_does_not_stay_when_the_host_was_killed(tmp_path: Path) -> None:
     script = "beat_until('finish')"
-    with Cluster(tmp_path, *options(free_port("127.0.0.1"), "--rdzv-conf=close_timeout=2"), script=script) as job:
+    short = options(free_port("127.0.0.1"), "--rdzv-conf=close_timeout=2", "--lease-ttl=3")
+    with Cluster(tmp_path, *short, script=script) as job:
         job.start(N1)
         job[N1].says("this agent serves the job's store")
         job.start(N2)

@@ -159,7 +159,7 @@ mark("saved", str(step))
 dist.barrier()
 dist.destroy_process_group()
 """
-    options = ("--nnodes=1:2", "--nproc-per-node=1", "--lease-ttl=5", "--join-grace=0.5")
+    options = ("--nnodes=1:2", "--nproc-per-node=1", "--lease-ttl=15", "--join-grace=0.5")
     with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
         cluster.start(N1, N2, options=("--target-nodes=2",))
         cluster.wait_for_round(1, 2)

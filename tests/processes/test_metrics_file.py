@@ -69,10 +69,10 @@ def test_a_directory_that_is_removed_is_told_once(tmp_path: Path, capfd: pytest.
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 KiB without a free byte."""
+    """A disk of 64 KiB, of which a file that a reader still has open takes its part."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a disk needs root")
     yield disk
@@ -82,7 +82,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = full_disk / "meshrun.prom"
     path.write_text("old\n")
-    (full_disk / "rest").write_bytes(bytes(12 << 10))
+    (full_disk / "rest").write_bytes(bytes(60 << 10))
     source = FixedSource(make_report())
     written = begin(MetricsFile(str(path), ReportCache(source), period_s=0.01))
     told = wait_until(lambda: capfd.readouterr().err)
