@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import make_observer, open_sinks
+from launcher.agent.inspection.composition import Node, add_parts, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -17,6 +16,8 @@ from launcher.agent.membership import (
     make_settings,
     read_clock,
 )
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.running_round import RunningRound
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config
@@ -27,12 +28,11 @@ from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
-from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
+from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
-from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
@@ -40,14 +40,9 @@ from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.progress import NodeProgress
-    from launcher.agent.inspection.observer import Observer
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.config.options.readers import HangLimits
-    from launcher.diagnose.request import LocalRound
-    from launcher.logs.pump import OutputPump
+    from launcher.observe.metrics.exporter import MetricsExporter
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
@@ -60,12 +55,15 @@ def build_agent(
     reason: str,
     termination: Termination,
     wakeup: Wakeup,
+    parts: PartHost,
     shared_page: SharedPage | None,
     fork_server: ForkServerClient | None = None,
+    exporter: MetricsExporter | None = None,
 ) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    Raises UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
+    `parts`: has those that there are before the agent; the others are added. Raises UsageError for options that the
+    present nodes cannot satisfy, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.node_name or os.uname().nodename
     mesh = config.mesh or meshes.DEFAULT_MESH
@@ -91,7 +89,6 @@ def build_agent(
         watches_progress=config.hang_limits is not None,
     )
     sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
-    round_log = RoundLog(is_standalone=startup is None, settings=settings)
     if startup is None:
         membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
@@ -108,12 +105,25 @@ def build_agent(
             wake=wakeup.wake,
             devices=[device for slot in slots for device in slot.devices],
         )
-    pump = spec_builder.make_pump()
-    make_progress = None
-    if config.hang_limits is not None:
-        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder)
-    observer = make_observer(config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks)
-    inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
+    running = RunningRound()
+    node = Node(
+        config=config,
+        layout=layout,
+        host=host,
+        slots=slots,
+        reason=reason,
+        shared_page=shared_page,
+        pump=spec_builder.make_pump(),
+        spec_builder=spec_builder,
+        supervisor=supervisor,
+        membership=membership,
+        running=running,
+        wake=wakeup.wake,
+        started_at=time.time(),
+    )
+    ask = add_parts(parts, node, sinks)
+    if exporter is not None:
+        exporter.start(ask, layout.run_id)
     return Agent(
         script=config.script,
         reason=reason,
@@ -126,72 +136,14 @@ def build_agent(
         port=port,
         spec_builder=spec_builder,
         worker_channel=worker_channel,
-        pump=pump,
-        observer=observer,
-        round_log=round_log,
-        failures=Failures(
-            host,
-            pump,
-            aborts_are_secondary=spec_builder.is_jax,
-            role=config.role,
-        ),
-        make_inquiries=partial(inquiries, observer),
-        make_progress=make_progress,
-        on_hang=config.on_hang,
+        pump=node.pump,
+        poll=parts.poll,
+        parts=parts,
+        running=running,
+        round_log=RoundLog(is_standalone=startup is None, settings=settings),
+        failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.role),
         progress_file=config.progress_file,
     )
-
-
-def _make_inquiries(
-    supervisor: Supervisor,
-    driver: Driver,
-    wake: Callable[[], None],
-    layout: LogLayout,
-    host: str,
-    observer: Observer,
-    poll: select.poll,
-    listener: int | None,
-    read_round: Callable[[], LocalRound | None],
-) -> Inquiries:
-    """Build what answers for this node's workers."""
-    from launcher.agent.diagnosis.examination import Examination
-    from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.local_examiner import LocalExaminer
-    from launcher.agent.inspection.reporter import Reporter
-    from launcher.agent.inspection.survey import Surveys
-
-    surveys, reporter = Surveys(driver.machine, driver.submit), Reporter(wake)
-    examination = Examination(
-        LocalExaminer(supervisor, poll),
-        driver.submit,
-        surveys.begin,
-        reporter,
-        read_round,
-        host,
-        layout.make_incident_path,
-        keeps_failures=not layout.is_temporary,
-    )
-
-    def identify() -> dict[str, str]:
-        job = driver.machine.state.membership.joined_root
-        return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
-
-    return Inquiries(poll, surveys, examination, reporter, observer, driver.submit, identify, listener)
-
-
-def _watch_progress(
-    limits: HangLimits,
-    shared_page: SharedPage | None,
-    pump: OutputPump | None,
-    spec_builder: WorkerSpecBuilder,
-    assignment: NodeAssignment,
-    now: float,
-) -> NodeProgress:
-    """Make the watch over a round's progress."""
-    from launcher.agent.diagnosis.progress import NodeProgress  # after the workers' start
-
-    unpumped = spec_builder.list_unpumped(len(assignment.ranks))
-    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, now=now)
 
 
 def _join_alone(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.feasibility import require_feasible, resolve_limits

@@ -11,19 +11,25 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import signal
-import time
 from typing import TYPE_CHECKING
 
+from launcher.agent.membership import read_clock
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.part import LATER_S, LatePart, Part
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
+from launcher.model.console import log
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from rendezvous.events import LeaveRequest
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
@@ -54,8 +60,10 @@ def run(
             fork_server.start()
         termination = Termination(config)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
-        termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
+        parts = PartHost(select.poll(), read_clock, log)
+        if config.notices != "off":
+            parts.add(_make_notices(config, wakeup))
+        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, parts, startup, fork_server)
         layout = LogLayout(
             log_dir=config.log_dir,
             run_id=config.run_id or os.urandom(8).hex(),
@@ -63,10 +71,8 @@ def run(
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        parts = (slots, reason, termination, wakeup)
-        agent = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server)
-        if exporter is not None:
-            exporter.start(agent.observer.ask, layout.run_id)
+        pieces = (slots, reason, termination, wakeup, parts)
+        agent = build_agent(config, supervisor, layout, startup, *pieces, shared_page, fork_server, exporter)
         exit_code = agent.run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
@@ -87,6 +93,7 @@ def wait_until_ready(
     supervisor: Supervisor,
     termination: Termination,
     wakeup: Wakeup,
+    parts: PartHost,
     startup: Startup | None,
     fork_server: ForkServerClient | None,
 ) -> tuple[tuple[Slot, ...], str]:
@@ -113,7 +120,20 @@ def wait_until_ready(
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    return HealthGate(config, supervisor, termination, wakeup, place, fork_server).wait_until_fit(examine)
+    return HealthGate(config, supervisor, termination, wakeup, parts, place, fork_server).wait_until_fit(examine)
+
+
+def _make_notices(config: Config, wakeup: Wakeup) -> LatePart:
+    """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
+
+    def make() -> Part | None:
+        from launcher.agent.parts.notices import make_notice_part
+
+        is_asked = config.origins["notices"] != "default"
+        limit_s = config.shutdown_timeout_s
+        return make_notice_part(config.notices, limit_s, os.environ, wakeup.wake, read_clock, is_asked=is_asked)
+
+    return LatePart("preemption notices", make, {LeaveRequest: math.inf}, make_at=read_clock() + LATER_S)
 
 
 def require_log_space(config: Config) -> None:

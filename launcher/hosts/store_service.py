@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
-from launcher.agent.stores import require_grpc, require_h2
+from launcher.agent.startup.stores import require_grpc, require_h2
 from launcher.model.errors import TemporaryError
 from rendezvous.errors import StoreError
 from rendezvous.stores.addresses import join_address

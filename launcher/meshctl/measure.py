@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from launcher.agent import stores
 from launcher.agent.command import parse
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import list_running_agents
 from launcher.agent.startup.startup import find_store

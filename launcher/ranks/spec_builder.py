@@ -38,7 +38,6 @@ from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
-    from launcher.diagnose.request import Target
     from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
@@ -82,6 +81,7 @@ class WorkerSpecBuilder:
         self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)
+        self._recorder_sockets: list[str] = []  # by local rank
 
     @property
     def is_jax(self) -> bool:
@@ -134,6 +134,7 @@ class WorkerSpecBuilder:
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         environments = {place.local_rank: self._make_variables(place) for place in places}
+        self._recorder_sockets = [environment.get(RECORDER_VARIABLE, "") for environment in environments.values()]
         self._routes.begin(round, restart_count)
         filters: dict[str, LineFilter] = {}
         opened: list[int] = []
@@ -155,24 +156,9 @@ class WorkerSpecBuilder:
         rank = share.ranks[0] if share.ranks else 0
         return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._config, self._mesh)))
 
-    def make_targets(
-        self, share: NodeAssignment, specs: Sequence[WorkerSpec], pids: Mapping[int, int]
-    ) -> tuple[Target, ...]:
-        """Return what is to be examined of the workers that have a pid, by local rank. Call it in their round."""
-        from launcher.diagnose.request import Target
-
-        return tuple(
-            Target(
-                rank=share.ranks[spec.local_rank],
-                pid=pids[spec.local_rank],
-                socket_path=spec.env.get("LAUNCHER_RECORDER_SOCKET", ""),
-                outputs=tuple(
-                    path for stream in STREAMS if (path := self._routes.find_route(spec.local_rank, stream).path)
-                ),
-            )
-            for spec in specs
-            if spec.local_rank in pids
-        )
+    def find_recorder_socket(self, local_rank: int) -> str:
+        """Return where a worker's flight recorder would listen in the round that was made last; "" for nowhere."""
+        return self._recorder_sockets[local_rank]
 
     def list_log_files(self, share: NodeAssignment) -> dict[tuple[int, str], str]:
         """Return the files that keep the output of the round that was made last, by rank and stream."""

@@ -8,15 +8,16 @@ too. It is imported and made with the first question.
 from __future__ import annotations
 
 import math
-import select
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.examination import ANSWER_LIMIT_S, Examination
+from launcher.agent.diagnosis.facts import WANTED, CountersRead, CountersWanted, SilenceChanged
 from launcher.agent.diagnosis.question_socket import Connection, QuestionSocket
 from launcher.agent.inspection.messages import (
     Answer,
@@ -29,16 +30,26 @@ from launcher.agent.inspection.messages import (
     Request,
     decode_note,
 )
-from launcher.agent.inspection.observer import Observer
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.run_report import make_run_report
 from launcher.agent.inspection.survey import Survey, Surveys
-from launcher.diagnose.answer import Conclusion
+from launcher.agent.parts.part import (
+    Effect,
+    EndWorkers,
+    Fact,
+    HoldStop,
+    Publish,
+    QuitSignalled,
+    VictimSuspected,
+)
+from launcher.agent.parts.running_round import RunningRound
+from launcher.diagnose.answer import Conclusion, render_answer
+from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
 from launcher.observe.local_socket import Question, RefusedQuestion
 from launcher.observe.node_report import ReadState
 from rendezvous import codec
-from rendezvous.events import AnswerCommand, Event
+from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
 if TYPE_CHECKING:
     from launcher.agent.inspection.node_answers import NodeAnswers
@@ -53,37 +64,127 @@ TakeConclusion = Callable[[Conclusion | None], object]
 
 
 class Inquiries:
-    """`poll`: the loop's. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
+    """A part of the agent. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
 
-    `observer`: has what this node says of itself. `listener`: the descriptor at which processes ask, registered with
-    `poll`.
+    `running`: the round on this node. `make_answers`: makes what has answers about this node. `effects`: what the
+    pieces ask of the kernel. `question_socket`: where processes ask; None for nowhere. `on_hang`: "report" or
+    "restart".
     """
 
     def __init__(
         self,
-        poll: select.poll,
         surveys: Surveys,
         examination: Examination,
         reporter: Reporter,
-        observer: Observer,
-        submit: Callable[[Event], None],
+        running: RunningRound,
+        make_answers: Callable[[], NodeAnswers],
+        effects: deque[Effect],
         identify: Callable[[], dict[str, str]],
-        listener: int | None,
+        question_socket: QuestionSocket | None,
+        on_hang: str,
     ) -> None:
         self._surveys = surveys
-        self.examination = examination
+        self._examination = examination
         self._reporter = reporter
-        self._observer = observer
-        self._submit = submit
+        self._running = running
+        self._make_answers = make_answers
+        self._effects = effects
         self._identify = identify
-        self._socket = None if listener is None else QuestionSocket(poll, listener)
+        self._socket = question_socket
+        self._on_hang = on_hang
         self._answers: NodeAnswers | None = None
+        self._facts: deque[object] = deque()
+        self._untold_silence = ""  # of this node; said once all are silent: one that waits for another's save is well
+        self._has_complained = False
 
     @property
     def wake_at(self) -> float:
-        """When to call `advance`."""
+        if self._facts or self._effects or self._reporter.has_results:
+            return -math.inf
         socket_at = self._socket.wake_at if self._socket is not None else math.inf
-        return min(self._surveys.wake_at, self.examination.wake_at, socket_at)
+        return min(self._surveys.wake_at, self._examination.wake_at, socket_at)
+
+    def take(self, fact: Fact) -> None:
+        if type(fact.what) in WANTED:
+            self._facts.append(fact.what)
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        while self._facts:
+            self._attempt(partial(self._handle, self._facts.popleft(), now))
+        for connection, question in self._socket.take(now) if self._socket is not None else ():
+            self._attempt(partial(self.answer, connection, question, now))
+        self._attempt(self._reporter.advance)
+        self._attempt(partial(self._surveys.advance, now))
+        for conclusion in self._examination.advance(now):
+            self._effects.extend(self._take_conclusion(conclusion))
+        return [self._effects.popleft() for _ in range(len(self._effects))]
+
+    def close(self) -> None:
+        self._examination.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _attempt(self, call: Callable[[], object]) -> None:
+        """Do what a question or a note asks for: one that is malformed must not cost the answers to all others."""
+        try:
+            call()
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                log(f"a question about this run got no answer: {describe_bug(error)}")
+
+    def _handle(self, what: object, now: float) -> None:
+        running = self._running
+        match what:
+            case NoteReceived(member_id, text):
+                self.take_note(member_id, text, now)
+            case PassOn(token):
+                self.ask_why(
+                    lambda found: self._effects.append(AnswerCommand(token, encode_answer(found).decode())), now
+                )
+            case VictimSuspected():
+                self._examination.report_failure()
+            case QuitSignalled() if running.number:
+                self._effects.append(HoldStop(running.number, now + ANSWER_LIMIT_S))
+                self.ask_why(partial(self._show, running.number), now)
+            case SilenceChanged(is_silent, sentence):
+                if not is_silent and not self._untold_silence:
+                    log(sentence)
+                self._untold_silence = sentence if is_silent else ""
+                self._examination.report_silence(now, is_silent=is_silent)
+            case CountersWanted():
+                self._examination.count_calls(
+                    lambda counters: self._effects.append(Publish(CountersRead(counters))), now
+                )
+
+    def _show(self, round: int, found: Conclusion | None) -> None:
+        """Show what the workers do to who has sent SIGQUIT, and let that go on."""
+        write_stderr(render_answer(found.answer).rstrip() if found else "no agent has reported what its workers do")
+        self._effects.append(HoldStop(round, 0.0))
+
+    def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
+        """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
+        is_current = conclusion.round == self._running.number
+        if conclusion.purpose == "failure":
+            if conclusion.is_news:
+                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
+            if is_current:
+                yield HoldStop(conclusion.round, 0.0)
+            return
+        silence, self._untold_silence = self._untold_silence, ""
+        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
+            if sentence:
+                log(sentence)
+        log(f"hint: {conclusion.answer.hint}")
+        yield Publish(conclusion)
+        if self._on_hang != "restart" or not is_current or self._running.share is None:
+            return
+        if conclusion.answer.kind == "healthy":
+            log("no restart: the workers are busy, and none waits for another")
+            return
+        to_end = conclusion.to_end or (0,)
+        own = tuple(local for local, rank in enumerate(self._running.share.ranks) if rank in to_end)
+        yield EndWorkers(conclusion.round, own, "no sign of progress")
 
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""
@@ -91,29 +192,17 @@ class Inquiries:
             Survey(request=Diagnose(), until=now + ANSWER_LIMIT_S, takes=[lambda asked: take(_find_conclusion(asked))])
         )
 
-    def pass_on(self, token: str, now: float) -> None:
-        """Answer a request that somebody has made through the store."""
-        self.ask_why(lambda found: self._submit(AnswerCommand(token, encode_answer(found).decode())), now)
-
     def take_note(self, member_id: str, text: str, now: float) -> None:
         """Handle a note of an agent; one of an unknown kind is ignored."""
         match decode_note(text):
             case Inspect() | Expect() | Reply() as note:
-                self._observer.attempt(partial(self._surveys.take_note, member_id, note))
+                self._surveys.take_note(member_id, note)
             case PassedRequest() as order:
                 self._answer_node(order.request, partial(self._surveys.reply, member_id, order), now)
             case None:
                 pass
             case note:
-                self.examination.take_note(member_id, note, now)
-
-    def advance(self, now: float) -> list[Conclusion]:
-        """Do what is due; return what was concluded without a question of this node."""
-        for connection, question in self._socket.take(now) if self._socket is not None else ():
-            self._observer.attempt(partial(self.answer, connection, question, now))
-        self._observer.attempt(self._reporter.advance)
-        self._observer.attempt(partial(self._surveys.advance, now))
-        return self.examination.advance(now)
+                self._examination.take_note(member_id, note, now)
 
     def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question."""
@@ -133,20 +222,15 @@ class Inquiries:
         else:
             self._answer_node(request, partial(_answer, connection), now)
 
-    def close(self) -> None:
-        self.examination.close()
-        if self._socket is not None:
-            self._socket.close()
-
     def _answer_node(self, request: Request, finish: Callable[[Any, str], object], now: float) -> None:
         """Have this node answer a request; `finish` takes an answer, or several, or None and a sentence."""
         try:
             if isinstance(request, Examine):
-                self.examination.examine(request, finish, now)
+                self._examination.examine(request, finish, now)
             elif isinstance(request, Diagnose):
-                self.examination.diagnose(finish, now)
+                self._examination.diagnose(finish, now)
             else:
-                self._answers = self._answers or self._observer.make_answers()
+                self._answers = self._answers or self._make_answers()
                 kind, work = self._answers.answer(request)
                 self._reporter.submit(kind, work, finish)
         except Exception as error:  # the loop has workers to look after

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
+from launcher.agent.parts.host import Watcher
 from launcher.model.concurrency import start_thread
 from launcher.observe.local_socket import Question, read_user
 from rendezvous.stores.listeners import limit_connections
@@ -76,10 +76,10 @@ class Connection:
 
 
 class QuestionSocket:
-    """`poll`: the loop's, which wakes for `descriptor`, a listener that belongs to this object from now on."""
+    """`watcher`: watches `descriptor`, a listener that belongs to this object from now on, already."""
 
-    def __init__(self, poll: select.poll, descriptor: int) -> None:
-        self._poll = poll
+    def __init__(self, watcher: Watcher, descriptor: int) -> None:
+        self._watcher = watcher
         self._listener = socket.socket(fileno=descriptor)
         self._connections_max = limit_connections(CONNECTIONS_MAX)
         self._refused_count = 0  # since the last pause
@@ -91,7 +91,7 @@ class QuestionSocket:
         """Yield what has been asked; the connection is the caller's from then on."""
         if now >= self.wake_at:
             self.wake_at = math.inf
-            self._poll.register(self._listener, select.POLLIN)
+            self._watcher.register(self._listener.fileno())
         for _ in range(BATCHES_MAX):
             is_more = self._accept(now)
             yield from self._read()
@@ -115,7 +115,7 @@ class QuestionSocket:
 
     def close(self) -> None:
         if not self._is_paused:
-            self._poll.unregister(self._listener)
+            self._watcher.unregister(self._listener.fileno())
         self._listener.close()
         for descriptor, connection in list(self._connections.items()):
             self._forget(descriptor)
@@ -132,7 +132,7 @@ class QuestionSocket:
                     self._refused_count += 1
                     continue
                 self._connections[end.fileno()] = Connection(end)
-                self._poll.register(end, select.POLLIN)
+                self._watcher.register(end.fileno())
             return not self._is_paused
         except BlockingIOError:
             pass
@@ -147,8 +147,8 @@ class QuestionSocket:
     def _pause(self, until: float) -> None:
         """Let connections wait in the kernel's queue."""
         self._refused_count, self.wake_at = 0, until
-        self._poll.unregister(self._listener)
+        self._watcher.unregister(self._listener.fileno())
 
     def _forget(self, descriptor: int) -> None:
-        self._poll.unregister(descriptor)
+        self._watcher.unregister(descriptor)
         del self._connections[descriptor]

@@ -7,49 +7,46 @@ tried again.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from launcher.agent.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.model.concurrency import LateThread
 from launcher.observe.run_source import RunSource
 
 if TYPE_CHECKING:
     from launcher.observe.page.server import PageServer
 
-RETRY_S = 30.0
+REOPEN_S = 30.0
 
 
 class LivePage:
-    """`address`: host and port; `origin`: the option that named them. `is_leader` is called in the loop's thread."""
+    """A part of the agent. `address`: host and port; `origin`: the option that named them."""
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        origin: str,
-        source: RunSource,
-        is_leader: Callable[[], bool],
-        log: Callable[[str], None],
-    ) -> None:
+    def __init__(self, address: tuple[str, int], origin: str, source: RunSource, log: Callable[[str], None]) -> None:
         self._address = address
         self._origin = origin
         self._source = source
-        self._is_leader = is_leader
         self._log = log
         self._problem: type[Exception] | None = None  # the kind that was said last
         self._is_wanted = False
         self._is_closed = False
         self._changed = threading.Event()
-        self.thread = LateThread(self._run, "live page")
+        self._thread = LateThread(self._run, "live page")
+        self.wake_at = math.inf
 
-    def advance(self) -> None:
-        """Have the page opened if this agent has begun to lead, closed if it leads no more. Takes no time."""
-        is_wanted = self._is_leader()
-        if is_wanted == self._is_wanted:
-            return
-        self._is_wanted = is_wanted
+    def take(self, fact: Fact) -> None:
+        """Have the page opened if this agent has begun to lead, closed if it leads no more."""
+        if isinstance(fact.what, LeadershipChanged):
+            self._is_wanted, self.wake_at = fact.what.is_leader, -math.inf
+
+    def advance(self, now: float) -> Iterable[Effect]:
         self._changed.set()
-        self.thread.start()
+        self._thread.start()
+        self.wake_at = now + RETRY_S if self._thread.is_missing else math.inf
+        return ()
 
     def close(self) -> None:
         """End the page."""
@@ -64,7 +61,7 @@ class LivePage:
             elif server is not None and not self._is_wanted:
                 server.close()
                 server = None
-            self._changed.wait(RETRY_S if self._is_wanted and server is None else None)
+            self._changed.wait(REOPEN_S if self._is_wanted and server is None else None)
             self._changed.clear()
         if server is not None:
             server.close()
@@ -77,7 +74,7 @@ class LivePage:
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
             if type(error) is not self._problem:
                 self._problem = type(error)
-                self._log(f"{self._origin}: {error}; the job continues; retrying every {RETRY_S:g} s")
+                self._log(f"{self._origin}: {error}; the job continues; retrying every {REOPEN_S:g} s")
             return None
         self._problem = None
         self._log(f"live page: {server.url}")

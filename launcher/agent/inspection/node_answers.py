@@ -9,13 +9,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from launcher.agent.inspection.journal import Journal
 from launcher.agent.inspection.local_state import LocalState
 from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.agent.inspection.messages import is_sendable
 from launcher.agent.inspection.reporter import Kind
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
-from launcher.observe.journal import Journal
 from launcher.observe.node_report import (
     PAGE_BYTES_MAX,
     EventPage,
@@ -29,7 +29,7 @@ from launcher.observe.node_report import (
 
 
 class NodeAnswers:
-    """`log_dir`: the job's log directory. `files`: of the last rounds, by round: (rank, stream) -> path."""
+    """`log_dir`: the job's log directory. `files`: as in RunningRound."""
 
     def __init__(
         self,

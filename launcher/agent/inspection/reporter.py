@@ -46,6 +46,11 @@ class Reporter:
         except queue.Full:
             self._finish(take, None, f"{PENDING_MAX} requests are already waiting on this node")
 
+    @property
+    def has_results(self) -> bool:
+        """Whether `advance` has something to hand over."""
+        return bool(self._done)
+
     def advance(self) -> None:
         """Hand over what is done, in the caller's thread."""
         while self._done:

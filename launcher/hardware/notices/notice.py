@@ -27,8 +27,6 @@ SAVE_EXTRA_S = 60.0
 """The lead is never less than --shutdown-timeout and this: for the others' departures, and for a store that is slow."""
 KILL_MARGIN_S = 2.0
 """Workers are killed so long before the machine goes, so that the agent can report the end of their processes."""
-GRACE_LEAST_S = 5.0
-"""Workers are given this in any case, as when a round is restarted."""
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -87,6 +85,7 @@ class NodeOutlook(Struct, kw_only=True):
     """Whether the node leaves; otherwise it only reports."""
     shutdown_timeout_s: float
     notices: dict[str, NoticeChange] = {}
+    _kill_at: float = math.inf
 
     @property
     def leave_at(self) -> float:
@@ -128,17 +127,21 @@ class NodeOutlook(Struct, kw_only=True):
             sentence=f"{said}{left}: {follows}",
         )
 
-    def limit_save(self, grace_s: float, now: float) -> tuple[float, float]:
-        """Return how many seconds workers may take to save, and until when they have to have saved.
+    @property
+    def renew_at(self) -> float:
+        """When to call `limit_grace` again: the machine is still there though its end has come."""
+        return self._kill_at
 
-        They have as long as usual, but not beyond the machine's end. One that is still there then may stay for a while,
-        or its clock is wrong: that shortens nothing. They are told of the least time that is documented, and not killed
-        then, since they may have more.
+    def limit_grace(self, now: float) -> tuple[float, float]:
+        """Return until when workers may live, and until when they have to have saved; infinite if nothing limits that.
+
+        A machine that is still there when its end has come may stay for a while, or its clock is wrong: that shortens
+        nothing. Workers are told of the least time that is documented, and not killed then, since they may have more.
         """
         ends = [change for change in self.notices.values() if change.notice.ends_node and self.acts]
-        left_s = (_find_end(change) - now - KILL_MARGIN_S for change in ends)
-        grace_s = min(grace_s, max(GRACE_LEAST_S, min((left for left in left_s if left > 0), default=math.inf)))
-        return grace_s, min((now + grace_s, *(_find_end(change, takes_least=True) for change in ends)))
+        kill_at = (_find_end(change) - KILL_MARGIN_S for change in ends)
+        self._kill_at = min((at for at in kill_at if at > now), default=math.inf)
+        return self._kill_at, min((_find_end(change, takes_least=True) for change in ends), default=math.inf)
 
     def _find_leave_at(self, change: NoticeChange) -> float:
         if not change.notice.ends_node or not self.acts:

@@ -7,7 +7,6 @@ and what was announced before stays so. The thread ends with the process, within
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from launcher.hardware.cloud_firmware import find_cloud
 from launcher.hardware.metadata_server import AMAZON_OFF, LINK_LOCAL, NoAnswer, Server, is_amazon_off
 from launcher.hardware.notices.notice import Notice, NoticeChange, compare_notices
 from launcher.hardware.notices.providers import PROVIDERS, NoticeProvider
+from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import describe_bug
 
 PAUSE_MAX_S = 20.0
@@ -46,8 +46,14 @@ class NoticeWatcher:
         self._has_complained = False
 
     def start(self) -> None:
-        """Begin to ask. Raises RuntimeError where no thread is to be had."""
-        threading.Thread(target=self._run, name="notices", daemon=True).start()
+        """Begin to ask. Raises OSError where no thread is to be had."""
+        if start_thread(self._run, "notices") is None:
+            raise OSError(0, NO_THREAD)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something waits to be taken."""
+        return bool(self._changes or self._complaints)
 
     def take_changes(self) -> list[NoticeChange]:
         """Return what has changed since the last call, in order."""

@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from launcher.agent import stores
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store

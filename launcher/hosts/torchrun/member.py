@@ -123,6 +123,7 @@ class TorchrunMember:
         with self._changed:
             start, stop, is_begun = self._start, self._stop_reason, self._is_begun
             self._start, self._stop_reason, self._is_begun, self.has_succeeded = None, None, False, False
+            self._round_log.end_round()
         if start is None:
             return
         if stop is None and is_begun:
@@ -213,13 +214,12 @@ class TorchrunMember:
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
-        if self._start is None and not self._is_leaving:
-            self._round_log.log_waiting(read_clock())
-        self._round_log.log_running(read_clock())
+        if self._start is not None or not self._is_leaving:
+            self._round_log.advance(read_clock())
 
     def _choose_wake_at(self) -> float:
         if self._start is not None:
-            return min(self._driver.wake_at, self._watchdog_at, self._round_log.running_wake_at)
+            return min(self._driver.wake_at, self._watchdog_at, self._round_log.wake_at)
         return min(self._driver.wake_at, math.inf if self._is_leaving else self._round_log.wake_at)
 
     def _carry_out(self, action: events.Action) -> None:
@@ -245,7 +245,7 @@ class TorchrunMember:
         if self._is_leaving:
             self._driver.submit(events.LeaveRequest(ENDED, EXIT_STOPPED))
         else:
-            self._round_log.end_waiting()
+            self._round_log.begin_round()
             log(f"round {start.round}: {self._summarize(share)}; this is node {share.group_rank}")
 
     def _end_round(self, round: int, reason: Reason) -> None:

@@ -25,8 +25,8 @@ CHECK_S = 1.0
 
 class NodeRequester(Teller):
     """`count_nodes` returns how many nodes are members if this agent leads, else None. `takes_over`: whether others may
-    have led this run before. `has_ended`: whether it has. `add_event` makes and keeps the event of (wanted, present,
-    reason, since). `warn` gets a sentence about what is told, or could not be.
+    have led this run before. `add_event` makes and keeps the event of (wanted, present, reason, since). `warn` gets a
+    sentence about what is told, or could not be.
 
     Raises UsageError for a command that can never be run.
     """
@@ -38,7 +38,6 @@ class NodeRequester(Teller):
         wanted: int,
         count_nodes: Callable[[], int | None],
         takes_over: Callable[[], bool],
-        has_ended: Callable[[], bool],
         add_event: Callable[[int, int, str, str], NodesRequested],
         warn: Callable[[str], None],
     ) -> None:
@@ -53,7 +52,6 @@ class NodeRequester(Teller):
         self._wanted = wanted
         self._count_nodes = count_nodes
         self._takes_over = takes_over
-        self._has_ended = has_ended
         self._add_event = add_event
         self._history: DemandHistory | None = None
         self.wake_at = 0.0
@@ -79,11 +77,10 @@ class NodeRequester(Teller):
             self._warn(f"{self._origin} runs its command: {decision.reason}")
             self._queue(self._add_event(self._wanted, present, decision.reason, since_text))
 
-    def close(self) -> None:
-        """Withdraw what was asked for if the run has ended, and wait a moment for that."""
-        if self._history is not None and self._history.is_owed and self._has_ended():
+    def withdraw(self) -> None:
+        """Withdraw what was asked for: the run has ended."""
+        if self._history is not None and self._history.is_owed:
             self._queue(self._add_event(0, 0, "the run has ended", ""))
-        super().close()
 
     def _queue(self, event: NodesRequested) -> None:
         variables = {

@@ -43,16 +43,6 @@ def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "
     return spec
 
 
-def test_only_workers_with_a_pid_are_looked_at() -> None:
-    config = cli.parse(("train.py",), {})
-    layout = LogLayout(log_dir="/dev/null", run_id="job")
-    maker = WorkerSpecBuilder(config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent={})
-    specs = maker.make_specs(1, 0, SHARE, None)
-    assert maker.make_targets(SHARE, specs, {}) == ()
-    (target,) = maker.make_targets(SHARE, specs, {0: 4711})
-    assert (target.rank, target.pid) == (0, 4711)
-
-
 class FullPump(OutputPump):
     """A pump that has descriptors for files, and for some streams."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from launcher.agent.diagnosis.inquiries import Inquiries
 from launcher.agent.inspection.messages import Evidence, NodeFailure, NodeSilence, Reply, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
+from launcher.agent.parts.running_round import RunningRound
 from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, LocalRound, Target
@@ -110,7 +111,7 @@ class Agents:
 
         examiner: Any = self.examiners[name]
         member: Any = SimpleNamespace(member_id=name, list_members=list_members)
-        observer: Any = SimpleNamespace(attempt=lambda call: call())
+        answers: Any = None
         surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
         self.agents[name] = Examination(
             examiner,
@@ -122,7 +123,9 @@ class Agents:
             lambda round: f"/log/{round}",
             keeps_failures=self.keeps_failures,
         )
-        return Inquiries(select.poll(), surveys, self.agents[name], reporter, observer, submit, dict, None)
+        made = Inquiries(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
+        made._take_conclusion = lambda conclusion: self.told[name].append(conclusion) or ()  # type: ignore[method-assign, func-returns-value]
+        return made
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
         self.rounds[name] = LocalRound(number=number, mesh=MESH, targets=tuple(targets), exit_codes={})
@@ -140,8 +143,8 @@ class Agents:
 
     def advance(self, name: str, now: float) -> None:
         with no_threads():
-            self.told[name] += self.inquiries[name].advance(now)
-            self.told[name] += self.inquiries[name].advance(now)  # what it has concluded in the first turn
+            self.inquiries[name].advance(now)
+            self.inquiries[name].advance(now)  # what it has concluded in the first turn
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from launcher.agent.loop import GRACE_LEAST_S
 from launcher.hardware.notices.notice import (
     LEAD_S,
     NodeOutlook,
@@ -32,6 +33,13 @@ def look(*notices: Notice, acts: bool = True, timeout_s: float = 30.0) -> tuple[
     return outlook, [outlook.take(read(notice), 1000.0, is_leaving=False).sentence for notice in notices]
 
 
+def limit_save(outlook: NodeOutlook, grace_s: float, now: float) -> tuple[float, float]:
+    """How long workers may take to save, as the loop has it, and until when."""
+    kill_at, save_by = outlook.limit_grace(now)
+    grace_s = min(grace_s, max(GRACE_LEAST_S, kill_at - now))
+    return grace_s, min(now + grace_s, save_by)
+
+
 def test_what_is_near_makes_the_node_leave_at_once() -> None:
     outlook, said = look(make())
     assert outlook.leave_at <= 1000.0
@@ -54,13 +62,13 @@ def test_a_time_that_is_unknown_or_past_shortens_no_save(left_s: float | None, e
     outlook, (said,) = look(make(left_s=left_s))
     assert said.endswith(end)
     assert outlook.leave_at <= 1000.0
-    assert outlook.limit_save(30.0, 1001.0)[0] == 30.0
+    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
 def test_workers_are_told_the_least_time_and_are_not_killed_then() -> None:
     outlook, _ = look(make(left_s=None, least_s=30.0))
-    assert outlook.limit_save(300.0, 1000.0)[0] == 300.0
-    assert outlook.limit_save(300.0, 1000.0)[1] == 1030.0
+    assert limit_save(outlook, 300.0, 1000.0)[0] == 300.0
+    assert limit_save(outlook, 300.0, 1000.0)[1] == 1030.0
 
 
 @pytest.mark.parametrize(
@@ -68,28 +76,28 @@ def test_workers_are_told_the_least_time_and_are_not_killed_then() -> None:
 )
 def test_a_save_ends_before_the_machine_does(left_s: float, grace_s: float) -> None:
     outlook, _ = look(make(left_s=left_s))
-    assert outlook.limit_save(30.0, 1000.0)[0] == grace_s
-    assert outlook.limit_save(30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
+    assert limit_save(outlook, 30.0, 1000.0)[0] == grace_s
+    assert limit_save(outlook, 30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
 
 
 def test_a_time_that_is_past_hides_no_other() -> None:
     outlook, _ = look(make("over", left_s=-7200.0), make("soon", left_s=20.0))
-    assert outlook.limit_save(30.0, 1000.0)[0] == 18.0
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
 
 
 def test_a_recommendation_is_only_said() -> None:
     outlook, said = look(make(what=because("recommends replacing this machine"), ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
     assert outlook.leave_at == math.inf
-    assert outlook.limit_save(30.0, 1000.0)[0] == 30.0
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
 
 
 def test_a_node_that_only_reports_stays() -> None:
     outlook, said = look(make(left_s=10.0), acts=False)
     assert said == ["AWS announces a spot interruption in 10 s: this node stays (--notices report)"]
     assert outlook.leave_at == math.inf
-    assert outlook.limit_save(30.0, 1000.0)[0] == 30.0
-    assert outlook.limit_save(30.0, 1000.0)[1] == 1030.0
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
+    assert limit_save(outlook, 30.0, 1000.0)[1] == 1030.0
 
 
 def test_a_notice_that_is_withdrawn_in_time_has_no_effect() -> None:
@@ -104,10 +112,10 @@ def test_what_comes_while_the_node_leaves_changes_no_more_than_the_time() -> Non
     outlook, _ = look(make(left_s=118.0))
     update = outlook.take(read(make("other", 20.0)), 1000.0, is_leaving=True)
     assert update.sentence == "AWS announces a spot interruption in 20 s: this node is leaving already"
-    assert outlook.limit_save(30.0, 1000.0)[0] == 18.0
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
     late = outlook.take(read(make("other", 20.0), is_withdrawn=True), 1001.0, is_leaving=True)
     assert late.sentence == "AWS no longer announces a spot interruption: this node is leaving already"
-    assert outlook.limit_save(30.0, 1001.0)[0] == 30.0
+    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
 def test_of_several_notices_the_first_makes_the_node_leave() -> None:

@@ -7,12 +7,13 @@ the files of rounds. It is told what happened and when, and reads no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from launcher.agent.parts.part import Fact, RoundStarting
+from launcher.diagnose.answer import Conclusion
 from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
@@ -35,10 +36,9 @@ from launcher.observe.run_events import (
     WorkerStarted,
 )
 from launcher.observe.timeline import RoundSummary, RunTimeline, WorkerRecord
-from launcher.placement.adapter.description import NodeAssignment, decode_assignment
+from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import __version__, events
-from rendezvous.errors import RecordError
 from rendezvous.reasons import Reason
 
 NOT_STARTED = 127
@@ -59,6 +59,7 @@ class JournalHeader(Struct, frozen=True, kw_only=True):
     mesh_axes: tuple[str, ...]
 
 
+# docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Journal:
     """`write_events` get each event; `write_round` a round that has ended here, with its workers."""
 
@@ -90,11 +91,12 @@ class Journal:
             )
         )
 
-    def take(self, message: object, at: float) -> None:
-        """Take a message of the agent, of `at` seconds since 1970; most kinds say nothing about the run."""
+    def take(self, fact: Fact) -> None:
+        """Take what has happened; most kinds say nothing about the run."""
+        message, at, self._round = fact.what, fact.wall, fact.round
         match message:
-            case events.StartRound():
-                self._start(message, at)
+            case RoundStarting():
+                self._start(message.start, message.share, at)
             case Spawned(round=number, local_rank=local_rank, pid=pid) if number == self._round:
                 rank = self._find_rank(local_rank)
                 self._add(WorkerStarted(**self._common(at), rank=rank, local_rank=local_rank, pid=pid))
@@ -106,6 +108,11 @@ class Journal:
                 self.is_leaving = True
             case NoticeUpdate():
                 self._add(NoticeRead(**self._common(at), **asdict(message)))
+            case NodesRequested():
+                self._add(message)
+            case Conclusion(answer=hang):
+                told = {**self._common(at), "kind": hang.kind, "ranks": hang.culprits, "folders": hang.folders}
+                self._add(HangReported(**told, sentence=hang.sentences[0]))
             case events.CheckpointSaved():
                 self._add(CheckpointReported(**self._common(at)))
             case events.RoundFailed():
@@ -128,16 +135,6 @@ class Journal:
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
                 self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind))
 
-    def add_hang(self, kind: str, ranks: tuple[int, ...], sentence: str, folders: tuple[str, ...], at: float) -> None:
-        """Add what the leader concludes of workers that make no progress."""
-        self._add(HangReported(**self._common(at), kind=kind, ranks=ranks, sentence=sentence, folders=folders))
-
-    def add_request(self, wanted: int, present: int, reason: str, since: str, at: float) -> NodesRequested:
-        """Add that nodes are asked for, or that none are any more; return the event."""
-        event = NodesRequested(**self._common(at), wanted=wanted, present=present, reason=reason, since=since)
-        self._add(event)
-        return event
-
     def _common(self, at: float) -> dict[str, Any]:
         return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
 
@@ -151,14 +148,9 @@ class Journal:
         ranks = self.assignment.ranks if self.assignment is not None else ()
         return ranks[local_rank] if 0 <= local_rank < len(ranks) else -1
 
-    def _start(self, start: events.StartRound, at: float) -> None:
-        assignment = None
-        with suppress(RecordError):  # the agent refuses the round, and says why
-            assignment = decode_assignment(start.assignment)
-        self._round, self.assignment, self._round_at = start.round, assignment, at
+    def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
+        self.assignment, self._round_at = assignment, at
         self.is_stopping, self._stop_mode = False, ""
-        if assignment is None:
-            return
         sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
         self._add(
             RoundStarted(

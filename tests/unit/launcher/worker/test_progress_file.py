@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.diagnosis.progress import read_progress_file
 from launcher.model.concurrency import NO_THREAD
+from launcher.worker.progress_file import read_progress_file
 from tests.support.threads import no_threads
 
 
