@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -109,20 +110,8 @@ def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
     )
     parts.add(inquiries, watcher)
     if config.request_nodes is not None and config.network is not None:
-        from launcher.agent.inspection.node_request_part import make_node_request_part
-
-        machine = node.membership.driver.machine
-        requests = make_node_request_part(
-            config,
-            config.request_nodes,
-            machine,
-            node.membership.elastic_max,
-            len(node.slots),
-            lambda: node.running.number,
-            layout.run_id,
-            node.host,
-        )
-        parts.add(LatePart("--request-nodes", lambda: requests, {}, make_at=read_clock() + LATER_S, is_written=True))
+        requester = _make_requester(node, config.request_nodes)
+        parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
     if config.serve is not None:
         parts.add(LatePart("--serve", lambda: _make_page(config, ask, layout.run_id), {LeadershipChanged: LATER_S}))
     return ask
@@ -153,6 +142,38 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
         mesh_axes=tuple(axis.name for axis in (config.mesh or meshes.DEFAULT_MESH).axes),
     )
     return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
+
+
+def _make_requester(node: Node, command: str) -> Part:
+    """Make what runs the command. Raises UsageError."""
+    from launcher.agent.inspection.node_requester import NodeRequester
+    from launcher.observe.run_events import NodesRequested
+    from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
+
+    config = node.config
+    useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, node.membership.elastic_max, len(node.slots))
+    target = int(config.settings.get("target_nodes", 0))
+
+    def make_event(wanted: int, present: int, reason: str, since: str) -> NodesRequested:
+        return NodesRequested(
+            at=time.time(),
+            run_id=node.layout.run_id,
+            node=node.host,
+            round=node.running.number,
+            wanted=wanted,
+            present=present,
+            reason=reason,
+            since=since,
+        )
+
+    return NodeRequester(
+        command,
+        config.origins["request_nodes"],
+        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
+        node.membership.driver.machine,
+        make_event,
+        log,
+    )
 
 
 def _make_progress(node: Node, limits: HangLimits) -> Part:
