@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.agent.inspection.composition import Node, add_parts, open_sinks
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -17,7 +18,6 @@ from launcher.agent.membership import (
     read_clock,
 )
 from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.running_round import RunningRound
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config

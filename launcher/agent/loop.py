@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.parts.host import PartHost
 from launcher.agent.parts.part import (
@@ -37,7 +38,6 @@ from launcher.agent.parts.part import (
     RoundStarting,
     VictimSuspected,
 )
-from launcher.agent.parts.running_round import RunningRound
 from launcher.agent.signals import Termination, Wakeup, name_signal
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page

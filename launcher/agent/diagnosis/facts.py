@@ -6,9 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from launcher.agent.parts.part import QuitSignalled, Ready, VictimSuspected
-from rendezvous.events import NoteReceived, PassOn
-
 
 class SilenceChanged(Struct, frozen=True):
     """No worker of this node makes progress any more, or one does again."""
@@ -27,7 +24,3 @@ class CountersRead(Struct, frozen=True):
     """
 
     counters: Mapping[int, object]
-
-
-WANTED = (NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled, SilenceChanged, CountersWanted)
-"""The facts on which whoever answers and examines does something."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.examination import ANSWER_LIMIT_S, Examination
-from launcher.agent.diagnosis.facts import WANTED, CountersRead, CountersWanted, SilenceChanged
+from launcher.agent.diagnosis.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.agent.diagnosis.question_socket import Connection, QuestionSocket
 from launcher.agent.inspection.messages import (
     Answer,
@@ -33,6 +33,7 @@ from launcher.agent.inspection.messages import (
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.run_report import make_run_report
 from launcher.agent.inspection.survey import Survey, Surveys
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.parts.part import (
     Effect,
     EndWorkers,
@@ -42,7 +43,6 @@ from launcher.agent.parts.part import (
     QuitSignalled,
     VictimSuspected,
 )
-from launcher.agent.parts.running_round import RunningRound
 from launcher.diagnose.answer import Conclusion, render_answer
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
@@ -105,8 +105,7 @@ class Inquiries:
         return min(self._surveys.wake_at, self._examination.wake_at, socket_at)
 
     def take(self, fact: Fact) -> None:
-        if type(fact.what) in WANTED:
-            self._facts.append(fact.what)
+        self._facts.append(fact.what)
 
     def advance(self, now: float) -> Iterable[Effect]:
         while self._facts:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from launcher.agent.diagnosis.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.agent.diagnosis.progress import NodeProgress
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting
-from launcher.agent.parts.running_round import RunningRound
 from launcher.config.options.readers import HangLimits
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump

@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from launcher.agent.diagnosis.facts import WANTED
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.parts.host import PartHost, Watcher
-from launcher.agent.parts.part import LATER_S, Effect, LatePart, LeadershipChanged, Part, RoundStarting
-from launcher.agent.parts.running_round import RunningRound
+from launcher.agent.parts.part import (
+    LATER_S,
+    Effect,
+    LatePart,
+    LeadershipChanged,
+    Part,
+    QuitSignalled,
+    Ready,
+    RoundStarting,
+    VictimSuspected,
+)
 from launcher.config.config import Config
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
@@ -28,6 +37,7 @@ from launcher.model.node import Slot
 from launcher.observe.local_listener import open_listener
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
+from rendezvous.events import NoteReceived, PassOn
 
 if TYPE_CHECKING:
     from _socket import socket
@@ -80,9 +90,10 @@ def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
         is_written=is_written,
     )
     parts.add(journal)
+    asked: dict[type, float] = dict.fromkeys((NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled), 0.0)
     if config.hang_limits is not None:
         limits = config.hang_limits
-        parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits), {RoundStarting: LATER_S}))
+        parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
     watcher, listener = parts.make_watcher(), open_listener()
     name = ""
     if listener is not None:
@@ -106,7 +117,7 @@ def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
     inquiries = LatePart(
         "questions about this run",
         lambda: _make_inquiries(node, watcher, listener, open_journal),
-        dict.fromkeys(WANTED, 0.0),
+        asked,
     )
     parts.add(inquiries, watcher)
     if config.request_nodes is not None and config.network is not None:
@@ -176,9 +187,12 @@ def _make_requester(node: Node, command: str) -> Part:
     )
 
 
-def _make_progress(node: Node, limits: HangLimits) -> Part:
+def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> Part:
+    """Make what watches the workers. `asked`: of which facts whoever examines them is made; those of this part, too."""
+    from launcher.agent.diagnosis.facts import CountersWanted, SilenceChanged
     from launcher.agent.diagnosis.progress_part import ProgressPart
 
+    asked |= dict.fromkeys((CountersWanted, SilenceChanged), 0.0)
     return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
 
 

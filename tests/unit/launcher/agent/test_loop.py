@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from launcher.agent import loop
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import GRACE_LEAST_S, QUIT_LIMIT_S, Agent
 from launcher.agent.parts.host import PartHost
 from launcher.agent.parts.part import (
@@ -27,7 +28,6 @@ from launcher.agent.parts.part import (
     RoundStarting,
     VictimSuspected,
 )
-from launcher.agent.parts.running_round import RunningRound
 from launcher.logs.reports.failures import RootCause
 from launcher.model.errors import ShortageError
 from launcher.placement.adapter.description import NodeAssignment

@@ -16,7 +16,7 @@ from launcher.agent.diagnosis.inquiries import Inquiries
 from launcher.agent.inspection.messages import Evidence, NodeFailure, NodeSilence, Reply, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
-from launcher.agent.parts.running_round import RunningRound
+from launcher.agent.lifecycle import RunningRound
 from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, LocalRound, Target

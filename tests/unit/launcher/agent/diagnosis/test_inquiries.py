@@ -13,8 +13,8 @@ import pytest
 from launcher.agent.diagnosis.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.agent.inspection.messages import Diagnose
 from launcher.agent.inspection.survey import Survey
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.parts.part import Fact
-from launcher.agent.parts.running_round import RunningRound
 from launcher.diagnose.answer import Conclusion, make_answer
 from launcher.diagnose.verdict import Diagnosis
 from launcher.observe.local_socket import Question
