@@ -127,6 +127,7 @@ Effect = object
 # --- parts ---
 
 
+# docs/internals/decisions/0061-features-are-parts.md
 class Part(Protocol):
     """A feature in the agent's loop."""
 
