@@ -91,23 +91,21 @@ class PartHost:
     def tell(self, fact: Fact) -> None:
         """Tell all parts a fact."""
         for place in [*self._places]:
-            self._call(place, "take", fact)
+            self._take(place, fact)
 
     def tell_ready(self, descriptors: Sequence[int], fact: Fact) -> None:
         """Tell each of these descriptors to the part that watches it. `fact`: has the times and the round."""
         for place in [*self._places]:
             for descriptor in place.watcher.descriptors.intersection(descriptors) if place.watcher else ():
-                self._call(place, "take", Fact(Ready(descriptor), fact.round, fact.at, fact.wall))
+                self._take(place, Fact(Ready(descriptor), fact.round, fact.at, fact.wall))
 
     def run(self, carry_out: Callable[[Effect], object]) -> bool:
         """Advance the parts that are due, and have their effects carried out, until none is; whether any was."""
         for count in range(PASSES_MAX):
             now = self._clock()
-            due = [place for place in self._places if self._read_wake(place) <= now]
+            due = [place for place in [*self._places] if self._read_wake(place) <= now]
             for place in due:
-                if place.watcher is not None:
-                    place.watcher.resume()
-                for effect in self._call(place, "advance", now):
+                for effect in self._advance(place, now):
                     carry_out(effect)
             if not due:
                 return count > 0
@@ -115,41 +113,58 @@ class PartHost:
 
     def close(self) -> None:
         """Close all parts, the last first."""
-        for place in reversed([*self._places]):
-            self._call(place, "close")
-        self._places.clear()
+        while self._places:
+            self._close(self._places[-1])
 
     def _read_wake(self, place: _Place) -> float:
-        return max(place.part.wake_at, place.retry_at)
+        try:
+            return max(place.part.wake_at, place.retry_at)
+        except Exception as error:
+            self._handle(place, error)
+            return math.inf
 
-    def _call(self, place: _Place, name: str, *arguments: object) -> list[Effect]:
-        """Call a method of a part; return its effects, none if it fails."""
+    def _take(self, place: _Place, fact: Fact) -> None:
+        try:
+            place.part.take(fact)
+        except Exception as error:
+            self._handle(place, error)
+
+    def _advance(self, place: _Place, now: float) -> list[Effect]:
+        """Advance a part; return its effects, none if it fails."""
+        if place.watcher is not None:
+            place.watcher.resume()
         began_at = self._clock()
         try:
-            effects = [*(getattr(place.part, name)(*arguments) or ())]
+            effects = [*place.part.advance(now)]
         except Exception as error:
-            if is_shortage(error):  # what it lacks may be there in a moment
-                place.retry_at = began_at + RETRY_S
-                if place.watcher is not None:
-                    place.watcher.pause()
-                if not place.is_short:
-                    place.is_short = True
-                    self._log(f"{place.name}: {describe_bug(error)}; the job continues, retrying every {RETRY_S:g} s")
-            else:
-                self._close(place, error)
+            self._handle(place, error)
             return []
-        if self._clock() - began_at > LONG_S and not place.is_long:
+        if (took_s := self._clock() - began_at) > LONG_S and not place.is_long:
             place.is_long = True
-            took_s = self._clock() - began_at
             self._log(f"{place.name}: the agent, which has workers to look after, waited {took_s:.1f} s for this")
         return effects
 
-    def _close(self, place: _Place, error: Exception) -> None:
-        """Close a part that has failed; its descriptors go first, or they would wake the loop for nobody."""
+    def _handle(self, place: _Place, error: Exception) -> None:
+        """Call the part again in a moment if it lacks resources, else close it."""
+        if not is_shortage(error):
+            self._log(f"{place.name}: off from here on, the job continues: {describe_bug(error)}")
+            self._close(place)
+            return
+        place.retry_at = self._clock() + RETRY_S
+        if place.watcher is not None:  # what can be read would wake the loop in vain
+            place.watcher.pause()
+        if not place.is_short:
+            place.is_short = True
+            self._log(f"{place.name}: {describe_bug(error)}; the job continues, retrying every {RETRY_S:g} s")
+
+    def _close(self, place: _Place) -> None:
+        """Close a part; its descriptors go first, or they would wake the loop for nobody."""
         if place not in self._places:
             return
         self._places.remove(place)
         if place.watcher is not None:
             place.watcher.clear()
-        self._log(f"{place.name}: off from here on, the job continues: {describe_bug(error)}")
-        self._call(place, "close")
+        try:
+            place.part.close()
+        except Exception as error:
+            self._log(f"{place.name}: {describe_bug(error)}")
