@@ -180,11 +180,6 @@ class Agent(Struct, kw_only=True, eq=False):
         self.round_log.advance(read_clock())
         if self.fork_server is not None:
             self.fork_server.advance(read_clock())
-        self._run_agreement()
-        if self.parts.run(self._carry_out_effect):
-            self._run_agreement()
-
-    def _run_agreement(self) -> None:
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
@@ -192,6 +187,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if (is_leader := self.membership.driver.machine.is_leader) != self._is_leader:
             self._is_leader = is_leader
             self._tell(LeadershipChanged(is_leader))
+        self.parts.run(self._carry_out_effect)
 
     # --- facts and effects ---
 

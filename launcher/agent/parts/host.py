@@ -99,17 +99,16 @@ class PartHost:
             for descriptor in place.watcher.descriptors.intersection(descriptors) if place.watcher else ():
                 self._take(place, Fact(Ready(descriptor), fact.round, fact.at, fact.wall))
 
-    def run(self, carry_out: Callable[[Effect], object]) -> bool:
-        """Advance the parts that are due, and have their effects carried out, until none is; whether any was."""
-        for count in range(PASSES_MAX):
+    def run(self, carry_out: Callable[[Effect], object]) -> None:
+        """Advance the parts that are due, and have their effects carried out, until none is."""
+        for _ in range(PASSES_MAX):
             now = self._clock()
             due = [place for place in [*self._places] if self._read_wake(place) <= now]
             for place in due:
                 for effect in self._advance(place, now):
                     carry_out(effect)
             if not due:
-                return count > 0
-        return True
+                break
 
     def close(self) -> None:
         """Close all parts, the last first."""

@@ -291,6 +291,13 @@ def test_a_look_that_is_done_ends_the_wait_of_its_round(
     assert len(list_failures(fail(job))) == count
 
 
+def test_a_look_that_is_still_done_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 200.0)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+    assert list_failures(fail(job)) == []
+    assert len(list_failures(job.pass_time(0.4))) == 1, "no longer than without a part"
+
+
 def test_a_survivor_that_is_about_to_end_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 0.0)})
     monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=True))
