@@ -24,7 +24,7 @@ ORDER = {
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "hosts",
+        "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
@@ -38,8 +38,8 @@ PURE = (
     "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
     "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.hardware.notices.notice",
-    "launcher.hosts.ray.agent_pool",
-    "launcher.hosts.ray.bundles", "launcher.hosts.ray.environment", "launcher.hosts.ray.options",
+    "launcher.extensions.ray.agent_pool",
+    "launcher.extensions.ray.bundles", "launcher.extensions.ray.environment", "launcher.extensions.ray.options",
     "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
