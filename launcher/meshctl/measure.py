@@ -1,7 +1,7 @@
 """`meshctl measure`: the tree of the network between the nodes that run it at the same time, and its rates.
 
 It joins the store as an agent does: by the same options, at the same address, and serving the store where that is this
-node's part. What is measured, and how, is in `launcher.locality.measure`.
+node's part. What is measured, and how, is in `launcher.extensions.measure`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from launcher.agent.startup.stale_agents import list_running_agents
 from launcher.agent.startup.startup import find_store
 from launcher.config import credentials
 from launcher.config.config import Config
+from launcher.extensions.measure import wording
+from launcher.extensions.measure.session import Answer, Terms, take_part
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
-from launcher.locality.measure import wording
-from launcher.locality.measure.session import Answer, Terms, take_part
 from launcher.meshctl.job_store import NAME_STORE
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UnfitError, UsageError

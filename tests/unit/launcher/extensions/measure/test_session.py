@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from launcher.locality.measure import session
-from launcher.locality.measure.procedure import RoundReport, TreeFinding
-from launcher.locality.measure.schedule import LoadRound
-from launcher.locality.measure.session import Answer, Order, Participant, Session, Terms
+from launcher.extensions.measure import session
+from launcher.extensions.measure.procedure import RoundReport, TreeFinding
+from launcher.extensions.measure.schedule import LoadRound
+from launcher.extensions.measure.session import Answer, Order, Participant, Session, Terms
 from launcher.model.errors import TemporaryError
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.records import encode

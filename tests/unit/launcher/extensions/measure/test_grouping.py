@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from launcher.locality.measure.grouping import Groups, Pair, cut, find_groups
+from launcher.extensions.measure.grouping import Groups, Pair, cut, find_groups
 
 NEAR_S, FAR_S = 0.0001, 0.02
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import defaultdict
 
-from launcher.locality.measure.udp_echo import TOKEN_BYTES
+from launcher.extensions.measure.udp_echo import TOKEN_BYTES
 
 _HEADER = struct.Struct("!16sI")  # token, serial of the round
 _HEADER_LIMIT_S = 2.0

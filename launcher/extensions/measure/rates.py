@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.locality.measure.schedule import NOBODY, LoadRound
+from launcher.extensions.measure.schedule import NOBODY, LoadRound
 
 SAME_MAX = 0.15
 """Domains this near to the median of their level have the usual rate: what measuring varies by."""

@@ -13,5 +13,6 @@ meanwhile. Those that answer fast stand below the same switch.
     udp_echo, tcp_load, player    the sockets of one node, and a round on it
     session    all nodes through a store: the first to come coordinates
 
-Only `meshctl measure` imports this. There is no numpy: a thousand nodes need none.
+It loads the network, so it runs by that command alone, never as part of a job, and refuses beside one. What it finds is
+a file for `--locality @FILE`. There is no numpy: a thousand nodes need none.
 """

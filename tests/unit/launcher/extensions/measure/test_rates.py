@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.locality.measure.rates import find_exceptions, find_usual, measure_domains
-from launcher.locality.measure.schedule import NOBODY, LoadRound
+from launcher.extensions.measure.rates import find_exceptions, find_usual, measure_domains
+from launcher.extensions.measure.schedule import NOBODY, LoadRound
 
 
 def test_an_uplink_carries_the_sum_of_what_leaves_or_enters_its_domain() -> None:

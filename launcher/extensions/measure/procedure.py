@@ -24,8 +24,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.locality.measure import rates
-from launcher.locality.measure.grouping import (
+from launcher.extensions.measure import rates
+from launcher.extensions.measure.grouping import (
     FLOOR_S,
     Grouping,
     Groups,
@@ -35,7 +35,7 @@ from launcher.locality.measure.grouping import (
     make_pair,
     order_groups,
 )
-from launcher.locality.measure.schedule import (
+from launcher.extensions.measure.schedule import (
     RATE_WINDOW_S,
     LoadRound,
     list_asked,

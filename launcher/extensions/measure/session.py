@@ -26,10 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.locality.measure.player import Address, Player, read_speed_mbit
-from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree
-from launcher.locality.measure.schedule import LoadRound
-from launcher.locality.measure.udp_echo import TOKEN_BYTES
+from launcher.extensions.measure.player import Address, Player, read_speed_mbit
+from launcher.extensions.measure.procedure import RoundReport, TreeFinding, find_tree
+from launcher.extensions.measure.schedule import LoadRound
+from launcher.extensions.measure.udp_echo import TOKEN_BYTES
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_bytes, format_count, format_list
 from rendezvous.errors import LeaseNotFound, MeshrunError, RecordError, StoreError

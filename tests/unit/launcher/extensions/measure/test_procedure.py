@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from launcher.locality.measure.grouping import Groups, order_groups
-from launcher.locality.measure.procedure import OTHERS_ENDED, RoundReport, TreeFinding, find_tree, set_pace
-from launcher.locality.measure.schedule import LoadRound, list_asked, make_inside_round
+from launcher.extensions.measure.grouping import Groups, order_groups
+from launcher.extensions.measure.procedure import OTHERS_ENDED, RoundReport, TreeFinding, find_tree, set_pace
+from launcher.extensions.measure.schedule import LoadRound, list_asked, make_inside_round
 from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from launcher.locality.measure.schedule import (
+from launcher.extensions.measure.schedule import (
     NOBODY,
     list_asked,
     make_across_round,

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from launcher.locality.explicit import find_in_file
-from launcher.locality.measure.procedure import TreeFinding
-from launcher.locality.measure.session import Answer, Participant
-from launcher.locality.measure.wording import (
+from launcher.extensions.measure.procedure import TreeFinding
+from launcher.extensions.measure.session import Answer, Participant
+from launcher.extensions.measure.wording import (
     describe,
     find_paths,
     list_contradictions,
@@ -21,6 +20,7 @@ from launcher.locality.measure.wording import (
     make_places,
     name_domains,
 )
+from launcher.locality.explicit import find_in_file
 from launcher.meshctl.plan.cluster import parse_cluster
 from launcher.model.node import Node
 from launcher.model.rates import format_rate, parse_rates, resolve_rates

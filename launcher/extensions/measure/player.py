@@ -6,12 +6,12 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 
+from launcher.extensions.measure.procedure import RoundReport
+from launcher.extensions.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound, list_asked
+from launcher.extensions.measure.tcp_load import BulkReceiver, BulkSender, choose_stream_count
+from launcher.extensions.measure.udp_echo import EchoSocket
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
-from launcher.locality.measure.procedure import RoundReport
-from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound, list_asked
-from launcher.locality.measure.tcp_load import BulkReceiver, BulkSender, choose_stream_count
-from launcher.locality.measure.udp_echo import EchoSocket
 
 QUESTIONS = 64  # of a node in a round, to all that it asks together; so many to each
 REPEATS_MIN, REPEATS_MAX = 3, 8

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.locality.measure import rates
-from launcher.locality.measure.grouping import Groups
-from launcher.locality.measure.session import Answer, Participant
+from launcher.extensions.measure import rates
+from launcher.extensions.measure.grouping import Groups
+from launcher.extensions.measure.session import Answer, Participant
 from launcher.model.rates import format_rate
 from launcher.model.text import format_count, format_list
 
