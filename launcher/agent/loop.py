@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.diagnose.answer import Conclusion
     from launcher.diagnose.request import LocalRound
-    from launcher.hardware.notices.notice import NoticeUpdate
+    from launcher.extensions.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
 Answer = TypeVar("Answer")

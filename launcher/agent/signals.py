@@ -27,8 +27,8 @@ from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.hardware.notices.node_notices import NodeNotices
-    from launcher.hardware.notices.notice import NoticeUpdate
+    from launcher.extensions.notices.node_notices import NodeNotices
+    from launcher.extensions.notices.notice import NoticeUpdate
 
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 NOTICE_DELAY_S = 1.0
@@ -133,7 +133,7 @@ class Termination:
 
             if not is_asked and not find_cloud():
                 return  # as on most machines, which then load nothing more
-            from launcher.hardware.notices.node_notices import open_notices
+            from launcher.extensions.notices.node_notices import open_notices
 
             self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
             if self._has_failed:

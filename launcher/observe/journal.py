@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from launcher.hardware.notices.notice import NoticeUpdate
+from launcher.extensions.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
 from launcher.observe.event_buffer import EventBuffer

@@ -30,6 +30,9 @@ ORDER = {
 }  # fmt: skip
 # What still imports an extension: (module, extension) -> what takes the place of the import. It only gets shorter.
 INTO_EXTENSIONS = {
+    ("launcher.agent.loop", "notices"): "a fact that the part publishes",
+    ("launcher.agent.signals", "notices"): "a part, in the composition of agent/build",
+    ("launcher.observe.journal", "notices"): "a fact that the part publishes",
     ("launcher.meshctl.measure", "measure"): "the table of commands",
 }
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
@@ -42,9 +45,9 @@ PURE = (
     "launcher.diagnose.answer", "launcher.diagnose.evidence", "launcher.diagnose.failure_class",
     "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
     "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
-    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.hardware.notices.notice",
+    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
     "launcher.extensions.measure.grouping", "launcher.extensions.measure.procedure",
-    "launcher.extensions.measure.rates", "launcher.extensions.measure.schedule",
+    "launcher.extensions.measure.rates", "launcher.extensions.measure.schedule", "launcher.extensions.notices.notice",
     "launcher.extensions.ray.agent_pool",
     "launcher.extensions.ray.bundles", "launcher.extensions.ray.environment", "launcher.extensions.ray.options",
     "launcher.locality.contract", "launcher.locality.keys", "launcher.locality.merge", "launcher.logs.reports.report",

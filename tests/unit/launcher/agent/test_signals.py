@@ -11,9 +11,9 @@ from launcher.agent.signals import FILE_INTERVAL_S, NOTICE_DELAY_S, NOTICE_RETRY
 from launcher.config import config
 from launcher.config.config import Config
 from launcher.config.options import command_line
+from launcher.extensions.notices import node_notices
+from launcher.extensions.notices.notice import LEAD_S, Notice, NoticeChange
 from launcher.hardware import cloud_firmware
-from launcher.hardware.notices import node_notices
-from launcher.hardware.notices.notice import LEAD_S, Notice, NoticeChange
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 from tests.support.reasons import because

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from launcher.hardware.notices.notice import NoticeUpdate
+from launcher.extensions.notices.notice import NoticeUpdate
 from launcher.observe import run_events
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.journal import NOT_STARTED, Journal, JournalHeader

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from launcher.hardware.notices.notice import (
+from launcher.extensions.notices.notice import (
     LEAD_S,
     NodeOutlook,
     Notice,

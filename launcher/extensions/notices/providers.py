@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from launcher.extensions.notices.notice import LEAD_S, Notice
 from launcher.hardware.metadata_server import (
     AMAZON_TOKEN,
     LIMIT_S,
@@ -30,7 +31,6 @@ from launcher.hardware.metadata_server import (
     query_google,
     strip_text,
 )
-from launcher.hardware.notices.notice import LEAD_S, Notice
 from launcher.model.errors import sanitize
 from rendezvous.reasons import Reason
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcher.hardware.notices.notice import NodeOutlook, NoticeUpdate
-from launcher.hardware.notices.watcher import NoticeWatcher, make_watcher
+from launcher.extensions.notices.notice import NodeOutlook, NoticeUpdate
+from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher
 from launcher.model.console import log
 
 

@@ -12,10 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from launcher.extensions.notices.notice import Notice, NoticeChange, compare_notices
+from launcher.extensions.notices.providers import PROVIDERS, NoticeProvider
 from launcher.hardware.cloud_firmware import find_cloud
 from launcher.hardware.metadata_server import AMAZON_OFF, LINK_LOCAL, NoAnswer, Server, is_amazon_off
-from launcher.hardware.notices.notice import Notice, NoticeChange, compare_notices
-from launcher.hardware.notices.providers import PROVIDERS, NoticeProvider
 from launcher.model.errors import describe_bug
 
 PAUSE_MAX_S = 20.0
