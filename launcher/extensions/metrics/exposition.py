@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
-from launcher.observe.metrics.table import METRICS
+from launcher.extensions.metrics.table import METRICS
 from launcher.observe.node_report import NodeReport
 
 

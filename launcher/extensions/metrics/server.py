@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import socket
 
+from launcher.extensions.metrics.exposition import encode_report
+from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.model.errors import TemporaryError, describe
 from launcher.observe.http_server import HttpServer, Request, Response
-from launcher.observe.metrics.exposition import encode_report
-from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.node_report import NodeReport
 
 # docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md

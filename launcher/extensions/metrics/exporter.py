@@ -19,9 +19,9 @@ from launcher.observe.http_server import HttpServer, open_listener
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
+    from launcher.extensions.metrics.report_cache import ReportCache
+    from launcher.extensions.metrics.textfile import MetricsFile
     from launcher.observe.local_socket import Question
-    from launcher.observe.metrics.report_cache import ReportCache
-    from launcher.observe.metrics.textfile import MetricsFile
 
 DELAY_S = 1.0
 RETRY_S = 1.0
@@ -81,10 +81,10 @@ class MetricsExporter:
         has_failed = False
         while not self._is_closed.wait(delay_s):
             try:
+                from launcher.extensions.metrics.report_cache import ReportCache
+                from launcher.extensions.metrics.server import make_metrics_server
+                from launcher.extensions.metrics.textfile import MetricsFile
                 from launcher.observe.local_socket import QuestionSource
-                from launcher.observe.metrics.report_cache import ReportCache
-                from launcher.observe.metrics.server import make_metrics_server
-                from launcher.observe.metrics.textfile import MetricsFile
 
                 with self._lock:
                     if self._is_closed.is_set():
