@@ -9,12 +9,12 @@ import os
 import signal
 import threading
 
+from launcher.extensions.page.document import save_document
+from launcher.extensions.page.server import PageServer
+from launcher.extensions.page.shared_run import SharedRun
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.plan.command import write_file
 from launcher.model.console import write_stderr, write_stdout
-from launcher.observe.page.document import save_document
-from launcher.observe.page.server import PageServer
-from launcher.observe.page.shared_run import SharedRun
 from rendezvous.records import name_run
 
 PROGRAM = "meshctl"

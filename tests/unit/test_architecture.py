@@ -32,9 +32,11 @@ ORDER = {
 INTO_EXTENSIONS = {
     ("launcher.agent.command", "metrics"): "the table of options",
     ("launcher.agent.node_main", "metrics"): "a part, in the composition of agent/build",
+    ("launcher.agent.inspection.live_page", "page"): "a part, in the composition of agent/build",
     ("launcher.agent.loop", "notices"): "a fact that the part publishes",
     ("launcher.agent.signals", "notices"): "a part, in the composition of agent/build",
     ("launcher.observe.journal", "notices"): "a fact that the part publishes",
+    ("launcher.meshctl.serve", "page"): "the table of commands",
     ("launcher.meshctl.measure", "measure"): "the table of commands",
 }
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
@@ -50,6 +52,7 @@ PURE = (
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
     "launcher.extensions.measure.grouping", "launcher.extensions.measure.procedure",
     "launcher.extensions.measure.rates", "launcher.extensions.measure.schedule", "launcher.extensions.notices.notice",
+    "launcher.extensions.page.view",
     "launcher.extensions.ray.agent_pool",
     "launcher.extensions.ray.bundles", "launcher.extensions.ray.environment", "launcher.extensions.ray.options",
     "launcher.locality.contract", "launcher.locality.keys", "launcher.locality.merge", "launcher.logs.reports.report",
@@ -58,7 +61,7 @@ PURE = (
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state", "launcher.meshctl.table",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
     "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline", "launcher.observe.page.view",
+    "launcher.observe.timeline",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.reasons",
     "rendezvous.records", "rendezvous.sentences", "rendezvous.settings", "rendezvous.state*",

@@ -15,7 +15,7 @@ from launcher.model.concurrency import LateThread
 from launcher.observe.run_source import RunSource
 
 if TYPE_CHECKING:
-    from launcher.observe.page.server import PageServer
+    from launcher.extensions.page.server import PageServer
 
 RETRY_S = 30.0
 
@@ -71,7 +71,7 @@ class LivePage:
 
     def _open(self) -> PageServer | None:
         try:
-            from launcher.observe.page.server import PageServer  # not before the first worker
+            from launcher.extensions.page.server import PageServer  # not before the first worker
 
             server = PageServer(self._source, *self._address)
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job

@@ -7,8 +7,8 @@ import hashlib
 import json
 import re
 
-from launcher.observe.page.document import load_document, save_document
-from launcher.observe.page.shared_run import SharedRun
+from launcher.extensions.page.document import load_document, save_document
+from launcher.extensions.page.shared_run import SharedRun
 from tests.support.page.fake_run import SCRIPT, FakeRun
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from launcher.extensions.page.view import LOST_MAX, SeenNode, make_view, remember
 from launcher.observe.node_report import RunReport
-from launcher.observe.page.view import LOST_MAX, SeenNode, make_view, remember
 from tests.support.page.fake_run import make_report, silence
 
 

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.extensions.page.view import RunView, SeenNode, make_view, remember
 from launcher.model.errors import TemporaryError
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
-from launcher.observe.page.view import RunView, SeenNode, make_view, remember
 from launcher.observe.run_events import parse_time
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError

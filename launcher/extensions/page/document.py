@@ -16,8 +16,8 @@ from importlib.resources import files
 import msgspec
 from msgspec import Struct
 
+from launcher.extensions.page.shared_run import SharedRun
 from launcher.observe.node_report import LogPage, ReadLogs
-from launcher.observe.page.shared_run import SharedRun
 from rendezvous.errors import MeshrunError
 
 _SLOT = '<script type="application/json" id="saved"></script>'
