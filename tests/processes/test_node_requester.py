@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.extensions.kubernetes import node_requester
+from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks import node_requester, teller
+from launcher.observe.sinks import teller
 from launcher.observe.sinks.node_demand import SETTLE_S
-from launcher.observe.sinks.node_requester import CHECK_S, NodeRequester
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 

@@ -32,7 +32,9 @@ ORDER = {
 INTO_EXTENSIONS = {
     ("launcher.agent.command", "metrics"): "the table of options",
     ("launcher.agent.node_main", "metrics"): "a part, in the composition of agent/build",
+    ("launcher.agent.inspection.composition", "kubernetes"): "parts, in the composition of agent/build",
     ("launcher.agent.inspection.live_page", "page"): "a part, in the composition of agent/build",
+    ("launcher.agent.inspection.observer", "kubernetes"): "parts, in the composition of agent/build",
     ("launcher.agent.loop", "notices"): "a fact that the part publishes",
     ("launcher.agent.signals", "notices"): "a part, in the composition of agent/build",
     ("launcher.observe.journal", "notices"): "a fact that the part publishes",

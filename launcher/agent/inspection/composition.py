@@ -23,11 +23,11 @@ from launcher.ranks.spec_builder import WorkerSpecBuilder
 if TYPE_CHECKING:
     from launcher.agent.inspection.live_page import LivePage
     from launcher.agent.inspection.node_answers import NodeAnswers
+    from launcher.extensions.kubernetes.node_requester import NodeRequester
     from launcher.logs.pump import OutputPump
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
     from launcher.observe.sinks.event_file import EventSink
-    from launcher.observe.sinks.node_requester import NodeRequester
 
 
 def make_observer(
@@ -68,7 +68,7 @@ def make_observer(
             mesh_axes=mesh_axes,
         )
         if config.progress != "none":
-            from launcher.observe.sinks.trainer_status import TrainerReporter
+            from launcher.extensions.kubernetes.trainer_status import TrainerReporter
 
             sinks.append(TrainerReporter(os.environ, shared_page, log))
         return Journal(header, [sink.write for sink in sinks], write_round)
@@ -114,8 +114,8 @@ def _make_requester(
     config: Config, command: str, membership: NodeMembership, history: History, slot_count: int
 ) -> NodeRequester:
     """Make what runs the command. `slot_count`: of this node, as of those that are wanted. Raises UsageError."""
+    from launcher.extensions.kubernetes.node_requester import NodeRequester
     from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
-    from launcher.observe.sinks.node_requester import NodeRequester
 
     machine = membership.driver.machine
     useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)

@@ -21,12 +21,12 @@ from rendezvous.errors import is_shortage
 if TYPE_CHECKING:
     from launcher.agent.inspection.live_page import LivePage
     from launcher.agent.inspection.node_answers import NodeAnswers
+    from launcher.extensions.kubernetes.node_requester import NodeRequester
     from launcher.model.concurrency import LateThread
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
     from launcher.observe.run_events import NodesRequested
     from launcher.observe.sinks.event_file import EventSink
-    from launcher.observe.sinks.node_requester import NodeRequester
 
 ROUNDS_MAX = 8
 """Rounds of which the log files are remembered."""

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from launcher.hardware.metadata_server import HttpResponse, NoAnswer
-from launcher.observe.sinks import trainer_status
-from launcher.observe.sinks.trainer_status import (
+from launcher.extensions.kubernetes import trainer_status
+from launcher.extensions.kubernetes.trainer_status import (
     StepRate,
     TrainerStatus,
     describe_refusal,
@@ -16,6 +15,7 @@ from launcher.observe.sinks.trainer_status import (
     find_server,
     limit_metrics,
 )
+from launcher.hardware.metadata_server import HttpResponse, NoAnswer
 
 GOOD = {trainer_status.URL: "https://t.kubeflow.svc:10443/a/b/status", trainer_status.CA_FILE: "/ca",
         trainer_status.TOKEN_FILE: "/token"}  # fmt: skip
