@@ -2,5 +2,10 @@
 
 A folder has its code and its command; its tests lie where those of a package lie, and its guide is in docs/guides. An
 extension imports the kernel, never another extension, and the kernel imports none: what two of them need lies below
-both. Nothing is imported here.
+both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they are strings, and
+nothing is imported here. They are asked only for words that the kernel does not know, and
+`launcher.config.plugins.load_extension` imports what they say.
 """
+
+ENVIRONMENTS = {"paddle": "launcher.extensions.paddle.environment:PaddleEnvironment"}
+"""Frameworks of --framework, and what else workers run on: a class of launcher/ranks/environments/contract.py."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.paddle.environment import PaddleEnvironment
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
-from launcher.ranks.environments.paddle import PaddleEnvironment
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),))
