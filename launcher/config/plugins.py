@@ -66,8 +66,8 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         raise UsageError(f"{plugin} cannot be loaded: {describe_bug(error)}") from error
 
 
-def load_extension(entry: str) -> Any:
-    """Import what an entry of the tables in `launcher.extensions` names, `module:name`."""
+def load_entry(entry: str) -> Any:
+    """Import what an entry names, `module:name`, such as one of the tables in `launcher.extensions`."""
     module, _, name = entry.partition(":")
     return getattr(import_module(module), name)
 

@@ -4,8 +4,20 @@ A folder has its code and its command; its tests lie where those of a package li
 extension imports the kernel, never another extension, and the kernel imports none: what two of them need lies below
 both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they are strings, and
 nothing is imported here. They are asked only for words that the kernel does not know, and
-`launcher.config.plugins.load_extension` imports what they say.
+`launcher.config.plugins.load_entry` imports what they say.
 """
 
-ENVIRONMENTS = {"paddle": "launcher.extensions.paddle.environment:PaddleEnvironment"}
-"""Frameworks of --framework, and what else workers run on: a class of launcher/ranks/environments/contract.py."""
+DEVICES = {
+    "intel": "launcher.extensions.devices.intel:Detector",
+    "tpu": "launcher.extensions.devices.tpu:Detector",
+}
+"""Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
+
+ENVIRONMENTS = {
+    "paddle": "launcher.extensions.paddle.environment:PaddleEnvironment",
+    "tpu": "launcher.extensions.devices.tpu_environment:TpuEnvironment",
+    "xla": "launcher.extensions.devices.tpu_environment:XlaEnvironment",
+}
+"""Frameworks of --framework, and what is added for a kind of device: an Environment of
+launcher/ranks/environments/contract.py.
+"""

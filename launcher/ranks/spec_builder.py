@@ -362,10 +362,6 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
             from launcher.ranks.environments.jax import JaxEnvironment
 
             found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
-        elif name in ("tpu", "xla"):
-            from launcher.ranks.environments import tpu
-
-            found.append(tpu.TpuEnvironment() if name == "tpu" else tpu.XlaEnvironment())
         else:
             found.append(_make_rare_environment(name, binding))
     return tuple(found)
@@ -378,9 +374,9 @@ def _make_rare_environment(name: str, binding: Mapping[str, Any]) -> Environment
         from launcher.ranks.environments.plugin import PluginEnvironment
 
         return PluginEnvironment(name, f"--framework {name}")
-    from launcher.config.plugins import load_extension
+    from launcher.config.plugins import load_entry
 
-    kind: Any = load_extension(extensions.ENVIRONMENTS[name])
+    kind: Any = load_entry(extensions.ENVIRONMENTS[name])
     environment: Environment = kind(**binding) if issubclass(kind, DeviceEnvironment) else kind()
     return environment
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from launcher.config.options.readers import DeviceRequest
+from launcher.extensions.devices.tpu import Detector
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.slots import assign_devices
-from launcher.hardware.accelerators.tpu import Detector
 from launcher.hardware.slice_identity import TpuMetadata, fetch_metadata
 from launcher.model.errors import UsageError
 from tests.support.hardware.devices import write

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment
 from launcher.hardware import slice_identity
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
 from launcher.ranks.environments.jax import JaxEnvironment
-from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from tests.unit.launcher.hardware.test_slice_identity import GKE
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from launcher.extensions.devices.tpu import VISIBLE
 from launcher.hardware import slice_identity, slice_types
-from launcher.hardware.accelerators.tpu import VISIBLE
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
