@@ -38,8 +38,6 @@ INTO_EXTENSIONS = {
     ("launcher.agent.loop", "notices"): "a fact that the part publishes",
     ("launcher.agent.signals", "notices"): "a part, in the composition of agent/build",
     ("launcher.observe.journal", "notices"): "a fact that the part publishes",
-    ("launcher.meshctl.serve", "page"): "the table of commands",
-    ("launcher.meshctl.measure", "measure"): "the table of commands",
 }
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
 TOP_ENTRIES_MAX = 19  # with those three
@@ -191,13 +189,16 @@ def list_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def list_package_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Package -> those it imports, without what is to go; each extension is a package."""
+
     def name_package(module: str) -> str:
         return ".".join(module.split(".")[: 3 if name_extension(module) else 2])
 
     edges: defaultdict[str, set[str]] = defaultdict(set)
     for name, others in list_edges(modules).items():
         own = name_package(name)
-        edges[own] |= {other for other in map(name_package, others) if other != own}
+        kept = (other for other in others if (name, name_extension(other)) not in INTO_EXTENSIONS)
+        edges[own] |= {other for other in map(name_package, kept) if other != own}
     return edges
 
 

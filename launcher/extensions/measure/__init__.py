@@ -12,6 +12,7 @@ meanwhile. Those that answer fast stand below the same switch.
     wording    the finding in sentences, and as a file of places  }
     udp_echo, tcp_load, player    the sockets of one node, and a round on it
     session    all nodes through a store: the first to come coordinates
+    measurement, command    `meshctl measure` on one node, and its command line
 
 It loads the network, so it runs by that command alone, never as part of a job, and refuses beside one. What it finds is
 a file for `--locality @FILE`. There is no numpy: a thousand nodes need none.

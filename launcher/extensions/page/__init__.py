@@ -5,7 +5,8 @@
     admission    who may read
     server       paths and answers
     document     the HTML file (live.html), its policy and its saved form
+    serve, command   `meshctl serve`, and its command line
 
-It reads a run as any view does and changes nothing of it: no path of the server takes a request. Log lines and stacks
-are the user's alone, so a reader is admitted before anything is answered. However many read, nodes are asked once.
+It reads a run as any view does, and no request changes anything of it. Log lines and stacks are the user's alone, so a
+reader is admitted before anything is answered. However many read, the nodes are asked once.
 """

@@ -1,7 +1,7 @@
-"""`meshctl measure`: the tree of the network between the nodes that run it at the same time, and its rates.
+"""One node's part in `meshctl measure`, from the options to what is printed and written.
 
 It joins the store as an agent does: by the same options, at the same address, and serving the store where that is this
-node's part. What is measured, and how, is in `launcher.extensions.measure`.
+node's part.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcher.meshctl import measure
-from launcher.meshctl.measure import MeasureRequest
+from launcher.extensions.measure import measurement
+from launcher.extensions.measure.measurement import MeasureRequest
 from launcher.model.errors import UsageError
 
 
@@ -17,22 +17,22 @@ def make_request(**given: Any) -> MeasureRequest:
 
 
 def test_an_agent_of_this_node_is_not_disturbed_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "list_running_agents", lambda: [4711])
+    monkeypatch.setattr(measurement, "list_running_agents", lambda: [4711])
     with pytest.raises(UsageError, match="an agent runs on this node, and measuring would disturb its job: pid 4711"):
-        measure.run(make_request())
+        measurement.run(make_request())
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):  # the next thing that is missing
-        measure.run(make_request(insist=True))
+        measurement.run(make_request(insist=True))
 
 
 @pytest.mark.parametrize("levels", ["", "leaf,", "host", "a b"])
 def test_levels_need_names(levels: str) -> None:
     with pytest.raises(UsageError, match="is not a list of level names"):
-        measure.run(make_request(levels=levels))
+        measurement.run(make_request(levels=levels))
 
 
 @pytest.mark.parametrize("variable", ["LAUNCHER_MODULE", "PET_MODULE", "PET_RUN_PATH"])
 def test_variables_of_what_a_job_runs_do_not_count(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "1")
-    monkeypatch.setattr(measure, "list_running_agents", list)
+    monkeypatch.setattr(measurement, "list_running_agents", list)
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
-        measure.run(make_request())
+        measurement.run(make_request())
