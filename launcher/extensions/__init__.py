@@ -27,3 +27,9 @@ ENVIRONMENTS = {
 """Frameworks of --framework, and what is added for a kind of device: an Environment of
 launcher/ranks/environments/contract.py.
 """
+
+PICTURES = {
+    "svg": "launcher.extensions.pictures.picture:render_svg",
+    "html": "launcher.extensions.pictures.picture:render_html",
+}
+"""Options of `meshctl plan`, which name a file: a function from the plan to its text."""

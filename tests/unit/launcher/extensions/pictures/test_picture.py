@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.pictures.picture import DARK, HUES, INK, LIGHT, STYLE, WIDTH, Palette
 from launcher.meshctl.plan.changes import Change
-from launcher.meshctl.plan.picture import DARK, HUES, INK, LIGHT, STYLE, WIDTH, Palette
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import parse as parse_traffic
