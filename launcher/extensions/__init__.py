@@ -7,16 +7,10 @@ nothing is imported here. They are asked only for words that the kernel does not
 `launcher.config.plugins.load_entry` imports what they say.
 """
 
-COMMANDS = {
-    "measure": "launcher.extensions.measure.command:measure",
-    "serve": "launcher.extensions.page.command:serve",
-}
+COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "launcher.extensions.page.command:serve"}
 """Of meshctl: a command of click's, which adds itself to the group of launcher/meshctl/group.py."""
 
-DEVICES = {
-    "intel": "launcher.extensions.devices.intel:Detector",
-    "tpu": "launcher.extensions.devices.tpu:Detector",
-}
+DEVICES = {"intel": "launcher.extensions.devices.intel:Detector", "tpu": "launcher.extensions.devices.tpu:Detector"}
 """Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
 
 ENVIRONMENTS = {

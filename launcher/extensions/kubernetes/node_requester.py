@@ -86,9 +86,5 @@ class NodeRequester(Teller):
         super().close()
 
     def _queue(self, event: NodesRequested) -> None:
-        variables = {
-            "NODES_WANTED": str(event.wanted),
-            "NODES_PRESENT": str(event.present),
-            "NODES_SINCE": event.since,
-        }
+        variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
         self.put(event, variables)

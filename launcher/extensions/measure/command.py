@@ -15,26 +15,18 @@ from launcher.meshctl.group import TIMEOUT_S, job_command
     "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that take part."
 )
 @click.option(
-    "--levels",
-    default="spine,leaf",
-    show_default=True,
-    metavar="LEVEL,...",
+    "--levels", default="spine,leaf", show_default=True, metavar="LEVEL,...",
     help="Names of the levels to look for, outermost first.",
-)
+)  # fmt: skip
 @click.option(
     "--output", metavar="FILE", help="File to which the coordinator writes all locations, for --locality @FILE."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
 @click.option(
-    "--timeout",
-    "wait_s",
-    type=click.FloatRange(0),
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
+    "--timeout", "wait_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="Time limit for all nodes to join.",
-)
+)  # fmt: skip
 @click.option("--node-name", metavar="NAME", help="Name of this node.")
 @click.option("--local-addr", metavar="ADDRESS", help="Address at which other nodes reach this one.")
 @click.option("--interface", metavar="NAME", help="Network interface whose address other nodes use to reach this one.")

@@ -72,7 +72,8 @@ def run(request: MeasureRequest) -> int:
     for signum in (signal.SIGTERM, signal.SIGHUP):  # so that the others are told at once, as by Ctrl-C
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does
             signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
-    answer, number = _measure(request, config, len(levels))
+    with contextlib.ExitStack() as ending:
+        answer, number = _measure(request, config, len(levels), ending)
     sentences = wording.describe(answer, levels)
     own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
     found = json.dumps({**own, **wording.make_cluster(answer, levels)}) if request.as_json else "\n".join(sentences)
@@ -91,7 +92,8 @@ def _make_words(request: MeasureRequest) -> list[str]:
     return [*(f"--{name}={text}" for name, text in given.items()), "--no-python", "true"]
 
 
-def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answer, int]:
+def _measure(request: MeasureRequest, config: Config, depth: int, ending: contextlib.ExitStack) -> tuple[Answer, int]:
+    """Return the finding and this node's number in it. `ending`: closes what is opened here."""
     network = config.network
     if network is None:
         raise UsageError("no store is set", NAME_STORE)
@@ -100,34 +102,25 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
+    terms = Terms(
+        root=f"/{network.prefix}/{request.run_id}/measure",
+        secret=login.secret,
+        node_count=request.node_count,
+        wait_s=request.wait_s,
+        depth=depth,
+        log=lambda line: write_stderr(f"meshctl: {line}"),
+    )
     server = None
     if serves_at:
         with contextlib.suppress(PortTaken):  # by another node of this machine, or `check` says what answers there
-            server = stores.serve(network, serves_at, login)
-    try:
-        store = stores.open_store(network, login)
-        try:
-            stores.check(store, network, request.run_id)
-            if not request.insist:
-                _require_no_job(store, network.prefix, request.run_id)
-            terms = Terms(
-                root=f"/{network.prefix}/{request.run_id}/measure",
-                secret=login.secret,
-                node_count=request.node_count,
-                wait_s=request.wait_s,
-                depth=depth,
-                log=lambda line: write_stderr(f"meshctl: {line}"),
-            )
-            try:
-                return take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
-            finally:
-                if server is not None:
-                    _wait_for_others(store, f"{terms.root}/session/members/")
-        finally:
-            store.close()
-    finally:
-        if server is not None:
-            server.close()
+            server = ending.enter_context(contextlib.closing(stores.serve(network, serves_at, login)))
+    store = ending.enter_context(contextlib.closing(stores.open_store(network, login)))
+    stores.check(store, network, request.run_id)
+    if not request.insist:
+        _require_no_job(store, network.prefix, request.run_id)
+    if server is not None:
+        ending.callback(_wait_for_others, store, f"{terms.root}/session/members/")
+    return take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
 
 
 def _require_no_job(store: Store, prefix: str, run_id: str) -> None:

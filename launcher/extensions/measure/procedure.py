@@ -191,20 +191,15 @@ class _TreeSearch:
             if round in wanted and round.targets
         ]
 
-    def _list_round_trips(self, *indexes: int) -> dict[Pair, list[float]]:
-        """Pair -> round trips of these rounds of the last step, asked by either of them."""
+    def _find_usual(self, index: int) -> dict[Pair, float]:
+        """Pair -> its usual round trip in one round of the last step, asked by either of them."""
         found: defaultdict[Pair, list[float]] = defaultdict(list)
         for asker in self._members:
-            for index in indexes:
-                answers = self._reports[asker][index].round_trips_us
-                for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
-                    if micros and asked in self._members:
-                        found[make_pair(asker, asked)].append(micros / 1e6)
-        return found
-
-    def _find_usual(self, index: int) -> dict[Pair, float]:
-        """Pair -> its usual round trip in one round of the last step."""
-        return {pair: find_median(values) for pair, values in self._list_round_trips(index).items()}
+            answers = self._reports[asker][index].round_trips_us
+            for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
+                if micros and asked in self._members:
+                    found[make_pair(asker, asked)].append(micros / 1e6)
+        return {pair: find_median(values) for pair, values in found.items()}
 
     def _keep_members(self, groups: Groups) -> Groups:
         kept = (tuple(one for one in group if one in self._members) for group in groups)
@@ -227,13 +222,9 @@ class _TreeSearch:
         if unreachable == present:
             return
         for member in sorted(unreachable):
+            silent_udp = "TCP passes between it and other nodes, UDP does not"
             has_streams = self._reports[member][1].received_bps > 0
-            self._drop(
-                member,
-                "TCP passes between it and other nodes, UDP does not"
-                if has_streams
-                else "no other node reaches its address",
-            )
+            self._drop(member, silent_udp if has_streams else "no other node reaches its address")
         self._blocked = tuple(sorted({make_pair(*pair) for pair in silent if not {*pair} & unreachable}))
 
     # --- steps ---
@@ -242,11 +233,7 @@ class _TreeSearch:
         """Group by paced rounds in which everybody sends to a random other; more of them before it is called flat."""
         self._seen.clear()
         for step in range(RANDOM_STEPS):  # all flows may have been slow by chance: the second step is faster
-            rounds = []
-            for _ in range(RANDOM_ROUNDS):
-                self._turn += 1
-                round = make_inside_round(self._count, [self._members], self._seed, self._turn)
-                rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
+            rounds = self._load_inside([self._members], RANDOM_ROUNDS, 2 if step == 1 else 1)
             yield from self._play(*rounds)
             self._collect(range(RANDOM_ROUNDS))
             self._random_rates = self._list_rates(rounds)
@@ -287,11 +274,7 @@ class _TreeSearch:
             loud = (tuple(one for one in group if one not in quiet) for group in groups)
             loud_groups = list(filter(None, loud))
             across = [self._load_across([loud_groups]) for _ in range(1 + bool(quiet))]
-            inside = []
-            for _ in range(INSIDE_ROUNDS):
-                self._turn += 1
-                round = make_inside_round(self._count, groups, self._seed, self._turn)
-                inside.append(self._set_host_pace(round))
+            inside = self._load_inside(groups, INSIDE_ROUNDS)
             yield from self._play(*across, *inside)
             groups = self._keep_members(groups)
             self._collect([0])
@@ -343,14 +326,19 @@ class _TreeSearch:
                 return True
         return False
 
-    def _set_host_pace(self, round: LoadRound, factor: float = 1.0) -> LoadRound:
-        return set_pace(round, [PACE * factor * self._flow_bps] * self._count)
+    def _list_host_paces(self, factor: float = 1.0) -> list[float]:
+        return [PACE * factor * self._flow_bps] * self._count
+
+    def _load_inside(self, groups: Sequence[Sequence[int]], times: int, factor: float = 1.0) -> list[LoadRound]:
+        """Return rounds in which everyone sends inside its group, none of which fills the links of hosts."""
+        turns = range(self._turn + 1, self._turn + 1 + times)
+        self._turn += times
+        rounds = (make_inside_round(self._count, groups, self._seed, turn) for turn in turns)
+        return [set_pace(round, self._list_host_paces(factor)) for round in rounds]
 
     def _load_across(self, parents: Sequence[Sequence[Sequence[int]]]) -> LoadRound:
         """Return a round that fills the links of groups, but not those of hosts, and measures rates."""
-        self._turn += 1
-        round = make_across_round(self._count, parents, self._seed, self._turn)
-        return replace(self._set_host_pace(round), window_s=RATE_WINDOW_S)
+        return replace(self._pace_across(parents, self._list_host_paces()), window_s=RATE_WINDOW_S)
 
     def _finish(
         self, groups: Groups, parts: Groups, measured: RoundRates
@@ -397,10 +385,9 @@ class _TreeSearch:
         The last round of the last step, in which all sent to other groups, tells that where the links above are much
         narrower than those of the groups. Else flows that just do not fill the groups' links may fill those above.
         """
-        host_paces = [PACE * self._flow_bps] * self._count
         longest: defaultdict[Pair, float] = defaultdict(float)
         self._compare(groups, longest, [0])
-        above = yield from self._confirm_above(groups, longest, host_paces)
+        above = yield from self._confirm_above(groups, longest, self._list_host_paces())
         if above is not None:
             return above
         paces = [0.0] * self._count
@@ -457,15 +444,11 @@ class _TreeSearch:
     # --- conclusions ---
 
     def _conclude_flat(self, reason: str) -> TreeFinding:
-        if not self._rises and self._idle_s > BUSY_S:
-            return self._make_unknown(
-                f"round trips take {self._idle_s * 1000:.0f} ms before any load, so others use the network"
-            )
-        if not self._rises:
-            return self._make_unknown(
-                "round trips under load are as short as idle ones, so the nodes have filled no link"
-            )
-        return self._make_finding(kind="flat", reason=reason, host_rates_bps=self._list_host_rates())
+        if self._rises:
+            return self._make_finding(kind="flat", reason=reason, host_rates_bps=self._list_host_rates())
+        busy = f"round trips take {self._idle_s * 1000:.0f} ms before any load, so others use the network"
+        unfilled = "round trips under load are as short as idle ones, so the nodes have filled no link"
+        return self._make_unknown(busy if self._idle_s > BUSY_S else unfilled)
 
     def _make_unknown(self, reason: str) -> TreeFinding:
         return self._make_finding(kind="unknown", reason=reason)

@@ -143,8 +143,6 @@ class Session:
         self._root = f"{terms.root}/session"
         self._player = player
         self._own = own
-        self._secret = terms.secret
-        self._log = terms.log
         self._events: queue.SimpleQueue[KeyEvent | MeshrunError] = queue.SimpleQueue()
         self._lease = 0
         self._id = ""
@@ -186,11 +184,7 @@ class Session:
     def _watch(self, prefix: str, start_revision: int) -> None:
         self._watches.append(
             self._store.watch(
-                prefix,
-                prefix=True,
-                start_revision=start_revision,
-                on_batch=self._receive,
-                on_lost=self._events.put,
+                prefix, prefix=True, start_revision=start_revision, on_batch=self._receive, on_lost=self._events.put
             )
         )
 
@@ -227,9 +221,9 @@ class Session:
         kind, _, rest = key.removeprefix(f"{self._root}/").partition("/")
         if kind == "members" and event.kind == "put":
             try:
-                participant = decode(Participant, event.item.value, key, self._secret)
+                participant = decode(Participant, event.item.value, key, self._terms.secret)
             except RecordError as error:
-                self._log(f"a node cannot take part in the measurement: {error}")
+                self._terms.log(f"a node cannot take part in the measurement: {error}")
                 return
             self._members[rest] = (event.item.create_revision, participant)
             self._names[participant.name] = None
@@ -240,7 +234,7 @@ class Session:
         # What a coordinator has written may go with its lease before it is read here: it counts all the same.
 
     def _put(self, key: str, record: Record) -> int:
-        return self._store.put(key, encode(record, key, self._secret), lease=self._lease)
+        return self._store.put(key, encode(record, key, self._terms.secret), lease=self._lease)
 
     def _list_members(self) -> list[str]:
         """The ids of those that are there, the oldest first."""
@@ -283,20 +277,12 @@ class Session:
         everyone = [members[one] for one in order.members]
         echoes: list[Address] = [(one.address, one.echo_port) for one in everyone]
         bulks: list[Address] = [(one.address, one.bulk_port) for one in everyone]
-        reports = []
-        for round in order.rounds:
-            self._serial += 1
-            reports.append(
-                self._player.play(
-                    self._serial,
-                    round,
-                    own=order.members.index(self._id),
-                    echoes=echoes,
-                    bulks=bulks,
-                    absent=order.absent,
-                )
-            )
-        return tuple(reports)
+        own, first = order.members.index(self._id), self._serial
+        self._serial += len(order.rounds)
+        return tuple(
+            self._player.play(first + number, round, own=own, echoes=echoes, bulks=bulks, absent=order.absent)
+            for number, round in enumerate(order.rounds, 1)
+        )
 
     def _follow(self, coordinator: str) -> Answer:
         """Play what the coordinator orders, until its answer. Raises TemporaryError if it ends before."""
@@ -315,8 +301,8 @@ class Session:
                         f"{name} coordinates the measurement and has sent nothing for {ORDER_LIMIT_S:g} s"
                     )
             if answer_key in self._values:
-                return decode(Answer, self._values[answer_key], answer_key, self._secret)
-            order = decode(Order, self._values[order_key], order_key, self._secret)
+                return decode(Answer, self._values[answer_key], answer_key, self._terms.secret)
+            order = decode(Order, self._values[order_key], order_key, self._terms.secret)
             if number == 0:  # some may have come since, and be in the order
                 known.update((one, member) for one, (_, member) in self._members.items())
             if self._id not in order.members or set(order.members) - set(known):
@@ -325,7 +311,7 @@ class Session:
                 )
             if number == 0:
                 began = time.monotonic()
-                self._log(f"{name} coordinates {format_count(len(order.members), 'node')}")
+                self._terms.log(f"{name} coordinates {format_count(len(order.members), 'node')}")
                 self._player.set_token(bytes.fromhex(order.token))
             if order.members.index(self._id) in order.absent:
                 raise TemporaryError("this node was left out: it answered late, or could not be reached")
@@ -368,13 +354,8 @@ class Session:
             seconds = 0.0
             while time.monotonic() - began + seconds < SECONDS_MAX:
                 if number:
-                    self._log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
-                order = Order(
-                    token=token.hex(),
-                    members=tuple(members),
-                    rounds=rounds,
-                    absent=tuple(sorted(gone)),
-                )
+                    self._terms.log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
+                order = Order(token=token.hex(), members=tuple(members), rounds=rounds, absent=tuple(sorted(gone)))
                 revision = self._put(f"{self._root}/orders/{self._id}/{number}", order)
                 if not number:  # no report to this coordinator is older than its first order
                     self._watch(f"{self._terms.root}/reports/{self._id}/", revision)
@@ -405,7 +386,7 @@ class Session:
         for index, one in enumerate(members):
             if root + one in self._values:
                 with contextlib.suppress(RecordError):  # as if it had not reported
-                    found[index] = decode(Report, self._values[root + one], root + one, self._secret).rounds
+                    found[index] = decode(Report, self._values[root + one], root + one, self._terms.secret).rounds
         return found
 
 

@@ -130,7 +130,8 @@ def choose_stream_count(speed_mbit: int) -> int:
 
 
 def _send(address: tuple[str, int], header: bytes, end: float, pace: int) -> None:
-    with contextlib.suppress(OSError), socket.socket(_find_family(address[0]), socket.SOCK_STREAM) as stream:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as stream:
         if pace:
             with contextlib.suppress(OSError):
                 stream.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("@I", min(_PACING_MAX, pace)))
@@ -146,7 +147,3 @@ def _send(address: tuple[str, int], header: bytes, end: float, pace: int) -> Non
             if poll.poll(left_s * 1000):
                 with contextlib.suppress(BlockingIOError):
                     stream.send(data)
-
-
-def _find_family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -103,11 +103,8 @@ def make_cluster(answer: Answer, level_names: Sequence[str]) -> dict[str, Any]:
 
 def list_contradictions(answer: Answer, level_names: Sequence[str]) -> list[str]:
     """Return sentences, at least one wherever the domains that nodes state are not those that were found."""
-    levels, _ = name_domains(answer, level_names)
-    sentences = []
-    for level, domains in zip(levels, answer.finding.levels, strict=True):
-        sentences += _compare_domains(answer.participants, level, domains)
-    return sentences
+    found = zip(name_domains(answer, level_names)[0], answer.finding.levels, strict=True)
+    return [text for level, domains in found for text in _compare_domains(answer.participants, level, domains)]
 
 
 def _compare_domains(participants: Sequence[Participant], level: str, domains: Groups) -> list[str]:
@@ -124,9 +121,9 @@ def _compare_domains(participants: Sequence[Participant], level: str, domains: G
                 if (path := stated.get(member, like)) != like:
                     name = participants[member].name
                     sentences.append(f"node {name} has {level} {shown[path]} but answers like {level} {shown[like]}")
-        elif groups := _group_stated(stated, domain):
+        elif paths := _count_stated(stated, domain):
             members = format_list([participants[member].name for member in domain])
-            several = format_list([shown[path] for path in groups])
+            several = format_list([shown[path] for path in paths])
             sentences.append(f"nodes of {level} {several} answer like those of one domain: {members}")
     for path, times in likes.items():
         if times > 1:
@@ -184,18 +181,14 @@ def _list_stated(participants: Sequence[Participant], level: str) -> Stated:
     return stated
 
 
-def _group_stated(stated: Stated, members: Iterable[int]) -> dict[Path, set[int]]:
-    groups: dict[Path, set[int]] = {}
-    for member in members:
-        if member in stated:
-            groups.setdefault(stated[member], set()).add(member)
-    return groups
+def _count_stated(stated: Stated, members: Iterable[int]) -> Counter[Path]:
+    return Counter(stated[member] for member in members if member in stated)
 
 
 def _find_majority(stated: Stated, members: Sequence[int]) -> Path | None:
     """Return the domain that more than half of those members say they are in that say one."""
-    groups = _group_stated(stated, members)
-    return next((path for path, group in groups.items() if 2 * len(group) > sum(map(len, groups.values()))), None)
+    paths = _count_stated(stated, members)
+    return next((path for path, times in paths.items() if 2 * times > sum(paths.values())), None)
 
 
 def _sort_domains(participants: Sequence[Participant], domains: Sequence[Sequence[int]]) -> list[int]:

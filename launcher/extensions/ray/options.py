@@ -72,10 +72,7 @@ def split(args: ParsedArgs, environ: Mapping[str, str]) -> tuple[RayOptions, Par
     rest = {name: text for name, text in args.values.items() if name not in own}
     for name in _DRIVERS:
         if name in rest:
-            raise UsageError(
-                f"--{name} cannot be set here: the driver decides where nodes meet",
-                f"remove --{name}",
-            )
+            raise UsageError(f"--{name} cannot be set here: the driver decides where nodes meet", f"remove --{name}")
     return options, replace(args, values=rest)
 
 
