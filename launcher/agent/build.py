@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Node, add_parts, open_sinks
+from launcher.agent.inspection.composition import Ask, Node, add_parts, open_sinks
 from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -42,7 +42,6 @@ from rendezvous.stores.memory.store import MemoryStore
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.observe.metrics.exporter import MetricsExporter
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
@@ -58,12 +57,12 @@ def build_agent(
     parts: PartHost,
     shared_page: SharedPage | None,
     fork_server: ForkServerClient | None = None,
-    exporter: MetricsExporter | None = None,
+    show: Callable[[Ask, str], object] | None = None,
 ) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    `parts`: has those that there are before the agent; the others are added. Raises UsageError for options that the
-    present nodes cannot satisfy, TemporaryError when the store fails.
+    `parts`: has those that there are before the agent; the others are added. `show`: as for `node_main.run`. Raises
+    UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.node_name or os.uname().nodename
     mesh = config.mesh or meshes.DEFAULT_MESH
@@ -122,8 +121,8 @@ def build_agent(
         started_at=time.time(),
     )
     ask = add_parts(parts, node, sinks)
-    if exporter is not None:
-        exporter.start(ask, layout.run_id)
+    if show is not None:
+        show(ask, layout.run_id)
     return Agent(
         script=config.script,
         reason=reason,

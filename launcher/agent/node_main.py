@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.membership import read_clock
 from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import LATER_S, LatePart, Part
+from launcher.agent.parts.part import LATER_S, LatePart, Part, load_extension
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
@@ -32,9 +32,11 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.events import LeaveRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.agent.inspection.composition import Ask
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.observe.metrics.exporter import MetricsExporter
 
 
 def run(
@@ -42,12 +44,12 @@ def run(
     supervisor: Supervisor,
     startup: Startup | None = None,
     shared_page: SharedPage | None = None,
-    exporter: MetricsExporter | None = None,
+    show: Callable[[Ask, str], object] | None = None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
     `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
-    then, too. `exporter`: of --metrics-port and --metrics-file.
+    then, too. `show`: called with what asks this agent, and the run's id.
     """
     exit_code = 1
     layout: LogLayout | None = None
@@ -72,7 +74,7 @@ def run(
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
         pieces = (slots, reason, termination, wakeup, parts)
-        agent = build_agent(config, supervisor, layout, startup, *pieces, shared_page, fork_server, exporter)
+        agent = build_agent(config, supervisor, layout, startup, *pieces, shared_page, fork_server, show)
         exit_code = agent.run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
@@ -127,11 +129,11 @@ def _make_notices(config: Config, wakeup: Wakeup) -> LatePart:
     """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
 
     def make() -> Part | None:
-        from launcher.agent.parts.notices import make_notice_part
-
-        is_asked = config.origins["notices"] != "default"
-        limit_s = config.shutdown_timeout_s
-        return make_notice_part(config.notices, limit_s, os.environ, wakeup.wake, read_clock, is_asked=is_asked)
+        is_asked, limit_s = config.origins["notices"] != "default", config.shutdown_timeout_s
+        part: Part | None = load_extension("notices")(
+            config.notices, limit_s, os.environ, wakeup.wake, read_clock, is_asked=is_asked
+        )
+        return part
 
     return LatePart("preemption notices", make, {LeaveRequest: math.inf}, make_at=read_clock() + LATER_S)
 

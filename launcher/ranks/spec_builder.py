@@ -32,7 +32,7 @@ from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
-from launcher.ranks.environments.contract import Environment, WorkerAssignment
+from launcher.ranks.environments.contract import DeviceEnvironment, Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
@@ -348,19 +348,23 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
             from launcher.ranks.environments.jax import JaxEnvironment
 
             found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
-        elif name == "paddle":
-            from launcher.ranks.environments.paddle import PaddleEnvironment
-
-            found.append(PaddleEnvironment(**binding))
-        elif name in ("tpu", "xla"):
-            from launcher.ranks.environments import tpu
-
-            found.append(tpu.TpuEnvironment() if name == "tpu" else tpu.XlaEnvironment())
         else:
-            from launcher.ranks.environments.plugin import PluginEnvironment
-
-            found.append(PluginEnvironment(name, f"--framework {name}"))
+            found.append(_make_rare_environment(name, binding))
     return tuple(found)
+
+
+def _make_rare_environment(name: str, binding: Mapping[str, Any]) -> Environment:
+    from launcher import extensions
+
+    if name not in extensions.ENVIRONMENTS:
+        from launcher.ranks.environments.plugin import PluginEnvironment
+
+        return PluginEnvironment(name, f"--framework {name}")
+    from launcher.config.plugins import load_entry
+
+    kind: Any = load_entry(extensions.ENVIRONMENTS[name])
+    environment: Environment = kind(**binding) if issubclass(kind, DeviceEnvironment) else kind()
+    return environment
 
 
 def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ HEAVY = frozenset({
 # Ours for which a run of one machine has no use.
 ELSEWHERE = (
     "launcher.agent.diagnosis", "launcher.agent.startup.startup", "launcher.config.help", "launcher.agent.cluster",
+    "launcher.extensions",
     "launcher.observe.local_socket", "launcher.placement.capacity", "launcher.placement.planner",
     "rendezvous.driver.worker_pool",
     "rendezvous.peers.connections", "rendezvous.stores.etcd.store", "rendezvous.stores.server.server",

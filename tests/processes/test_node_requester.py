@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcher.agent.inspection import node_requester
-from launcher.agent.inspection.node_requester import CHECK_S, NodeRequester
 from launcher.agent.parts.part import Fact, Publish
+from launcher.extensions.kubernetes import node_requester
+from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import NodesRequested

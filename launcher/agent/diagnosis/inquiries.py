@@ -48,6 +48,7 @@ from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
 from launcher.observe.local_socket import Question, RefusedQuestion
 from launcher.observe.node_report import ReadState
+from launcher.observe.run_events import HangReported
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
@@ -175,7 +176,10 @@ class Inquiries:
             if sentence:
                 log(sentence)
         log(f"hint: {conclusion.answer.hint}")
-        yield Publish(conclusion)
+        answer = conclusion.answer
+        yield Publish(
+            HangReported(kind=answer.kind, ranks=answer.culprits, sentence=answer.sentences[0], folders=answer.folders)
+        )
         if self._on_hang != "restart" or not is_current or self._running.share is None:
             return
         if conclusion.answer.kind == "healthy":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from launcher.agent.parts.part import (
     Ready,
     RoundStarting,
     VictimSuspected,
+    load_extension,
 )
 from launcher.config.config import Config
 from launcher.hardware.linux.shared_page import SharedPage
@@ -121,10 +121,10 @@ def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
     )
     parts.add(inquiries, watcher)
     if config.request_nodes is not None and config.network is not None:
-        requester = _make_requester(node, config.request_nodes)
+        requester = load_extension("request_nodes")(node)
         parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
     if config.serve is not None:
-        parts.add(LatePart("--serve", lambda: _make_page(config, ask, layout.run_id), {LeadershipChanged: LATER_S}))
+        parts.add(LatePart("--serve", lambda: load_extension("serve")(node, ask), {LeadershipChanged: LATER_S}))
     return ask
 
 
@@ -139,9 +139,7 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
 
         write_round = make_round_writer(layout.root, log)
     if config.progress != "none":
-        from launcher.observe.sinks.trainer_status import TrainerReporter
-
-        sinks.append(TrainerReporter(os.environ, node.shared_page, log))
+        sinks.append(load_extension("progress")(os.environ, node.shared_page, log))
     header = JournalHeader(
         run_id=layout.run_id,
         node=node.host,
@@ -155,38 +153,6 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
     return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
 
 
-def _make_requester(node: Node, command: str) -> Part:
-    """Make what runs the command. Raises UsageError."""
-    from launcher.agent.inspection.node_requester import NodeRequester
-    from launcher.observe.run_events import NodesRequested
-    from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
-
-    config = node.config
-    useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, node.membership.elastic_max, len(node.slots))
-    target = int(config.settings.get("target_nodes", 0))
-
-    def make_event(wanted: int, present: int, reason: str, since: str) -> NodesRequested:
-        return NodesRequested(
-            at=time.time(),
-            run_id=node.layout.run_id,
-            node=node.host,
-            round=node.running.number,
-            wanted=wanted,
-            present=present,
-            reason=reason,
-            since=since,
-        )
-
-    return NodeRequester(
-        command,
-        config.origins["request_nodes"],
-        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
-        node.membership.driver.machine,
-        make_event,
-        log,
-    )
-
-
 def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> Part:
     """Make what watches the workers. `asked`: of which facts whoever examines them is made; those of this part, too."""
     from launcher.agent.diagnosis.facts import CountersWanted, SilenceChanged
@@ -194,14 +160,6 @@ def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> 
 
     asked |= dict.fromkeys((CountersWanted, SilenceChanged), 0.0)
     return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
-
-
-def _make_page(config: Config, ask: Ask, run_id: str) -> Part:
-    from launcher.agent.inspection.live_page import LivePage
-    from launcher.observe.local_socket import QuestionSource
-
-    assert config.serve is not None
-    return LivePage(config.serve, config.origins["serve"], QuestionSource(ask, run_id), log)
 
 
 def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]) -> Part:

@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from launcher.agent.parts.part import Fact, RoundStarting
-from launcher.diagnose.answer import Conclusion
-from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
 from launcher.observe.event_buffer import EventBuffer
@@ -23,9 +21,6 @@ from launcher.observe.run_events import (
     AgentStarted,
     CheckpointReported,
     FailureFound,
-    HangReported,
-    NodesRequested,
-    NoticeRead,
     RemarkMade,
     RoundEnded,
     RoundStarted,
@@ -106,13 +101,8 @@ class Journal:
                 self._end_worker(local_rank, pid, exit_code, message.at)
             case events.LeaveRequest():
                 self.is_leaving = True
-            case NoticeUpdate():
-                self._add(NoticeRead(**self._common(at), **asdict(message)))
-            case NodesRequested():
-                self._add(message)
-            case Conclusion(answer=hang):
-                told = {**self._common(at), "kind": hang.kind, "ranks": hang.culprits, "folders": hang.folders}
-                self._add(HangReported(**told, sentence=hang.sentences[0]))
+            case RunEvent():  # of a part, which leaves what all events have to this journal
+                self._add(replace(message, **self._common(at)))
             case events.CheckpointSaved():
                 self._add(CheckpointReported(**self._common(at)))
             case events.RoundFailed():

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -125,6 +125,14 @@ Effect = object
 
 
 # --- parts ---
+
+
+def load_extension(option: str) -> Any:
+    """Return what the extension for an option has: a function that makes its part, or what a part needs."""
+    from launcher import extensions
+    from launcher.config.plugins import load_entry
+
+    return load_entry(extensions.PARTS[option])
 
 
 # docs/internals/decisions/0061-features-are-parts.md

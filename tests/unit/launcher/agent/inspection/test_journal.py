@@ -9,11 +9,10 @@ from types import ModuleType
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from launcher.agent.inspection.journal import NOT_STARTED, Journal, JournalHeader
 from launcher.agent.parts.part import Fact, RoundStarting
-from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.observe import run_events
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.run_events import RunEvent
@@ -40,17 +39,13 @@ def start(number: int = 1) -> RoundStarting:
     return RoundStarting(events.StartRound(number, 0, 0, "token", ""), share)
 
 
-def test_what_the_cloud_announces_and_what_is_asked_for_are_events() -> None:
+def test_what_a_part_publishes_is_an_event() -> None:
     run = Run()
-    update = NoticeUpdate(
+    update = run_events.NoticeRead(
         source="AWS", what="announces x", state="announced", leaves=True, left_s=120.0, sentence="AWS announces x: y"
     )
     run.take(update)
-    asked = run_events.NodesRequested(at=111.0, run_id="r", node="n0", wanted=4, present=3, reason="why")
-    run.take(asked)
-    notice, request = run.events[-2:]
-    assert notice == run_events.NoticeRead(at=110.0, run_id="r", node="n0", **asdict(update))
-    assert request is asked
+    assert run.events[-1] == replace(update, at=110.0, run_id="r", node="n0")
 
 
 class Run:
