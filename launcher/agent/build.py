@@ -173,7 +173,7 @@ def _make_inquiries(
     )
 
     def identify() -> dict[str, str]:
-        job = driver.machine.state.membership.joined_root
+        job = driver.machine.joined_root
         return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
 
     return Inquiries(poll, surveys, examination, reporter, observer, driver.submit, identify, listener)

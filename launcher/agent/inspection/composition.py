@@ -126,7 +126,7 @@ def _make_requester(
         choose_wanted(config.nodes_min, config.nodes_max, target, useful),
         lambda: len(machine.list_members()) if machine.is_leader else None,
         lambda: machine.has_taken_over,
-        lambda: machine.state.leaving.verdict is not None,
+        lambda: machine.verdict is not None,
         history.add_request,
         log,
     )

@@ -31,8 +31,10 @@ from rendezvous.policy.view import MemberView, Size
 from rendezvous.reasons import Reason
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
+from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.protocol.state import get_state
 
 Kind = TypeVar("Kind")
 LOOK_S = 0.001  # a leader looks at what comes close together at once
@@ -78,6 +80,10 @@ class Bench:
                 **(options or {}),
             },
         )
+
+    @property
+    def state(self) -> MemberState:
+        return get_state(self.protocol)
 
     @property
     def job(self) -> records.Keys:
