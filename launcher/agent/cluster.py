@@ -35,7 +35,7 @@ from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from rendezvous import __version__
-from rendezvous.driver.driver import Driver
+from rendezvous.driver.driver import Driver, Planner
 from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
@@ -58,8 +58,6 @@ SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time
 class Meeting(NamedTuple):
     """Where this node meets the others: the store, which is open, and what is known of it."""
 
-    startup: Startup
-    """With the store's endpoints as they are now."""
     store: EtcdStore
     server: StoreServer | None
     """Of the store, if this agent serves it."""
@@ -101,16 +99,15 @@ class ClusterMembership(NodeMembership):
         Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
         """
         found = resolve_node_locality(config, startup, devices)
-        limits, costs = resolve_node_limits(config, mesh, found, slot_count)
+        levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
+        limits, costs = resolve_limits(config, mesh, levels=levels)
+        require_feasible(config, mesh, limits, slot_count)
         with ExitStack() as opened:
             meeting = meet(config, settings, startup, run_id, opened)
             if config.node_rank is not None:  # last: a claim lasts for the time of a lease
-                require_unique_rank(
-                    meeting.store, meeting.startup, run_id, config.node_rank, lease_ttl_s=settings.lease_ttl_s
-                )
-            planner = PlannerAdapter(
-                mesh, limits, costs, node_count=0 if config.node_rank is None else config.nodes_min
-            )
+                require_unique_rank(meeting.store, startup, run_id, config.node_rank, lease_ttl_s=settings.lease_ttl_s)
+            node_count = 0 if config.node_rank is None else config.nodes_min
+            planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
             machine = MemberMachine(
                 settings=settings,
                 spec=make_spec(config, settings, mesh, limits, costs, has_secret=bool(startup.credentials.secret)),
@@ -128,7 +125,7 @@ class ClusterMembership(NodeMembership):
                 hosts_store=meeting.server is not None,
                 store_owner=meeting.owner,
             )
-            driver = connect(meeting, settings, machine, planner, wake)
+            driver = connect(startup, meeting.store, machine, planner.plan, wake)
             opened.pop_all()  # the membership closes it
         return cls(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
 
@@ -145,10 +142,7 @@ def meet(config: Config, settings: Settings, startup: Startup, run_id: str, open
     `opened` closes it again. Raises UsageError and TemporaryError.
     """
     own = StoreOwner(
-        prefix=startup.network.prefix,
-        run_id=run_id,
-        node_name=startup.name,
-        presence_address=startup.presence_address,
+        prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
     )
     port_option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
     deadline = time.monotonic() + settings.start_timeout_s
@@ -181,7 +175,7 @@ def meet(config: Config, settings: Settings, startup: Startup, run_id: str, open
                         refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
                     opened.enter_context(tried.pop_all())
                     _log_meeting(startup, run_id, config.node_rank, store, version)
-                    return Meeting(startup, store, server, None if occupant is None else occupant.owner)
+                    return Meeting(store, server, None if occupant is None else occupant.owner)
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
         if time.monotonic() >= deadline:
@@ -230,21 +224,18 @@ def serve_store(startup: Startup, owner: StoreOwner, limit_s: float, *, is_numbe
 
 
 def connect(
-    meeting: Meeting, settings: Settings, machine: MemberMachine, planner: PlannerAdapter, wake: Callable[[], None]
+    startup: Startup, store: EtcdStore, machine: MemberMachine, planner: Planner, wake: Callable[[], None]
 ) -> Driver:
     """Return what carries out the machine's actions, in the store and among the other agents."""
-    startup = meeting.startup
     presence = PeerConnections(
         listener=startup.listener,
         address=startup.presence_address,
         secret=startup.credentials.secret,
         submit=lambda event: driver.submit(event),  # there is one before any peer appears
         clock=read_clock,
-        silence_s=settings.lease_ttl_s / SILENCE_DIVISOR,
+        silence_s=machine.settings.lease_ttl_s / SILENCE_DIVISOR,
     )
-    driver = Driver(
-        machine=machine, store=meeting.store, planner=planner.plan, clock=read_clock, wake=wake, presence=presence
-    )
+    driver = Driver(machine=machine, store=store, planner=planner, clock=read_clock, wake=wake, presence=presence)
     return driver
 
 
@@ -280,14 +271,6 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
         log(f"this node is at {place}, by {' and '.join(sources)}")
     return found
-
-
-def resolve_node_limits(config: Config, mesh: Mesh, found: Locality, slot_count: int) -> tuple[Limits, Costs]:
-    """Return the limits and costs of the placement. Raises UsageError if nodes like this one can never meet them."""
-    levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
-    limits, costs = resolve_limits(config, mesh, levels=levels)
-    require_feasible(config, mesh, limits, slot_count)
-    return limits, costs
 
 
 def describe_node(config: Config, startup: Startup, found: Locality, slot_count: int) -> Description:
