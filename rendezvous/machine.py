@@ -90,11 +90,6 @@ class MemberMachine:
         return self._state.member_id
 
     @property
-    def is_member(self) -> bool:
-        """Return whether this agent is a member, as far as it knows."""
-        return self._state.is_member
-
-    @property
     def joined_root(self) -> str:
         """The job that this agent has been a member of last, "" before the first."""
         return self._state.membership.joined_root
@@ -147,10 +142,6 @@ class MemberMachine:
     def wake_at(self) -> float:
         """When to send Tick if nothing else happens before; infinite if never."""
         return self._state.requests.wake_at
-
-    def step(self, event: Event, now: float) -> list[Action]:
-        """`steps` of one event."""
-        return self.steps((event,), now)
 
     def steps(self, events: Sequence[Event], now: float) -> list[Action]:
         """Handle the events in order, then compare once, and return the actions to take.

@@ -93,7 +93,7 @@ class Bench:
 
     def step(self, event: Event) -> list[Action]:
         """One event, and nothing is answered. Watches follow the member's wishes at once."""
-        actions = self.protocol.step(event, self.now)
+        actions = self.protocol.steps((event,), self.now)
         self.made += actions
         for action in actions:
             match action:
