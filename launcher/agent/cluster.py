@@ -110,7 +110,7 @@ class ClusterMembership(NodeMembership):
             planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
             machine = MemberMachine(
                 settings=settings,
-                spec=make_spec(config, settings, mesh, limits, costs, has_secret=bool(startup.credentials.secret)),
+                spec=make_spec(config, settings, mesh, limits, costs),
                 node_name=startup.name,
                 boot_id=startup.boot_id,
                 description=encode_description(describe_node(config, startup, found, slot_count)),
@@ -293,15 +293,12 @@ def describe_node(config: Config, startup: Startup, found: Locality, slot_count:
     )
 
 
-def make_spec(
-    config: Config, settings: Settings, mesh: Mesh, limits: Limits, costs: Costs, *, has_secret: bool
-) -> Spec:
+def make_spec(config: Config, settings: Settings, mesh: Mesh, limits: Limits, costs: Costs) -> Spec:
     """Return what all nodes of the job must have alike."""
     return Spec(
         mesh=str(mesh),
         options={**list_options(limits, costs), **list_agreed_options(config, settings)},
         digest=hash_program(config),
-        has_secret=has_secret,
         arguments_digest=_hash(config.script_args),
         shared_options={} if config.framework == "auto" else {"--framework": config.framework},
     )
