@@ -13,9 +13,9 @@ It plays the former and returns all of them, so a transcript that is right comes
     closes                       the agent closes it
     keeper ends
     runs PID, cannot run PID     what was forked has run its program, or cannot
-    quietly runs PID, quietly cannot run PID    the same, and its end will be seen before that
+    quietly runs PID, quietly cannot run PID     the same, but the supervisor does not notice yet
     ends PID [EXIT CODE]
-    starts PID PID               a process starts another, which the supervisor adopts when the first has ended
+    starts PID PID               a process starts another, which the supervisor adopts when the first ends
     hangs PID, awakes PID        SIGKILL does not end this process, as in a driver; then it does
     no forks, forks, no timers   what the kernel refuses
     wait SECONDS                 each thing that is done meanwhile comes with the time since then
@@ -275,6 +275,8 @@ def play(transcript: str) -> str:
 
 
 class _Player:
+    """One supervisor, and what happens to it."""
+
     def __init__(self, has_pool: bool) -> None:
         self.lines: list[str] = []
         self._channel = _Channel(self.lines)
@@ -299,7 +301,7 @@ class _Player:
             self._settle()
 
     def require_closed_streams(self) -> None:
-        """Whoever was ordered has its streams, or nobody."""
+        """Every stream that came with an order has been closed, as soon as a process has it or none will."""
         for stream in self._streams:
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.close(stream)
