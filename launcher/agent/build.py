@@ -93,7 +93,7 @@ def build_agent(
     else:
         from launcher.agent.cluster import ClusterMembership
 
-        membership = ClusterMembership(
+        membership = ClusterMembership.open(
             config,
             settings,
             mesh,

@@ -187,8 +187,8 @@ def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_
     )
 
     def identify() -> dict[str, str]:
-        job = machine.state.membership.joined_root
-        return {"run_id": layout.run_id, "node": node.host, "version": __version__, "job": job}
+        fields = {"run_id": layout.run_id, "node": node.host}
+        return {**fields, "version": __version__, "job": machine.joined_root}
 
     return Inquiries(
         surveys,

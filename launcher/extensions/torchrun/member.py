@@ -55,7 +55,7 @@ class TorchrunMember:
         self.end: Exit | None = None  # how this node's part in the job ended, None while it has not
         self._thread_error: Exception | None = None  # ours, raised in the thread
         self._listener = startup.listener
-        self._membership = ClusterMembership(
+        self._membership = ClusterMembership.open(
             config,
             self._settings,
             options.mesh,
