@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.examination import ANSWER_LIMIT_S, Examination
@@ -64,46 +65,34 @@ TakeConclusion = Callable[[Conclusion | None], object]
 """Takes an answer; None if nobody has answered in time."""
 
 
-class Inquiries:
-    """A part of the agent. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
+class Inquiries(Struct, eq=False):
+    """The part that answers whoever asks, and acts on what is concluded."""
 
-    `running`: the round on this node. `make_answers`: makes what has answers about this node. `effects`: what the
-    pieces ask of the kernel. `question_socket`: where processes ask; None for nowhere. `on_hang`: "report" or
-    "restart".
-    """
+    surveys: Surveys
+    examination: Examination
+    reporter: Reporter
+    running: RunningRound
+    make_answers: Callable[[], NodeAnswers]
+    effects: deque[Effect]
+    """What the pieces ask of the kernel."""
+    identify: Callable[[], dict[str, str]]
+    """Returns what is said to who asks which run this is, fields of a `LocalAgent`."""
+    question_socket: QuestionSocket | None
+    """Where processes ask; None for nowhere."""
+    on_hang: str
+    """"report" or "restart"."""
 
-    def __init__(
-        self,
-        surveys: Surveys,
-        examination: Examination,
-        reporter: Reporter,
-        running: RunningRound,
-        make_answers: Callable[[], NodeAnswers],
-        effects: deque[Effect],
-        identify: Callable[[], dict[str, str]],
-        question_socket: QuestionSocket | None,
-        on_hang: str,
-    ) -> None:
-        self._surveys = surveys
-        self._examination = examination
-        self._reporter = reporter
-        self._running = running
-        self._make_answers = make_answers
-        self._effects = effects
-        self._identify = identify
-        self._socket = question_socket
-        self._on_hang = on_hang
-        self._answers: NodeAnswers | None = None
-        self._facts: deque[object] = deque()
-        self._untold_silence = ""  # of this node; said once all are silent: one that waits for another's save is well
-        self._has_complained = False
+    _answers: NodeAnswers | None = None
+    _facts: deque[object] = field(default_factory=deque)
+    _untold_silence: str = ""  # of this node; said once all are silent: one that waits for another's save is well
+    _has_complained: bool = False
 
     @property
     def wake_at(self) -> float:
-        if self._facts or self._effects or self._reporter.has_results:
+        if self._facts or self.effects or self.reporter.has_results:
             return -math.inf
-        socket_at = self._socket.wake_at if self._socket is not None else math.inf
-        return min(self._surveys.wake_at, self._examination.wake_at, socket_at)
+        socket_at = self.question_socket.wake_at if self.question_socket is not None else math.inf
+        return min(self.surveys.wake_at, self.examination.wake_at, socket_at)
 
     def take(self, fact: Fact) -> None:
         self._facts.append(fact.what)
@@ -111,18 +100,18 @@ class Inquiries:
     def advance(self, now: float) -> Iterable[Effect]:
         while self._facts:
             self._attempt(partial(self._handle, self._facts.popleft(), now))
-        for connection, question in self._socket.take(now) if self._socket is not None else ():
+        for connection, question in self.question_socket.take(now) if self.question_socket is not None else ():
             self._attempt(partial(self.answer, connection, question, now))
-        self._attempt(self._reporter.advance)
-        self._attempt(partial(self._surveys.advance, now))
-        for conclusion in self._examination.advance(now):
-            self._effects.extend(self._take_conclusion(conclusion))
-        return [self._effects.popleft() for _ in range(len(self._effects))]
+        self._attempt(self.reporter.advance)
+        self._attempt(partial(self.surveys.advance, now))
+        for conclusion in self.examination.advance(now):
+            self.effects.extend(self._take_conclusion(conclusion))
+        return [self.effects.popleft() for _ in range(len(self.effects))]
 
     def close(self) -> None:
-        self._examination.close()
-        if self._socket is not None:
-            self._socket.close()
+        self.examination.close()
+        if self.question_socket is not None:
+            self.question_socket.close()
 
     def _attempt(self, call: Callable[[], object]) -> None:
         """Do what a question or a note asks for: one that is malformed must not cost the answers to all others."""
@@ -134,37 +123,35 @@ class Inquiries:
                 log(f"a question about this run got no answer: {describe_bug(error)}")
 
     def _handle(self, what: object, now: float) -> None:
-        running = self._running
+        running = self.running
         match what:
             case NoteReceived(member_id, text):
                 self.take_note(member_id, text, now)
             case PassOn(token):
                 self.ask_why(
-                    lambda found: self._effects.append(AnswerCommand(token, encode_answer(found).decode())), now
+                    lambda found: self.effects.append(AnswerCommand(token, encode_answer(found).decode())), now
                 )
             case VictimSuspected():
-                self._examination.report_failure()
+                self.examination.report_failure()
             case QuitSignalled() if running.number:
-                self._effects.append(HoldStop(running.number, now + ANSWER_LIMIT_S))
+                self.effects.append(HoldStop(running.number, now + ANSWER_LIMIT_S))
                 self.ask_why(partial(self._show, running.number), now)
             case SilenceChanged(is_silent, sentence):
                 if not is_silent and not self._untold_silence:
                     log(sentence)
                 self._untold_silence = sentence if is_silent else ""
-                self._examination.report_silence(now, is_silent=is_silent)
+                self.examination.report_silence(now, is_silent=is_silent)
             case CountersWanted():
-                self._examination.count_calls(
-                    lambda counters: self._effects.append(Publish(CountersRead(counters))), now
-                )
+                self.examination.count_calls(lambda counters: self.effects.append(Publish(CountersRead(counters))), now)
 
     def _show(self, round: int, found: Conclusion | None) -> None:
         """Show what the workers do to who has sent SIGQUIT, and let that go on."""
         write_stderr(render_answer(found.answer).rstrip() if found else "no agent has reported what its workers do")
-        self._effects.append(HoldStop(round, 0.0))
+        self.effects.append(HoldStop(round, 0.0))
 
     def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
-        is_current = conclusion.round == self._running.number
+        is_current = conclusion.round == self.running.number
         if conclusion.purpose == "failure":
             if conclusion.is_news:
                 log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
@@ -180,18 +167,18 @@ class Inquiries:
         yield Publish(
             HangReported(kind=answer.kind, ranks=answer.culprits, sentence=answer.sentences[0], folders=answer.folders)
         )
-        if self._on_hang != "restart" or not is_current or self._running.share is None:
+        if self.on_hang != "restart" or not is_current or self.running.share is None:
             return
         if conclusion.answer.kind == "healthy":
             log("no restart: the workers are busy, and none waits for another")
             return
         to_end = conclusion.to_end or (0,)
-        own = tuple(local for local, rank in enumerate(self._running.share.ranks) if rank in to_end)
+        own = tuple(local for local, rank in enumerate(self.running.share.ranks) if rank in to_end)
         yield EndWorkers(conclusion.round, own, "no sign of progress")
 
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""
-        self._surveys.ask(
+        self.surveys.ask(
             Survey(request=Diagnose(), until=now + ANSWER_LIMIT_S, takes=[lambda asked: take(_find_conclusion(asked))])
         )
 
@@ -199,13 +186,13 @@ class Inquiries:
         """Handle a note of an agent; one of an unknown kind is ignored."""
         match decode_note(text):
             case Inspect() | Expect() | Reply() as note:
-                self._surveys.take_note(member_id, note)
+                self.surveys.take_note(member_id, note)
             case PassedRequest() as order:
-                self._answer_node(order.request, partial(self._surveys.reply, member_id, order), now)
+                self._answer_node(order.request, partial(self.surveys.reply, member_id, order), now)
             case None:
                 pass
             case note:
-                self._examination.take_note(member_id, note, now)
+                self.examination.take_note(member_id, note, now)
 
     def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question."""
@@ -213,15 +200,15 @@ class Inquiries:
         if question.kind == "why":
             self.ask_why(lambda found: connection.answer(encode_answer(found)), now)
         elif question.kind == "inspect":
-            answer_run = partial(_answer_run, connection, self._identify()["run_id"])
-            self._surveys.ask(Survey(request=ReadState(), until=until, takes=[answer_run]))
+            answer_run = partial(_answer_run, connection, self.identify()["run_id"])
+            self.surveys.ask(Survey(request=ReadState(), until=until, takes=[answer_run]))
         elif question.kind != "inspect_node":
-            connection.answer(codec.encode(self._identify()))
+            connection.answer(codec.encode(self.identify()))
         elif request is None:
             _refuse(connection, "the question has no request")
         elif question.node:
             answer_one = partial(_answer_one, connection)
-            self._surveys.ask(Survey(node=question.node, request=request, until=until, takes=[answer_one]))
+            self.surveys.ask(Survey(node=question.node, request=request, until=until, takes=[answer_one]))
         else:
             self._answer_node(request, partial(_answer, connection), now)
 
@@ -229,13 +216,13 @@ class Inquiries:
         """Have this node answer a request; `finish` takes an answer, or several, or None and a sentence."""
         try:
             if isinstance(request, Examine):
-                self._examination.examine(request, finish, now)
+                self.examination.examine(request, finish, now)
             elif isinstance(request, Diagnose):
-                self._examination.diagnose(finish, now)
+                self.examination.diagnose(finish, now)
             else:
-                self._answers = self._answers or self._make_answers()
+                self._answers = self._answers or self.make_answers()
                 kind, work = self._answers.answer(request)
-                self._reporter.submit(kind, work, finish)
+                self.reporter.submit(kind, work, finish)
         except Exception as error:  # the loop has workers to look after
             finish(None, describe_bug(error))
 

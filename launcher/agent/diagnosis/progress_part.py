@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from launcher.agent.diagnosis.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.agent.diagnosis.progress import NodeProgress
 from launcher.agent.lifecycle import RunningRound
@@ -14,28 +16,22 @@ from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 
 
-class ProgressPart:
-    """`list_unpumped` returns the local ranks, of so many, whose output does not all go through the pump."""
+class ProgressPart(Struct, eq=False):
+    """Watches one round after another."""
 
-    def __init__(
-        self,
-        limits: HangLimits,
-        running: RunningRound,
-        shared_page: SharedPage | None,
-        pump: OutputPump | None,
-        list_unpumped: Callable[[int], frozenset[int]],
-    ) -> None:
-        self._limits = limits
-        self._running = running
-        self._shared_page = shared_page
-        self._pump = pump
-        self._list_unpumped = list_unpumped
-        self._watch: NodeProgress | None = None
-        self._begin_at = math.inf
+    limits: HangLimits
+    running: RunningRound
+    shared_page: SharedPage | None
+    pump: OutputPump | None
+    list_unpumped: Callable[[int], frozenset[int]]
+    """Returns the local ranks, of so many, whose output does not all go through the pump."""
+
+    _watch: NodeProgress | None = None
+    _begin_at: float = math.inf
 
     @property
     def wake_at(self) -> float:
-        running, share = self._running, self._running.share
+        running, share = self.running, self.running.share
         if not running.has_workers or running.is_stopping or share is None:
             return math.inf
         if share.group_world_size == 1 and not running.list_live():  # on other nodes some may wait for those that ended
@@ -50,15 +46,15 @@ class ProgressPart:
                 self._watch.take_counters(counters)
 
     def advance(self, now: float) -> Iterable[Effect]:
-        share = self._running.share
+        share = self.running.share
         if self._watch is None and share is not None:
-            unpumped = self._list_unpumped(len(share.ranks))
+            unpumped = self.list_unpumped(len(share.ranks))
             self._watch = NodeProgress(
-                self._limits, self._shared_page, self._pump, ranks=share.ranks, unpumped=unpumped, now=now
+                self.limits, self.shared_page, self.pump, ranks=share.ranks, unpumped=unpumped, now=now
             )
             return
         assert self._watch is not None
-        live = self._running.list_live()
+        live = self.running.list_live()
         news = self._watch.check(live, now)
         if isinstance(news, str):
             yield Publish(SilenceChanged(False, news))

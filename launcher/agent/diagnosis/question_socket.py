@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
+from msgspec import Struct, field
 
 from launcher.agent.parts.host import Watcher
 from launcher.model.concurrency import start_thread
@@ -35,15 +36,15 @@ SHORTAGE_PAUSE_S = 1.0
 """Where no descriptor is left."""
 
 
-class Connection:
+class Connection(Struct, eq=False):
     """A process that asks. Close it when it is answered."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._data = bytearray()
+    end: socket.socket
+
+    _data: bytearray = field(default_factory=bytearray)
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self.end.fileno()
 
     def read(self) -> Question | None:
         """Return the question once it is whole.
@@ -51,7 +52,7 @@ class Connection:
         Raises ValueError, RecursionError or OSError for what is none, or at the end.
         """
         try:
-            data = self._end.recv(LINE_MAX)
+            data = self.end.recv(LINE_MAX)
         except BlockingIOError:
             return None
         self._data += data
@@ -66,13 +67,13 @@ class Connection:
             self._send(text, SHORT_LIMIT_S)
 
     def _send(self, text: bytes, limit_s: float) -> None:
-        with suppress(OSError), self._end:
-            self._end.settimeout(limit_s)
-            self._end.sendall(text)  # megabytes, perhaps for many who ask: not copied for each
-            self._end.sendall(b"\n")
+        with suppress(OSError), self.end:
+            self.end.settimeout(limit_s)
+            self.end.sendall(text)  # megabytes, perhaps for many who ask: not copied for each
+            self.end.sendall(b"\n")
 
     def close(self) -> None:
-        self._end.close()
+        self.end.close()
 
 
 class QuestionSocket:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.agent.parts.part import Fact, RoundStarting
@@ -55,34 +55,35 @@ class JournalHeader(Struct, frozen=True, kw_only=True):
 
 
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
-class Journal:
-    """`write_events` get each event; `write_round` a round that has ended here, with its workers."""
+class Journal(Struct, eq=False):
+    """What has happened, as events, with all that is made of them."""
 
-    def __init__(
-        self,
-        header: JournalHeader,
-        write_events: Sequence[Callable[[RunEvent], None]] = (),
-        write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None,
-    ) -> None:
-        self.timeline = RunTimeline()
-        self.buffer = EventBuffer()
-        self.header = header
-        self._write_events = write_events
-        self._write_round = write_round
-        self._round = 0
-        self.assignment: NodeAssignment | None = None
-        """Of the round that runs here."""
-        self._idle_since = header.started_at
-        self._round_at = 0.0
-        self.is_stopping = self.is_leaving = False
-        self._stop_mode = ""
+    header: JournalHeader
+    write_events: Sequence[Callable[[RunEvent], None]] = ()
+    """Each gets every event."""
+    write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None
+    """Gets a round that has ended here, with its workers."""
+
+    timeline: RunTimeline = field(default_factory=RunTimeline)
+    buffer: EventBuffer = field(default_factory=EventBuffer)
+    _round: int = 0
+    assignment: NodeAssignment | None = None
+    """Of the round that runs here."""
+    is_stopping: bool = False
+    is_leaving: bool = False
+    _round_at: float = 0.0
+    _idle_since: float = 0.0
+    _stop_mode: str = ""
+
+    def __post_init__(self) -> None:
+        self._idle_since = self.header.started_at
         self._add(
             AgentStarted(
-                **self._common(header.started_at),
-                pid=header.pid,
+                **self._common(self.header.started_at),
+                pid=self.header.pid,
                 version=__version__,
-                worker_count=header.worker_count,
-                reason=header.reason,
+                worker_count=self.header.worker_count,
+                reason=self.header.reason,
             )
         )
 
@@ -131,7 +132,7 @@ class Journal:
     def _add(self, event: RunEvent, reason: Reason | None = None) -> None:
         self.timeline.take(event, reason)
         self.buffer.take(event)
-        for write in self._write_events:
+        for write in self.write_events:
             write(event)
 
     def _find_rank(self, local_rank: int) -> int:
@@ -192,6 +193,6 @@ class Journal:
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
         self.assignment, self._idle_since = None, at
-        if self._write_round is not None and self.timeline.rounds:
+        if self.write_round is not None and self.timeline.rounds:
             workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
-            self._write_round(self.timeline.rounds[-1], workers)
+            self.write_round(self.timeline.rounds[-1], workers)

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
+from msgspec import Struct, field
+
 from launcher.agent.inspection.journal import Journal
 from launcher.agent.parts.part import RETRY_S, Effect, Fact
 from launcher.model.console import log
@@ -14,40 +16,41 @@ from launcher.model.errors import describe_bug
 from launcher.observe.sinks.event_file import EventSink
 
 
-class JournalPart:
-    """`sinks`: to which the journal writes its events; closed at the end."""
+class JournalPart(Struct, eq=False):
+    """Feeds the journal in its own time."""
 
-    def __init__(self, journal: Journal, sinks: Sequence[EventSink]) -> None:
-        self._journal = journal
-        self._sinks = sinks
-        self._facts: deque[Fact] = deque()
-        self._has_complained = False
-        self._start_at = -math.inf  # when threads that are missing are tried again
+    journal: Journal
+    sinks: Sequence[EventSink]
+    """To which the journal writes its events; closed at the end."""
+
+    _facts: deque[Fact] = field(default_factory=deque)
+    _has_complained: bool = False
+    _start_at: float = -math.inf  # when threads that are missing are tried again
 
     @property
     def wake_at(self) -> float:
         if self._facts:
             return -math.inf
-        return self._start_at if any(sink.thread.is_missing for sink in self._sinks) else math.inf
+        return self._start_at if any(sink.thread.is_missing for sink in self.sinks) else math.inf
 
     def read(self) -> Journal:
         """Return the journal, with all facts so far."""
         while self._facts:
             fact = self._facts.popleft()
             try:
-                self._journal.take(fact)
+                self.journal.take(fact)
             except Exception as error:  # one event, and not all that follow
                 if not self._has_complained:
                     self._has_complained = True
                     log(f"the view of this run is incomplete: {describe_bug(error)}")
-        return self._journal
+        return self.journal
 
     def take(self, fact: Fact) -> None:
         self._facts.append(fact)
 
     def advance(self, now: float) -> Iterable[Effect]:
         self.read()
-        if now >= self._start_at and (missing := [sink.thread for sink in self._sinks if sink.thread.is_missing]):
+        if now >= self._start_at and (missing := [sink.thread for sink in self.sinks if sink.thread.is_missing]):
             self._start_at = now + RETRY_S
             for thread in missing:
                 thread.start()
@@ -57,5 +60,5 @@ class JournalPart:
         """Write down what is kept, and let go what was opened."""
         self.read()
         with ExitStack() as stack:  # each is closed, though another fails
-            for sink in self._sinks:
+            for sink in self.sinks:
                 stack.callback(sink.close)

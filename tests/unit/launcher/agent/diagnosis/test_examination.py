@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, field
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.inquiries import Inquiries
@@ -76,6 +76,16 @@ class FakeExaminer:
         pass
 
 
+class Told(Inquiries):
+    """What is concluded without a question, in a list."""
+
+    told: list[Conclusion] = field(default_factory=list)
+
+    def _take_conclusion(self, conclusion: Conclusion) -> tuple[()]:
+        self.told.append(conclusion)
+        return ()
+
+
 class Agents:
     """Agents on one bus. The first leads. Each has two ranks, unless it is a spare."""
 
@@ -123,8 +133,8 @@ class Agents:
             lambda round: f"/log/{round}",
             keeps_failures=self.keeps_failures,
         )
-        made = Inquiries(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
-        made._take_conclusion = lambda conclusion: self.told[name].append(conclusion) or ()  # type: ignore[method-assign, func-returns-value]
+        made = Told(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
+        made.told = self.told[name]
         return made
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
@@ -271,7 +281,7 @@ def test_what_is_concluded_for_who_asks_is_not_told_to_all() -> None:
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = Agents("a", "b")
     with monkeypatch.context() as patch:
-        patch.setattr(agents.agents["a"], "_begin_survey", Mock(side_effect=MemoryError))
+        patch.setattr(agents.agents["a"], "begin_survey", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             agents.agents["a"].take_note("b", NodeFailure(), AT)
     agents.ask("b")

@@ -116,7 +116,7 @@ def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     bench, connection = Bench(), FakeConnection()
     questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
-    bench.inquiries._socket, bench.error = socket, ValueError("a bug")
+    bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
