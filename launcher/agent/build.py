@@ -117,10 +117,11 @@ def build_agent(
         supervisor=supervisor,
         membership=membership,
         running=running,
+        parts=parts,
         wake=wakeup.wake,
         started_at=time.time(),
     )
-    ask = add_parts(parts, node, sinks)
+    ask = add_parts(node, sinks)
     if show is not None:
         show(ask, layout.run_id)
     return Agent(
