@@ -14,12 +14,13 @@ import math
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.agent.membership import read_clock
 from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import Effect
+from launcher.agent.parts.part import Effect, Fact
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.config.scrub import list_unset_variables
@@ -36,7 +37,7 @@ from launcher.supervisor.messages import (
     WorkerSpec,
     describe_exit,
 )
-from rendezvous.events import LeaveRequest
+from rendezvous.events import LeaveRequest, Start
 from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class HealthGate:
         self._poll = select.poll()
         self._poll.register(wakeup, select.POLLIN)
         self._poll.register(supervisor, select.POLLIN)
+        parts.tell(Fact(Start(), 0, read_clock(), time.time()))  # no worker waits for what is made now
 
     def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
         """Return the result of `examine`, once it raises no UnfitError and the check passes.
@@ -217,7 +219,7 @@ class HealthGate:
 
 
 def _leave(effect: Effect) -> None:
-    """Raise EarlyExitError if a part, or what a signal means, has this node leave."""
+    """Raise EarlyExitError if a part, or the preemption file, has this node leave."""
     if isinstance(effect, LeaveRequest):
         raise EarlyExitError(f"{describe(effect.reason)}, and this node had not joined yet", effect.exit_code)
 

@@ -163,17 +163,18 @@ FILES_MAX = 8
 
 
 class RunningRound(Struct, kw_only=True, eq=False):
-    """The workers of the round that runs here, or is being stopped. All dicts are by local rank."""
+    """The round that runs here, is being stopped, or was the last one."""
 
     number: int = 0
-    """0 while none runs here."""
+    """0 before the first."""
     share: NodeAssignment | None = None
     """Of this round or the last one."""
     pids: dict[int, int] = field(default_factory=dict)
-    """Of the workers whose start was confirmed, ended ones too; empty before the workers are ordered."""
+    """By local rank, of the workers whose start was confirmed, ended ones too."""
     exit_codes: dict[int, int] = field(default_factory=dict)
+    """By local rank."""
     has_workers: bool = False
-    """Whether the workers have been ordered: it may take a while to open their streams."""
+    """From the order to start them, which may have to wait for descriptors, until nothing of the round is left."""
     is_stopping: bool = False
     files: dict[int, dict[tuple[int, str], str]] = field(default_factory=dict)
     """The log files of the last rounds, by round: (rank, stream) -> path."""
@@ -189,8 +190,10 @@ class RunningRound(Struct, kw_only=True, eq=False):
         for old in sorted(self.files)[:-FILES_MAX]:
             del self.files[old]
 
-    def end(self) -> None:
-        self.number, self.has_workers = 0, False
+    @property
+    def has_ended(self) -> bool:
+        """Whether all workers have."""
+        return self.share is not None and len(self.exit_codes) == len(self.share.ranks)
 
     def list_live(self) -> dict[int, int]:
         """Return the pids of the workers that live."""

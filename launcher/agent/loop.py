@@ -29,8 +29,9 @@ from launcher.agent.parts.part import (
     LATER_S,
     Effect,
     EndWorkers,
+    Explained,
     Fact,
-    HoldStop,
+    HoldQuit,
     LeadershipChanged,
     LimitGrace,
     Publish,
@@ -75,7 +76,7 @@ DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
 SHORTAGE_LIMIT_S = 60.0
 """How long a round waits for what its workers' streams lack. Strangers at a listener are cut off after 10 s."""
 SHORTAGE_PAUSE_S = 0.5
-RETRY_S = 30.0
+POLICY_RETRY_S = 30.0
 """Until what the end of a round takes is loaded, if it could not be."""
 QUIT_LIMIT_S = 10.0
 """How long a part may hold SIGQUIT."""
@@ -125,7 +126,6 @@ class Agent(Struct, kw_only=True, eq=False):
     _fork_server_error: UsageError | None = None  # why there is no fork server
     _timers: dict[Callable[[], object], float] = field(default_factory=dict)  # what to call, when
     _has_quit: bool = False  # SIGQUIT has come once
-    _hold_until: float = -math.inf  # of SIGQUIT
     _is_explained: bool = False  # what the round's workers wait for is known
     _grace: LimitGrace = LimitGrace(math.inf, math.inf)
     _stop_reason: str = ""  # of a round whose workers save
@@ -177,13 +177,13 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._submit(events.CheckpointSaved(self._round.round))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
-        self.round_log.advance(read_clock())
         if self.fork_server is not None:
             self.fork_server.advance(read_clock())
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
                 self._carry_out(action)
+        self.round_log.advance(read_clock())
         if (is_leader := self.membership.driver.machine.is_leader) != self._is_leader:
             self._is_leader = is_leader
             self._tell(LeadershipChanged(is_leader))
@@ -218,12 +218,10 @@ class Agent(Struct, kw_only=True, eq=False):
                 if round is not None and self._stop_reason and left_s < math.inf:  # a save is under way
                     grace_s = self._request_stop(round, left_s)
                     self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
-            case HoldStop(number, until) if round is not None and round.round == number:
-                self._hold_until = min(until, read_clock() + QUIT_LIMIT_S)
-                if self._quit in self._timers:
-                    self._timers[self._quit] = self._hold_until
-                elif not until:
-                    self._end_window(round)
+            case HoldQuit(until) if self._quit in self._timers:
+                self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)
+            case Explained(number) if round is not None and round.round == number:
+                self._end_window(round)
             case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
                 self._is_explained = True
                 live = [local_rank for local_rank in local_ranks if local_rank in round.live]
@@ -241,7 +239,8 @@ class Agent(Struct, kw_only=True, eq=False):
                     self.round_log.log_end(round, action.reason)
                     self.running.is_stopping = True
                     self._tell(action)
-                    self.parts.run(self._carry_out_effect)
+                    if action.mode != "fence":
+                        self.parts.run(self._carry_out_effect)
                     self._stop(self._round, action.mode, action.reason)
                     return
             case events.ExtendWatchdog(until):
@@ -298,7 +297,7 @@ class Agent(Struct, kw_only=True, eq=False):
             return
         self._pending = None
         self.worker_channel.begin(self.running.pids, len(share.ranks), read_clock())
-        self._timers.setdefault(self._prepare_end, read_clock() + LATER_S)
+        self._timers[self._prepare_end] = read_clock() + LATER_S
         self.supervisor.spawn(start.round, specs)
         self.running.note_start(self.spec_builder.list_log_files(share))
         if self.fork_server is not None:
@@ -452,8 +451,9 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _prepare_end(self) -> None:
         """Load what the end of a round takes, and begin to read the kernel's log."""
-        self._timers[self._prepare_end] = math.inf if _attempt(_load_policy, False) else read_clock() + RETRY_S
-        self.failures.watch_kernel()
+        if not _attempt(_load_policy, False):
+            self._timers[self._prepare_end] = read_clock() + POLICY_RETRY_S
+        _attempt(self.failures.watch_kernel, None)
 
     # --- actions of the round ---
 
@@ -501,13 +501,14 @@ class Agent(Struct, kw_only=True, eq=False):
     def _report_stopped(self, round: lifecycle.Round) -> None:
         if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
             self._submit(events.CheckpointSaved(round.round))
+        step = self._read_step() if self.running.has_workers else -1
         self._round, self._pending = None, None
         self._timers.pop(self._report_stuck, None)
-        self.running.end()
+        self.running.has_workers = False
         self.round_log.end_round()
         self.worker_channel.end()
         self.port.renew()
-        self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
+        self._submit(events.RoundStopped(round.round, self.port.number, step))
 
     def _read_step(self) -> int:
         """Return the highest training step of the round that has ended, -1 if none is known."""
@@ -522,11 +523,9 @@ class Agent(Struct, kw_only=True, eq=False):
         if signum == signal.SIGCHLD:
             self.supervisor.reap()
         elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_hold():
-            self._has_quit, self._hold_until = True, -math.inf
-            self._timers[self._quit] = math.inf
+            self._has_quit, self._timers[self._quit] = True, -math.inf
             self._tell(QuitSignalled())
-            self.parts.run(self._carry_out_effect)  # one may hold the stop, to show first what the workers do
-            self._timers[self._quit] = self._hold_until
+            self.parts.run(self._carry_out_effect)  # one may hold it, to show first what the workers do
         elif leave := self.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:

@@ -29,7 +29,7 @@ from launcher.model.console import log
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
-from rendezvous.events import LeaveRequest
+from rendezvous.events import LeaveRequest, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,13 +129,17 @@ def _make_notices(config: Config, wakeup: Wakeup) -> LatePart:
     """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
 
     def make() -> Part | None:
+        from launcher.hardware.cloud_firmware import find_cloud
+
+        if config.origins["notices"] == "default" and not find_cloud():
+            return None  # as on most machines, which then load nothing more
         is_asked, limit_s = config.origins["notices"] != "default", config.shutdown_timeout_s
         part: Part | None = load_extension("notices")(
             config.notices, limit_s, os.environ, wakeup.wake, read_clock, is_asked=is_asked
         )
         return part
 
-    return LatePart("preemption notices", make, {LeaveRequest: math.inf}, make_at=read_clock() + LATER_S)
+    return LatePart("preemption notices", make, {Start: LATER_S, LeaveRequest: math.inf})
 
 
 def require_log_space(config: Config) -> None:

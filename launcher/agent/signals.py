@@ -38,7 +38,7 @@ _NOTICES = signal.valid_signals() - {
 class Termination:
     """`signum`: the signal that workers get when this node leaves; None until it has to. `notice_signum`: the one that
     came, which workers get before it if they handle it; 0 if `signum` is it. `signals`: the numbers of those that the
-    agent must handle. `wake_at`: when to check for the file and for notices again.
+    agent must handle. `wake_at`: when to check for the file again.
     """
 
     def __init__(self, config: Config) -> None:

@@ -2,7 +2,7 @@
 
 It serves the socket of this node's user. A question about the workers goes to the leader, which has all examine theirs
 (`Examination`); one about the run, or about a node, to those nodes. What this node is asked by others is answered here,
-too. It is imported and made with the first question.
+too. It is imported and made with the first question, note or failure.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from launcher.agent.lifecycle import RunningRound
 from launcher.agent.parts.part import (
     Effect,
     EndWorkers,
+    Explained,
     Fact,
-    HoldStop,
+    HoldQuit,
     Publish,
     QuitSignalled,
     VictimSuspected,
@@ -83,7 +84,7 @@ class Inquiries(Struct, eq=False):
     """"report" or "restart"."""
 
     _answers: NodeAnswers | None = None
-    _facts: deque[object] = field(default_factory=deque)
+    _facts: deque[Fact] = field(default_factory=deque)
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for another's save is well
     _has_complained: bool = False
 
@@ -95,7 +96,7 @@ class Inquiries(Struct, eq=False):
         return min(self.surveys.wake_at, self.examination.wake_at, socket_at)
 
     def take(self, fact: Fact) -> None:
-        self._facts.append(fact.what)
+        self._facts.append(fact)
 
     def advance(self, now: float) -> Iterable[Effect]:
         while self._facts:
@@ -122,20 +123,20 @@ class Inquiries(Struct, eq=False):
                 self._has_complained = True
                 log(f"a question about this run got no answer: {describe_bug(error)}")
 
-    def _handle(self, what: object, now: float) -> None:
-        running = self.running
-        match what:
+    def _handle(self, fact: Fact, now: float) -> None:
+        is_current = fact.round == self.running.number and self.running.has_workers  # it may have been kept for a while
+        match fact.what:
             case NoteReceived(member_id, text):
                 self.take_note(member_id, text, now)
             case PassOn(token):
                 self.ask_why(
                     lambda found: self.effects.append(AnswerCommand(token, encode_answer(found).decode())), now
                 )
-            case VictimSuspected():
+            case VictimSuspected() if is_current:
                 self.examination.report_failure()
-            case QuitSignalled() if running.number:
-                self.effects.append(HoldStop(running.number, now + ANSWER_LIMIT_S))
-                self.ask_why(partial(self._show, running.number), now)
+            case QuitSignalled() if is_current:
+                self.effects.append(HoldQuit(now + ANSWER_LIMIT_S))
+                self.ask_why(self._show, now)
             case SilenceChanged(is_silent, sentence):
                 if not is_silent and not self._untold_silence:
                     log(sentence)
@@ -144,10 +145,10 @@ class Inquiries(Struct, eq=False):
             case CountersWanted():
                 self.examination.count_calls(lambda counters: self.effects.append(Publish(CountersRead(counters))), now)
 
-    def _show(self, round: int, found: Conclusion | None) -> None:
+    def _show(self, found: Conclusion | None) -> None:
         """Show what the workers do to who has sent SIGQUIT, and let that go on."""
         write_stderr(render_answer(found.answer).rstrip() if found else "no agent has reported what its workers do")
-        self.effects.append(HoldStop(round, 0.0))
+        self.effects.append(HoldQuit(0.0))
 
     def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
@@ -156,7 +157,7 @@ class Inquiries(Struct, eq=False):
             if conclusion.is_news:
                 log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
             if is_current:
-                yield HoldStop(conclusion.round, 0.0)
+                yield Explained(conclusion.round)
             return
         silence, self._untold_silence = self._untold_silence, ""
         for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):

@@ -40,8 +40,6 @@ from launcher.model.console import log
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
 
-STEP_LIMIT_S = 1.0
-STEP_DIGITS_MAX = 15
 WRAPPERS_MAX = 8
 """Processes looked at for one worker: it, and what it wraps."""
 

@@ -34,7 +34,7 @@ class ProgressPart(Struct, eq=False):
         running, share = self.running, self.running.share
         if not running.has_workers or running.is_stopping or share is None:
             return math.inf
-        if share.group_world_size == 1 and not running.list_live():  # on other nodes some may wait for those that ended
+        if share.group_world_size == 1 and running.has_ended:  # on other nodes some may wait for those that ended
             return math.inf
         return self._begin_at if self._watch is None else self._watch.wake_at
 
@@ -54,12 +54,11 @@ class ProgressPart(Struct, eq=False):
             )
             return
         assert self._watch is not None
-        live = self.running.list_live()
-        news = self._watch.check(live, now)
+        news = self._watch.check(self.running.list_live(), now)
         if isinstance(news, str):
             yield Publish(SilenceChanged(False, news))
         elif news is not None:
-            where = "" if live else "; the workers here have ended, others of the round have not"
+            where = "; the workers here have ended, others of the round have not" if self.running.has_ended else ""
             yield Publish(SilenceChanged(True, f"{news}{where}"))
         if self._watch.needs_counters:
             yield Publish(CountersWanted())

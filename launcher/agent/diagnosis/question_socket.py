@@ -81,8 +81,8 @@ class QuestionSocket:
 
     def __init__(self, watcher: Watcher, descriptor: int) -> None:
         self._watcher = watcher
-        self._listener = socket.socket(fileno=descriptor)
         self._connections_max = limit_connections(CONNECTIONS_MAX)
+        self._listener = socket.socket(fileno=descriptor)  # last: what fails before leaves it to the caller
         self._refused_count = 0  # since the last pause
         self.wake_at = math.inf
         """When to call `take`, though no connection has come: there is a pause until then."""

@@ -119,6 +119,7 @@ def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
         "questions about this run",
         lambda: _make_inquiries(node, watcher, listener, open_journal),
         asked,
+        discard=None if listener is None else listener.close,
     )
     parts.add(inquiries, watcher)
     if config.request_nodes is not None and config.network is not None:
@@ -191,6 +192,9 @@ def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_
         fields = {"run_id": layout.run_id, "node": node.host}
         return {**fields, "version": __version__, "job": machine.joined_root}
 
+    question_socket = None if listener is None else QuestionSocket(watcher, listener.fileno())
+    if listener is not None:
+        listener.detach()
     return Inquiries(
         surveys,
         examination,
@@ -199,7 +203,7 @@ def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_
         lambda: _make_answers(node, open_journal),
         effects,
         identify,
-        None if listener is None else QuestionSocket(watcher, listener.detach()),
+        question_socket,
         node.config.on_hang,
     )
 

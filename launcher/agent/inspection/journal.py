@@ -73,7 +73,7 @@ class Journal(Struct, eq=False):
     is_leaving: bool = False
     _round_at: float = 0.0
     _idle_since: float = 0.0
-    _stop_mode: str = ""
+    _stop: tuple[int, str] = (0, "")  # round and mode
 
     def __post_init__(self) -> None:
         self._idle_since = self.header.started_at
@@ -103,15 +103,15 @@ class Journal(Struct, eq=False):
             case events.LeaveRequest():
                 self.is_leaving = True
             case RunEvent():  # of a part, which leaves what all events have to this journal
-                self._add(replace(message, **self._common(at)))
+                self._add(replace(message, **self._common(message.at or at)))
             case events.CheckpointSaved():
                 self._add(CheckpointReported(**self._common(at)))
             case events.RoundFailed():
                 self._add_failure(message, at)
             case events.StopRound(number, mode, reason, cause, nodes) if (
-                number == self._round and mode != self._stop_mode
+                number == self._round and (number, mode) != self._stop
             ):
-                self.is_stopping, self._stop_mode = True, mode  # the agent may be told again after a pause
+                self.is_stopping, self._stop = True, (number, mode)  # the agent may be told again after a pause
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
                 self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes), reason)
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
@@ -140,8 +140,7 @@ class Journal(Struct, eq=False):
         return ranks[local_rank] if 0 <= local_rank < len(ranks) else -1
 
     def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
-        self.assignment, self._round_at = assignment, at
-        self.is_stopping, self._stop_mode = False, ""
+        self.assignment, self._round_at, self.is_stopping = assignment, at, False
         sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
         self._add(
             RoundStarted(
@@ -192,7 +191,7 @@ class Journal(Struct, eq=False):
         cause, reason = (current.cause, describe(current.reason)) if current is not None else ("", "")
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
-        self.assignment, self._idle_since = None, at
+        self.assignment, self._idle_since, self.is_stopping = None, at, False
         if self.write_round is not None and self.timeline.rounds:
             workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
             self.write_round(self.timeline.rounds[-1], workers)

@@ -60,5 +60,5 @@ class JournalPart(Struct, eq=False):
         """Write down what is kept, and let go what was opened."""
         self.read()
         with ExitStack() as stack:  # each is closed, though another fails
-            for sink in self.sinks:
+            for sink in reversed(self.sinks):
                 stack.callback(sink.close)

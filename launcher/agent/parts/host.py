@@ -88,7 +88,7 @@ class PartHost:
     @property
     def wake_at(self) -> float:
         """When to call `run`."""
-        return min(map(self._read_wake, self._places), default=math.inf)
+        return min(map(self._read_wake, [*self._places]), default=math.inf)
 
     def tell(self, fact: Fact) -> None:
         """Tell all parts a fact."""
@@ -107,6 +107,8 @@ class PartHost:
             now = self._clock()
             due = [place for place in [*self._places] if self._read_wake(place) <= now]
             for place in due:
+                if place not in self._places:  # closed meanwhile
+                    continue
                 for effect in self._advance(place, now):
                     carry_out(effect)
             if not due:
@@ -122,7 +124,7 @@ class PartHost:
             return max(place.part.wake_at, place.retry_at)
         except Exception as error:
             self._handle(place, error)
-            return math.inf
+            return place.retry_at if place in self._places else math.inf
 
     def _take(self, place: _Place, fact: Fact) -> None:
         try:
@@ -140,6 +142,9 @@ class PartHost:
         except Exception as error:
             self._handle(place, error)
             return []
+        if place.is_short:
+            place.is_short = False
+            self._log(f"{place.name}: working again")
         if (took_s := self._clock() - began_at) > LONG_S and not place.is_long:
             place.is_long = True
             self._log(f"{place.name}: the agent, which has workers to look after, waited {took_s:.1f} s for this")

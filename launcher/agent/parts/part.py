@@ -88,12 +88,17 @@ class Ready(Struct, frozen=True):
 # --- effects; SendNote, AnswerCommand and LeaveRequest of rendezvous.events are effects, too ---
 
 
-class HoldStop(Struct, frozen=True):
-    """Let what is about to end the round wait: the report of a possible victim, or SIGQUIT. Nothing else waits."""
+class HoldQuit(Struct, frozen=True):
+    """Let SIGQUIT wait until what the workers do has been shown. Nothing else can be held."""
+
+    until: float
+    """On the loop's clock; the kernel cuts it to its own limit. 0 ends the hold."""
+
+
+class Explained(Struct, frozen=True):
+    """It is known what a possible victim has waited for: its report need not wait any more."""
 
     round: int
-    until: float
-    """On the loop's clock; the kernel cuts it to its own limits. 0 ends the hold, and the cause counts as explained."""
 
 
 class EndWorkers(Struct, frozen=True):
@@ -163,7 +168,7 @@ class LatePart:
     `make` makes it, or returns None if it has nothing to do here after all. `wants`: the kinds of facts that are kept
     for it, and how many seconds after one of a kind has come the part is made; infinite for kinds that do not need it.
     A number is for facts of all kinds. `make_at`: when it is made in any case. `is_written`: facts that are kept when
-    the agent ends make it, too.
+    the agent ends make it, too. `discard`: called at the end if it was never made.
     """
 
     def __init__(
@@ -174,6 +179,7 @@ class LatePart:
         *,
         make_at: float = math.inf,
         is_written: bool = False,
+        discard: Callable[[], object] | None = None,
     ) -> None:
         self.name = name
         """As in what is said of it."""
@@ -181,6 +187,7 @@ class LatePart:
         self._wants = wants
         self._make_at = make_at
         self._is_written = is_written
+        self._discard = discard
         self._kept: list[Fact] = []
         self._part: Part | None = None
 
@@ -219,3 +226,5 @@ class LatePart:
             self.open()
         if self._part is not None:
             self._part.close()
+        elif self._discard is not None:
+            self._discard()

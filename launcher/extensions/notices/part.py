@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish
+from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from launcher.extensions.notices.notice import NodeOutlook
 from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher
-from launcher.hardware.cloud_firmware import find_cloud
 from launcher.model.console import log
 from rendezvous.events import LeaveRequest
 
@@ -23,16 +22,19 @@ class NoticePart:
         self._watcher = watcher
         self._outlook = outlook
         self._is_leaving = False
+        self._is_unsaid = False
         watcher.start()
 
     @property
     def wake_at(self) -> float:
-        if self._watcher.has_news:
+        if self._watcher.has_news or self._is_unsaid:
             return -math.inf
         return min(math.inf if self._is_leaving else self._outlook.leave_at, self._outlook.renew_at)
 
     def take(self, fact: Fact) -> None:
         self._is_leaving |= isinstance(fact.what, LeaveRequest)
+        # What was said before there was an agent, while this node was not fit, has reached nobody.
+        self._is_unsaid |= isinstance(fact.what, RoundStarting) and bool(self._outlook.notices)
 
     def advance(self, now: float) -> Iterable[Effect]:
         for complaint in self._watcher.take_complaints():
@@ -41,6 +43,7 @@ class NoticePart:
             update = self._outlook.take(change, now, is_leaving=self._is_leaving)
             log(update.sentence)
             yield Publish(update)
+        self._is_unsaid = False
         yield LimitGrace(*self._outlook.limit_grace(now))
         if not self._is_leaving and now >= self._outlook.leave_at:
             self._is_leaving = True
@@ -64,8 +67,6 @@ def make_notice_part(
     `mode`: "leave" or "report". `wake` may be called from any thread. `clock`: the loop's. Raises OSError where no
     thread is to be had.
     """
-    if not is_asked and not find_cloud():
-        return None  # as on most machines, which then load nothing more
     made = make_watcher(environ, wake, clock)
     if isinstance(made, str):
         if is_asked:

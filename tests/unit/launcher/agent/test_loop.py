@@ -19,8 +19,9 @@ from launcher.agent.parts.host import PartHost
 from launcher.agent.parts.part import (
     Effect,
     EndWorkers,
+    Explained,
     Fact,
-    HoldStop,
+    HoldQuit,
     LeadershipChanged,
     LimitGrace,
     Publish,
@@ -175,7 +176,7 @@ def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pyt
     assert job.turn(reports=ended) == [*ended, "sweep"]
     stopped = RoundStopped(1, 1)
     assert job.turn(reports=(RoundSwept(1),)) == [RoundSwept(1), ("submit", stopped), stopped]
-    assert job.agent.running.number == 0
+    assert not job.agent.running.has_workers
 
 
 def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +199,13 @@ def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     job.agent.parts = PartHost(job.agent.poll, lambda: job.now, lambda sentence: None)
     job.agent.parts.add(Bad())  # type: ignore[arg-type]
     assert job.turn(start(1)) == ["spawn"]
+
+
+def test_what_the_agreement_says_is_logged_in_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    log: Mock = job.agent.round_log  # type: ignore[assignment]
+    log.advance.side_effect = lambda now: job.log.append("logged")
+    assert job.turn(start(1))[-2:] == ["spawn", "logged"]
 
 
 def test_leadership_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,28 +294,24 @@ def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatc
 def test_a_look_that_is_done_ends_the_wait_of_its_round(
     number: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: HoldStop(number, 0.0)})
+    job = Turns(monkeypatch, {VictimSuspected: Explained(number)})
     monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
     assert len(list_failures(fail(job))) == count
 
 
-def test_a_look_that_is_still_done_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 200.0)})
-    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
-    assert list_failures(fail(job)) == []
-    assert len(list_failures(job.pass_time(0.4))) == 1, "no longer than without a part"
-
-
 def test_a_survivor_that_is_about_to_end_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 0.0)})
+    job = Turns(monkeypatch, {VictimSuspected: Explained(1)})
     monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=True))
     assert list_failures(fail(job)) == []
 
 
 def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {StopRound: HoldStop(1, 200.0)})
+    job = Turns(monkeypatch, {StopRound: Publish("late")})
     job.begin()
-    assert job.turn(stop("fence")) == [stop("fence"), "sweep"]
+    assert job.turn(stop("fence")) == [stop("fence"), "sweep", "late"]
+    job = Turns(monkeypatch, {StopRound: Publish("before")})
+    job.begin()
+    assert job.turn(stop())[:2] == [stop(), "before"]
 
 
 # --- SIGQUIT ---
@@ -322,7 +326,7 @@ def test_sigquit_ends_the_job_where_no_part_holds_it(monkeypatch: pytest.MonkeyP
 
 
 def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, 105.0), NoteReceived: HoldStop(1, 0.0)})
+    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0)})
     job.begin()
     assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled()]
     assert job.pass_time(4.9) == []
@@ -333,21 +337,55 @@ def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPat
 
 def test_sigquit_waits_no_longer_than_the_part_or_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for until, waits_s in ((105.0, 5.0), (1e9, QUIT_LIMIT_S)):
-        job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, until)})
+        job = Turns(monkeypatch, {QuitSignalled: HoldQuit(until)})
         job.begin()
         job.turn(signals=(signal.SIGQUIT,))
         assert job.pass_time(waits_s - 0.1) == []
         assert job.pass_time(0.2) == [("submit", QUIT), QUIT]
 
 
+def test_what_is_shown_ends_the_wait_in_another_round_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(
+        monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0), VictimSuspected: Explained(1)}
+    )
+    job.begin()
+    job.turn(signals=(signal.SIGQUIT,))
+    job.turn(stop("kill"))
+    job.turn(reports=(RoundSwept(1),))
+    job.turn(NoteReceived("m", "{}"))
+    assert job.turn() == [("submit", QUIT), QUIT]
+
+
+def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), VictimSuspected: Explained(1)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+    job.failures.note.return_value = "another"
+    job.begin()
+    job.turn(signals=(signal.SIGQUIT,))
+    assert len(list_failures(job.turn(reports=(Exited(1, 1, 42, 1, 0.0),)))) == 1
+    assert QUIT not in job.turn()
+
+
 def test_a_second_sigquit_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, 105.0)})
+    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0)})
     job.begin()
     job.turn(signals=(signal.SIGQUIT,))
     assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
 
 
 # --- shortages, and the end ---
+
+
+def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    job.channel.read_step.return_value = 8
+    job.turn(stop("kill"))
+    assert RoundStopped(1, 1, 8) in job.turn(reports=(RoundSwept(1),))
+    job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
+    job.turn(start(2))
+    job.turn(stop("kill", 2))
+    assert RoundStopped(2, 1, -1) in job.turn(reports=(RoundSwept(2),))
 
 
 def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,25 @@ from launcher.agent.diagnosis.inquiries import ANSWER_MAX, Inquiries, encode_ans
 from launcher.agent.inspection.messages import Diagnose
 from launcher.agent.inspection.survey import Survey
 from launcher.agent.lifecycle import RunningRound
-from launcher.agent.parts.part import Fact
+from launcher.agent.parts.part import Fact, HoldQuit, QuitSignalled, VictimSuspected
 from launcher.diagnose.answer import Conclusion, make_answer
 from launcher.diagnose.verdict import Diagnosis
 from launcher.observe.local_socket import Question
 from launcher.observe.node_report import EventPage, NodeRequest, ReadEvents, ReadState
+from launcher.placement.adapter.description import NodeAssignment
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 
+SHARE = NodeAssignment(
+    ranks=(0, 1),
+    world_size=2,
+    shape=(2,),
+    group_rank=0,
+    group_world_size=1,
+    role_ranks=(0, 1),
+    role_world_size=2,
+    master_addr="h",
+)
 MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
 
@@ -43,14 +54,19 @@ class Bench:
         self.error: Exception | None = None
         parts: Any = self
         self.effects: deque[Any] = deque()
+        self.running = RunningRound()
+        self.failures = 0
         self.inquiries = Inquiries(
-            parts, parts, parts, RunningRound(), self.make_answers, self.effects, lambda: self.identity, None, "report"
+            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report"
         )
 
     def ask(self, survey: Survey) -> None:
         if self.error is not None:
             raise self.error
         self.asked.append(survey)
+
+    def report_failure(self) -> None:
+        self.failures += 1
 
     def advance(self, now: float = 0.0) -> list[Conclusion]:
         return []
@@ -165,6 +181,18 @@ def test_a_request_through_the_store_is_answered_there() -> None:
     (event,) = bench.inquiries.advance(0.0)
     assert isinstance(event, AnswerCommand)
     assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
+
+
+def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
+    bench = Bench()
+    bench.running.begin(2, SHARE)
+    bench.running.has_workers = True
+    for number, count in ((1, 0), (2, 1)):
+        for what in (VictimSuspected(0), QuitSignalled()):
+            bench.inquiries.take(Fact(what, number, 0.0, 0.0))
+        effects = bench.inquiries.advance(5.0)
+        assert [type(one) for one in effects] == [HoldQuit] * count
+        assert (len(bench.asked), bench.failures) == (count, count)
 
 
 def test_an_answer_that_is_too_long_goes_without_stacks() -> None:

@@ -96,6 +96,13 @@ def test_a_stop_that_is_repeated_is_one_event_and_a_harder_one_another() -> None
     assert run.list_kinds().count(run_events.RoundStopping) == 2
 
 
+def test_a_round_that_is_refused_is_stopped_too() -> None:
+    run = Run()
+    run.take(start(1), events.StopRound(1, "kill", because("loss"), "loss"), events.RoundStopped(1, 0))
+    run.take(events.StartRound(2, 0, 0, "token", "{"), events.StopRound(2, "kill", because("failure"), "failure"))
+    assert run.list_kinds().count(run_events.RoundStopping) == 2
+
+
 def test_messages_of_another_round_are_not_of_this_one() -> None:
     run = Run()
     run.take(start(2), Spawned(1, 0, 50), Exited(1, 0, 50, 0, 111.0), events.StopRound(1, "kill", because(""), "", ()))

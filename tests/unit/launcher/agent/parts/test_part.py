@@ -119,6 +119,36 @@ def test_a_part_that_raises_is_closed_and_said_once() -> None:
     assert bench.host.off == ["Recorder"]
 
 
+def test_a_part_that_is_closed_is_not_advanced() -> None:
+    one, two = Recorder(), Recorder()
+    one.effects = ["bad"]
+    bench = Bench(one, two)
+    one.wake_at = two.wake_at = 10.0
+
+    def refuse(fact: Fact) -> None:
+        raise KeyError("x")
+
+    two.take = refuse  # type: ignore[method-assign]
+    bench.host.run(lambda effect: bench.tell(effect))
+    assert two.calls == ["close"]
+
+
+def test_a_time_that_cannot_be_read_costs_no_other_part_its_own() -> None:
+    class Timeless(Recorder):
+        @property  # type: ignore[override]
+        def wake_at(self) -> float:
+            raise KeyError("x")
+
+        @wake_at.setter
+        def wake_at(self, at: float) -> None:
+            pass
+
+    other = Recorder()
+    bench = Bench(Timeless(), other)
+    other.wake_at = 12.0
+    assert bench.host.wake_at == 12.0
+
+
 def test_effects_before_an_error_are_not_carried_out_by_half() -> None:
     class Half(Recorder):
         def advance(self, now: float) -> Iterator[Effect]:
@@ -146,7 +176,9 @@ def test_a_part_that_lacks_resources_is_tried_again(error: Exception) -> None:
         part.error = error if at == 10.0 + RETRY_S else None
         assert bench.run()
     assert part.calls == ["advance"] * 3
-    assert len(bench.said) == 1
+    first, last = bench.said
+    assert first.startswith("Recorder: ")
+    assert last == "Recorder: working again"
 
 
 def test_a_part_that_takes_long_is_said_once_and_stays() -> None:
@@ -245,8 +277,8 @@ def test_a_late_part_that_cannot_be_made_yet_loses_nothing(error: Exception) -> 
     bench.now += RETRY_S
     bench.run()
     assert part.taken == ["one", "two"]
-    assert len(bench.said) == 1
     assert bench.said[0].startswith("what is shown: ")
+    assert bench.said[1:] == ["what is shown: working again"]
 
 
 def test_a_late_part_that_has_nothing_to_do_here_keeps_nothing() -> None:
@@ -265,3 +297,10 @@ def test_at_the_end_what_is_to_be_written_is_made(is_written: bool) -> None:
     bench.tell("one")
     bench.host.close()
     assert (part.taken, part.calls) == ((["one"], ["close"]) if is_written else ([], []))
+
+
+def test_what_a_part_was_to_have_is_let_go_if_it_was_never_made() -> None:
+    gone: list[str] = []
+    bench = Bench(LatePart("x", Recorder, {}, discard=lambda: gone.append("listener")))
+    bench.host.close()
+    assert gone == ["listener"]

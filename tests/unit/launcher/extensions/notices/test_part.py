@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish
+from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from launcher.extensions.notices import part as notice_part
 from launcher.extensions.notices.notice import LEAD_S, NodeOutlook, Notice, NoticeChange
 from launcher.extensions.notices.part import NoticePart, make_notice_part
@@ -112,8 +112,18 @@ def make(*, is_asked: bool = False) -> NoticePart | None:
     return make_notice_part("leave", 30.0, {}, lambda: None, lambda: 0.0, is_asked=is_asked)
 
 
+def test_what_was_said_before_there_was_an_agent_is_said_again() -> None:
+    part, announced = watch()
+    part.take(Fact(RoundStarting(None, None), 1, 11.0, 0.0))  # type: ignore[arg-type]
+    assert turn(part, 11.0) == []
+    announced.announce(900.0, 12.0)
+    turn(part, 12.0)
+    part.take(Fact(RoundStarting(None, None), 2, 13.0, 0.0))  # type: ignore[arg-type]
+    assert turn(part, 13.0) == [LimitGrace(910.0, 912.0)]
+    assert turn(part, 14.0) == []
+
+
 def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notice_part, "find_cloud", lambda: "gce")
     monkeypatch.setattr("launcher.extensions.notices.watcher.find_cloud", lambda root: "gce")
     with no_threads(), pytest.raises(OSError, match=NO_THREAD[:20]):
         make()
@@ -124,7 +134,6 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     is_asked: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(notice_part, "find_cloud", lambda: "")
     monkeypatch.setattr(notice_part, "make_watcher", lambda *_: "no cloud")
     assert make(is_asked=is_asked) is None
     said = "meshrun: preemption notices cannot be read: no cloud\n"
