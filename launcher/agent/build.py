@@ -67,11 +67,11 @@ def build_agent(
 
     Raises UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
-    host = startup.name if startup else config.node_name or os.uname().nodename
-    mesh = config.mesh or meshes.DEFAULT_MESH
+    host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
+    mesh = config.placement.mesh or meshes.DEFAULT_MESH
     if startup is None:
         meshes.require_fit(mesh, len(slots))
-    port = MasterPort(config.master_port, config.worker_port_range)
+    port = MasterPort(config.rendezvous.master_port, config.rendezvous.worker_port_range)
     spec_builder = WorkerSpecBuilder(
         config=config,
         mesh=mesh,
@@ -86,9 +86,9 @@ def build_agent(
     worker_channel = WorkerChannel(
         shared_page,
         supervisor,
-        config.heartbeat_timeout_s,
+        config.hangs.heartbeat_timeout_s,
         reads_saves=startup is not None and settings.grow == "checkpoint",
-        watches_progress=config.hang_limits is not None,
+        watches_progress=config.hangs.hang_limits is not None,
     )
     sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
     round_log = RoundLog(is_standalone=startup is None, settings=settings)
@@ -110,12 +110,12 @@ def build_agent(
         )
     pump = spec_builder.make_pump()
     make_progress = None
-    if config.hang_limits is not None:
-        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder)
+    if config.hangs.hang_limits is not None:
+        make_progress = partial(_watch_progress, config.hangs.hang_limits, shared_page, pump, spec_builder)
     observer = make_observer(config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks)
     inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
     return Agent(
-        script=config.script,
+        script=config.workers.script,
         reason=reason,
         settings=settings,
         supervisor=supervisor,
@@ -133,12 +133,12 @@ def build_agent(
             host,
             pump,
             aborts_are_secondary=spec_builder.is_jax,
-            role=config.role,
+            role=config.workers.role,
         ),
         make_inquiries=partial(inquiries, observer),
         make_progress=make_progress,
-        on_hang=config.on_hang,
-        progress_file=config.progress_file,
+        on_hang=config.hangs.on_hang,
+        progress_file=config.hangs.progress_file,
     )
 
 
@@ -205,12 +205,12 @@ def _join_alone(
     wake: Callable[[], None],
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
-    address = config.master_addr or config.local_addr or "127.0.0.1"
+    address = config.rendezvous.master_addr or config.rendezvous.local_addr or "127.0.0.1"
     description = Description(
-        slot_count=slot_count, address=address, role=config.role, master_port=config.master_port or 0
+        slot_count=slot_count, address=address, role=config.workers.role, master_port=config.rendezvous.master_port or 0
     )
     planner: OneMachinePlanner | PlannerAdapter
-    if config.placement_options:
+    if config.placement.texts:
         from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
         from launcher.placement.adapter.options import list_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter

@@ -72,17 +72,17 @@ class ClusterMembership(NodeMembership):
             config, mesh, levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
         )
         require_feasible(config, mesh, asked[0], slot_count)
-        is_numbered = config.node_rank is not None
-        planner = PlannerAdapter(mesh, *asked, node_count=config.nodes_min if is_numbered else 0)
+        is_numbered = config.rendezvous.node_rank is not None
+        planner = PlannerAdapter(mesh, *asked, node_count=config.placement.nodes_min if is_numbered else 0)
         description = Description(
             slot_count=slot_count,
             address=startup.address,
-            role=config.role,
+            role=config.workers.role,
             name=startup.name,
             machine=startup.boot_id,
-            master_port=config.master_port or 0,
-            node_rank=config.node_rank,
-            master_addr=config.master_addr or "",
+            master_port=config.rendezvous.master_port or 0,
+            node_rank=config.rendezvous.node_rank,
+            master_addr=config.rendezvous.master_addr or "",
             locality=found.path,
         )
         if (identity := found.identity) is not None:  # a host of a TPU slice
@@ -101,8 +101,8 @@ class ClusterMembership(NodeMembership):
         except MeshrunError:
             self._close_server()
             raise
-        if config.node_rank is not None:  # last: a claim lasts for the time of a lease
-            self._claim_rank(run_id, config.node_rank)
+        if config.rendezvous.node_rank is not None:  # last: a claim lasts for the time of a lease
+            self._claim_rank(run_id, config.rendezvous.node_rank)
         protocol = MemberMachine(
             settings=settings,
             spec=Spec(
@@ -110,8 +110,8 @@ class ClusterMembership(NodeMembership):
                 options={**list_options(*asked), **list_agreed_options(config, settings)},
                 digest=hash_program(config),
                 has_secret=bool(startup.credentials.secret),
-                arguments_digest=_hash(config.script_args),
-                shared_options={} if config.framework == "auto" else {"--framework": config.framework},
+                arguments_digest=_hash(config.workers.script_args),
+                shared_options={} if config.workers.framework == "auto" else {"--framework": config.workers.framework},
             ),
             node_name=startup.name,
             boot_id=startup.boot_id,
@@ -123,7 +123,7 @@ class ClusterMembership(NodeMembership):
             rng=draw_random,
             presence_address=startup.presence_address,
             secret=startup.credentials.secret,
-            attempt="" if config.attempt is None else str(config.attempt),
+            attempt="" if config.rendezvous.attempt is None else str(config.rendezvous.attempt),
             hosts_store=self._server is not None,
             store_owner=store_owner,
         )
@@ -171,11 +171,11 @@ class ClusterMembership(NodeMembership):
             node_name=startup.name,
             presence_address=startup.presence_address,
         )
-        port_option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
+        port_option = "--rdzv-endpoint" if config.rendezvous.node_rank is None else "LAUNCHER_STORE_PORT"
         deadline = time.monotonic() + self._settings.start_timeout_s
         said = ""
         while True:
-            self._server = self._serve(config.node_rank is not None, own)
+            self._server = self._serve(config.rendezvous.node_rank is not None, own)
             store, version = self._open_store(run_id)
             endpoint = self._startup.network.endpoints[0]
             try:
@@ -211,7 +211,7 @@ class ClusterMembership(NodeMembership):
                 refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
             finally:
                 store.close()
-        self._log_meeting(run_id, config.node_rank, store, version)
+        self._log_meeting(run_id, config.rendezvous.node_rank, store, version)
         return store, None if occupant is None else occupant.owner
 
     def _find_occupant(self, store: EtcdStore, own: StoreOwner) -> Occupant | None:
@@ -307,14 +307,14 @@ def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:
         options["LAUNCHER_PRESENCE_PROOF"] = "off"
-    if config.node_rank is not None:
-        options |= {"--rdzv-backend": "static", "--master-port": str(config.master_port)}
+    if config.rendezvous.node_rank is not None:
+        options |= {"--rdzv-backend": "static", "--master-port": str(config.rendezvous.master_port)}
     return options
 
 
 def hash_program(config: Config) -> str:
     """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
-    return _hash([config.launch_mode, os.path.basename(config.script) or config.script])
+    return _hash([config.workers.launch_mode, os.path.basename(config.workers.script) or config.workers.script])
 
 
 def _hash(words: Sequence[str]) -> str:

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     """Run the job on this node and return the exit code. `supervisor`: forked, and not started yet."""
     config = _resolve(args, os.environ)
-    begin_stamps(config.log_times, config.node_name or os.uname().nodename)
+    begin_stamps(config.output.log_times, config.rendezvous.node_name or os.uname().nodename)
     files.check(config)
     files.require_proc()
     exporter = _make_exporter(config)
     startup = None
-    if config.network is not None:
+    if config.rendezvous.network is not None:
         from launcher.agent.startup.startup import start_up
 
         gc.enable()
         _log_notes(config)  # before a wait, which they may explain
-        startup = start_up(config, config.network, os.environ)
-        begin_stamps(config.log_times, startup.name)
+        startup = start_up(config, config.rendezvous.network, os.environ)
+        begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
@@ -64,11 +64,11 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
 
 def _make_exporter(config: Config) -> MetricsExporter | None:
     """Bind the port of the metrics. Raises UsageError if it is taken."""
-    if config.metrics_address is None and config.metrics_file is None:
+    if config.monitoring.metrics_address is None and config.monitoring.metrics_file is None:
         return None
     from launcher.observe.metrics.exporter import MetricsExporter
 
-    return MetricsExporter(config.metrics_address, config.metrics_file)
+    return MetricsExporter(config.monitoring.metrics_address, config.monitoring.metrics_file)
 
 
 def _log_notes(config: Config) -> None:

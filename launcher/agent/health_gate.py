@@ -63,15 +63,15 @@ class HealthGate:
         variables: Mapping[str, str],
         fork_server: ForkServerClient | None = None,
     ) -> None:
-        self._command = config.health_check
-        self._origin = config.origins["health_check"]
-        self._timeout_s = config.health_timeout_s
+        self._command = config.health.health_check
+        self._origin = config.health.origins["health_check"]
+        self._timeout_s = config.health.health_timeout_s
         self._supervisor = supervisor
         self._termination = termination
         self._wakeup = wakeup
         self._variables = variables
         self._fork_server = fork_server
-        self._limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
+        self._limit_s = float(config.rendezvous.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
         self._deadline = read_clock() + self._limit_s
         self._failure_count = 0
         self._last_kind: tuple[str | int, ...] = ()  # of what was said last

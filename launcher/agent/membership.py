@@ -28,17 +28,19 @@ def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
     failed; a stop that leaves time to save is another matter.
     """
     # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store
-    no_lease = math.inf if config.network is None else DEFAULTS.lease_ttl_s
+    no_lease = math.inf if config.rendezvous.network is None else DEFAULTS.lease_ttl_s
     try:
         return Settings(
-            lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
-            max_restarts=config.max_restarts,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            restart_grace_s=min(DEFAULTS.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
-            **config.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
+            lease_ttl_s=no_lease if config.rendezvous.lease_ttl_s is None else config.rendezvous.lease_ttl_s,
+            max_restarts=config.workers.max_restarts,
+            shutdown_timeout_s=config.shutdown.shutdown_timeout_s,
+            restart_grace_s=min(DEFAULTS.restart_grace_s, config.shutdown.shutdown_timeout_s)
+            if handles_sigterm
+            else 0.0,
+            **config.rendezvous.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
         )
     except SettingsError as error:
-        raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
+        raise UsageError(f"{config.rendezvous.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
 class NodeMembership:

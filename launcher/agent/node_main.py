@@ -47,7 +47,7 @@ def run(
     layout: LogLayout | None = None
     fork_server = None
     try:
-        if config.preload or config.standby:
+        if config.workers.preload or config.workers.standby:
             from launcher.agent.preload import ForkServerClient
 
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
@@ -57,8 +57,8 @@ def run(
         termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
         layout = LogLayout(
-            log_dir=config.log_dir,
-            run_id=config.run_id or os.urandom(8).hex(),
+            log_dir=config.output.log_dir,
+            run_id=config.rendezvous.run_id or os.urandom(8).hex(),
             temporary_dirs=supervisor.temporary_dirs,
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
@@ -105,7 +105,7 @@ def wait_until_ready(
             fork_server.start(slots)
         return slots, reason
 
-    if config.health_check is None:
+    if config.health.health_check is None:
         try:
             return examine()
         except UnfitError:
@@ -118,7 +118,7 @@ def wait_until_ready(
 
 def require_log_space(config: Config) -> None:
     """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
-    directory = config.log_dir
+    directory = config.output.log_dir
     if not directory or directory == os.devnull:
         return
     name = f"log directory {sanitize(directory)}"

@@ -66,7 +66,11 @@ class ForkServerClient:
         """Log what workers wait for, when `wake_at` was reached."""
         self.wake_at = math.inf
         so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
-        what = f"the import of {self._format_modules()} (--preload)" if self._config.preload else "a Python (--standby)"
+        what = (
+            f"the import of {self._format_modules()} (--preload)"
+            if self._config.workers.preload
+            else "a Python (--standby)"
+        )
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
@@ -76,8 +80,8 @@ class ForkServerClient:
                 self._importing_since = now
             case Preloaded(_, seconds, remarks):
                 self._is_ready, self.wake_at = True, math.inf
-                if self._config.preload:
-                    them = "them" if len(self._config.preload) > 1 else "it"
+                if self._config.workers.preload:
+                    them = "them" if len(self._config.workers.preload) > 1 else "it"
                     log(
                         f"preloaded {self._format_modules()} in {seconds:.1f} s; workers are forked with {them} in "
                         "memory"
@@ -94,5 +98,5 @@ class ForkServerClient:
         return None
 
     def _format_modules(self) -> str:
-        *names, last = self._config.preload
+        *names, last = self._config.workers.preload
         return f"{', '.join(names)} and {last}" if names else last

@@ -56,14 +56,14 @@ class Termination:
     def __init__(self, config: Config) -> None:
         self.signum: int | None = None
         self.notice_signum = 0
-        self._file = config.preemption_file
+        self._file = config.shutdown.preemption_file
         self._file_at = 0.0 if self._file else math.inf
         self._config = config
         self._watch_at = math.inf
         self._wake_and_clock: tuple[Callable[[], None], Callable[[], float]] | None = None
         self._notices: NodeNotices | None = None
         self._has_failed = False  # to open them
-        name = config.preemption_signal
+        name = config.shutdown.preemption_signal
         self._preemption = signal.Signals[name] if name else None
         self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(config)]
         asked = {*self._forwarded, *([self._preemption] if self._preemption else [])}
@@ -97,7 +97,7 @@ class Termination:
 
     def watch_notices(self, wake: Callable[[], None], clock: Callable[[], float]) -> None:
         """Have the cloud's notices read, soon. `wake` wakes the loop from any thread; `clock` is that of `check`."""
-        if self._config.notices != "off":
+        if self._config.shutdown.notices != "off":
             self._wake_and_clock, self._watch_at = (wake, clock), 0.0
 
     def check(self, now: float) -> LeaveRequest | None:
@@ -126,8 +126,8 @@ class Termination:
     def _open_notices(self, now: float) -> None:
         assert self._wake_and_clock is not None
         self._watch_at = math.inf
-        mode, timeout_s = self._config.notices, self._config.shutdown_timeout_s
-        is_asked = self._config.origins["notices"] != "default"
+        mode, timeout_s = self._config.shutdown.notices, self._config.shutdown.shutdown_timeout_s
+        is_asked = self._config.shutdown.origins["notices"] != "default"
         try:
             from launcher.hardware.cloud_firmware import find_cloud
 
@@ -150,8 +150,8 @@ class Termination:
 
 def _list_forwarded_signals(config: Config) -> Sequence[str]:
     """--signals-to-handle; by default without a SIGHUP that is ignored already, since that is nohup's purpose."""
-    names = config.signals_to_handle
-    if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    names = config.shutdown.signals_to_handle
+    if config.shutdown.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]
     return names
 

@@ -1,17 +1,17 @@
 """The configuration of a run, validated once and trusted afterwards.
 
 `resolve` turns the command line and the environment into one frozen `Config`. A value comes from the first of: the
-flag, LAUNCHER_<NAME>, PET_<NAME>, a scheduler's environment (`schedulers`), the default; `Config.origins` records
-which. Each option's row in the table says how its value is read and which field it sets; here are the rules between
-options. Invalid values are refused in one sentence that names the flag or the variable; a value that is accepted but
-has no effect is noted in `Config.notes`. No file is read and no device counted: the same input gives the same Config on
-any machine.
+flag, LAUNCHER_<NAME>, PET_<NAME>, a scheduler's environment (`schedulers`), the default; `Section.origins` records
+which. Each option's row in the table says how its value is read, and which field of which section it sets; here are
+the sections, and the rules between options. Invalid values are refused in one sentence that names the flag or the
+variable; a value that is accepted but has no effect is noted in `Config.notes`. No file is read and no device counted:
+the same input gives the same Config on any machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,69 +54,85 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds. A field named after an option holds its value."""
+class Section(Struct, frozen=True):
+    """The options of one part of an agent. Times are in seconds. A field named after an option holds its value."""
+
+    origins: Mapping[str, str]
+    """Field, or key of a field that is a mapping, to "--flag", the variable's name, or "default"."""
+
+
+class WorkerOptions(Section, frozen=True):
+    """What the workers of this node run, and how."""
 
     script: str
     script_args: tuple[str, ...]
     launch_mode: LaunchMode
-    nodes_min: int
-    nodes_max: int | None
-    """None: any number; 1 for 1:N where only this machine can join."""
+    python: str
+    """The interpreter of the workers."""
+    legacy_local_rank: bool
+    role: str
+    framework: str
+    device_binding: str
+    virtual_local_rank: bool
+    numa_binding: NumaMode | None
+    max_restarts: int
+    preload: tuple[str, ...]
+    """Modules to import once, for workers that are forked with them."""
+    standby: int
+    """Sets of standby workers."""
+    hang_evidence: bool
+
+
+class DeviceOptions(Section, frozen=True):
+    """How many workers this node has, and which devices each."""
+
     worker_count: int | str | None
     """None was not given: one worker per accelerator if there are any, else 1. A word is auto, gpu, cpu, or a type of
     device that torch may know.
     """
     devices_per_worker: int | Literal["all"] | None
     """None: one, or what is usual for the framework."""
-    devices: DeviceRequest | None
+    request: DeviceRequest | None
+
+
+class PlacementOptions(Section, frozen=True):
+    """The nodes and the grid of ranks of a job."""
+
+    nodes_min: int
+    nodes_max: int | None
+    """None: any number; 1 for 1:N where only this machine can join."""
     mesh: Mesh | None
     """None: one elastic axis, dp."""
-    placement_options: Mapping[str, str]
-    """Those of PLACEMENT_OPTIONS that were set, name to text; the planner's adapter parses them when the mesh is known.
-    """
-    settings: Mapping[str, Setting]
-    """Those of the agreement that were set, field to value."""
-    preload: tuple[str, ...]
-    """Modules to import once, for workers that are forked with them."""
-    hang_evidence: bool
-    standby: int
-    """Sets of standby workers."""
-    max_restarts: int
-    role: str
-    log_dir: str | None
-    """None: a temporary directory."""
-    redirects: Streams
-    tee: Streams
-    local_ranks_filter: frozenset[int] | None
-    """None: all."""
-    duplicate_stdout_filters: tuple[str, ...]
-    duplicate_stderr_filters: tuple[str, ...]
-    log_times: str
-    events: str
-    notify: str
+    texts: Mapping[str, str]
+    """Those of the planner's options that were set, name to text; its adapter parses them when the mesh is known."""
     request_nodes: str | None
-    progress: str
-    shutdown_timeout_s: float
-    signals_to_handle: tuple[str, ...]
-    framework: str
-    device_binding: str
-    virtual_local_rank: bool
-    legacy_local_rank: bool
-    numa_binding: NumaMode | None
+
+
+class LocalityOptions(Section, frozen=True):
+    """Where this node is in the network, and who knows it."""
+
+    locality: tuple[tuple[str, str], ...] | str
+    """A path, or the name of a file with the paths of all nodes."""
+    locality_sources: tuple[str, ...] | None
+
+
+class RendezvousOptions(Section, frozen=True):
+    """Where the nodes of a job meet, who this node is there, and the limits of their agreement."""
+
     run_id: str | None
     """None: the agent draws one."""
-    standalone: bool
     rdzv_backend: str
     rdzv_endpoint: str | None
     rdzv_conf: Mapping[str, str]
     network: StoreConfig | None
     """None: one machine."""
+    settings: Mapping[str, Setting]
+    """Those of the agreement that were set, field to value."""
+    lease_ttl_s: float | None
+    """None: on one machine no watchdog, else the agreement's default."""
     attempt: int | None
     node_name: str | None
     """None: the host's."""
-    locality: tuple[tuple[str, str], ...] | str
-    locality_sources: tuple[str, ...] | None
     node_rank: int | None
     """None if the rounds assign the ranks; so are then `master_addr` and `master_port`."""
     master_addr: str | None
@@ -127,26 +143,82 @@ class Config(Struct, frozen=True, kw_only=True):
     interface: str | None
     port_range: tuple[int, int] | None
     worker_port_range: tuple[int, int] | None
-    serve: tuple[str, int] | None
+
+
+class ShutdownOptions(Section, frozen=True):
+    """What makes this node leave, and how long its workers have to stop."""
+
+    signals_to_handle: tuple[str, ...]
     preemption_signal: str | None
     preemption_file: str | None
     notices: str
-    progress_file: str | None
-    metrics_address: tuple[str, int] | None
-    metrics_file: str | None
-    lease_ttl_s: float | None
-    """None: on one machine no watchdog, else the agreement's default."""
+    shutdown_timeout_s: float
+
+
+class HealthOptions(Section, frozen=True):
+    """The user's own check of a node before it joins."""
+
+    health_check: str | None
+    health_timeout_s: float
+
+
+class HangOptions(Section, frozen=True):
+    """When workers count as hanging."""
+
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None
     on_hang: str
-    health_check: str | None
-    health_timeout_s: float
-    python: str
-    """The interpreter of the workers."""
+    progress_file: str | None
+
+
+class OutputOptions(Section, frozen=True):
+    """Where the lines of workers and agent go."""
+
+    log_dir: str | None
+    """None: a temporary directory."""
+    redirects: Streams
+    tee: Streams
+    local_ranks_filter: frozenset[int] | None
+    """None: all."""
+    duplicate_stdout_filters: tuple[str, ...]
+    duplicate_stderr_filters: tuple[str, ...]
+    log_times: str
+
+
+class MonitoringOptions(Section, frozen=True):
+    """Who is told about the run, besides its terminal."""
+
+    events: str
+    notify: str
+    progress: str
+    serve: tuple[str, int] | None
+    metrics_address: tuple[str, int] | None
+    metrics_file: str | None
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    "workers": WorkerOptions, "devices": DeviceOptions, "placement": PlacementOptions, "locality": LocalityOptions,
+    "rendezvous": RendezvousOptions, "shutdown": ShutdownOptions, "health": HealthOptions, "hangs": HangOptions,
+    "output": OutputOptions, "monitoring": MonitoringOptions,
+}  # fmt: skip
+
+
+# docs/internals/decisions/0061-sections-of-config.md
+class Config(Struct, frozen=True, kw_only=True):
+    """One run of the command on this node: a section for each part of it."""
+
+    workers: WorkerOptions
+    devices: DeviceOptions
+    placement: PlacementOptions
+    locality: LocalityOptions
+    rendezvous: RendezvousOptions
+    shutdown: ShutdownOptions
+    health: HealthOptions
+    hangs: HangOptions
+    output: OutputOptions
+    monitoring: MonitoringOptions
     notes: tuple[str, ...]
     """Lines to print once, before the first worker starts."""
-    origins: Mapping[str, str]
-    """Field, or option of `placement_options` and `settings`, to "--flag", the variable's name, or "default"."""
 
 
 def resolve(
@@ -196,13 +268,16 @@ def resolve(
         notes += alone.explain(values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
-    placement = (option.name for option in ROWS if option.part == "placement_options")
+    texts = (option.name for option in ROWS if option.section == "placement.texts")
     nodes = fields["nodes_min"], fields["nodes_max"]
     fields |= {
+        "script": args.script,
+        "script_args": args.script_args,
         "launch_mode": launch_mode,
-        "placement_options": {name: values[name].text for name in placement if not values[name].is_default},
+        "python": python,
+        "texts": {name: values[name].text for name in texts if not values[name].is_default},
         "settings": resolve_settings(values, fields["network"], nodes),
-        "devices": _resolve_devices(values),
+        "request": _resolve_devices(values),
         # The command of workers that run a function is a Python one in any case.
         "standby": _resolve_standby(values, notes, launch_mode != "program" or CALL_VARIABLE in environ, is_alone),
         "signals_to_handle": _resolve_signals(values["signals-to-handle"], notes),
@@ -220,13 +295,24 @@ def resolve(
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
         notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
-    rows = [option for option in ROWS if option.field_name and not option.part]
-    fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
-    origins = {row.name if row.part else row.field_name: values[row.name].origin for row in ROWS if row.field_name}
-    origins |= {"launch_mode": launch_origin, **dict.fromkeys(("nodes_min", "nodes_max"), values["nnodes"].origin)}
-    return Config(
-        script=args.script, script_args=args.script_args, python=python, notes=tuple(notes), origins=origins, **fields
-    )
+    sections = _make_sections(values, fields)
+    sections["workers"].origins["launch_mode"] = launch_origin
+    return Config(**sections, notes=tuple(notes))
+
+
+def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of the Config by name. `given`: the fields that rules between options have set."""
+    fields: dict[str, dict[str, Any]] = {name: {"origins": {}} for name in SECTIONS}
+    for row in ROWS:
+        if field := row.field_name:
+            section, _, mapping = (row.section or row.group).partition(".")
+            fields[section]["origins"][row.name if mapping else field] = values[row.name].origin
+            if not mapping and field not in given:
+                fields[section][field] = values[row.name].read()
+    return {
+        name: kind(**fields[name], **{field: given[field] for field in kind.__struct_fields__ if field in given})
+        for name, kind in SECTIONS.items()
+    }
 
 
 def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:

@@ -19,19 +19,21 @@ _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "na
 
 def check(config: Config) -> None:
     """Raise UsageError if the script cannot be run, or the log directory not be written."""
-    if not config.script:
+    if not config.workers.script:
         raise UsageError("the script's name is empty", "check whether a variable of the shell is empty")
-    if config.script == "-":
+    if config.workers.script == "-":
         raise UsageError(*_FROM_STDIN)
-    if config.launch_mode == "module":
-        origin = config.origins["launch_mode"]
-        if "/" in config.script or (config.script.endswith(".py") and os.path.isfile(config.script)):
-            sentence = f"{origin} takes the name of a module, but {sanitize(config.script)} is a file"
+    if config.workers.launch_mode == "module":
+        origin = config.workers.origins["launch_mode"]
+        if "/" in config.workers.script or (
+            config.workers.script.endswith(".py") and os.path.isfile(config.workers.script)
+        ):
+            sentence = f"{origin} takes the name of a module, but {sanitize(config.workers.script)} is a file"
             raise UsageError(sentence, f"leave out {origin}")
-    elif config.launch_mode != "program":
+    elif config.workers.launch_mode != "program":
         _check_script(config)
-    if config.log_dir not in (None, os.devnull):
-        _check_log_dir(config.log_dir)
+    if config.output.log_dir not in (None, os.devnull):
+        _check_log_dir(config.output.log_dir)
 
 
 def require_proc() -> None:
@@ -46,7 +48,7 @@ def require_proc() -> None:
 
 
 def _check_script(config: Config) -> None:
-    script = config.script
+    script = config.workers.script
     called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
@@ -75,13 +77,13 @@ def _check_script(config: Config) -> None:
 
 
 def _suggest_script(config: Config) -> str:
-    script = config.script
+    script = config.workers.script
     called = sanitize(script)
     directory, name = os.path.split(script)
     if name.rstrip("0123456789.") == "python":  # a command in front of which meshrun was written
         return f"leave out {called}: meshrun starts it (or add --no-python)"
-    if "=" in name and config.mesh is not None:
-        return f"separate axes by commas: --mesh {config.mesh},{called}"
+    if "=" in name and config.placement.mesh is not None:
+        return f"separate axes by commas: --mesh {config.placement.mesh},{called}"
     if "=" in name:
         return "separate the parts of an option's value by commas, without blanks"
     if script == "help":

@@ -30,14 +30,17 @@ def read_explicit(config: Config, names: Sequence[str]) -> tuple[SourceResult, .
 
     Raises UsageError.
     """
-    if not config.locality:
+    if not config.locality.locality:
         return ()
-    source = config.origins["locality"]
-    if isinstance(config.locality, str):
-        path, key = find_in_file(config.locality, source, names)
-        origin, reason = f"{sanitize(config.locality)}, {'all others' if key == OTHERS else key}", f"the line of {key}"
+    source = config.locality.origins["locality"]
+    if isinstance(config.locality.locality, str):
+        path, key = find_in_file(config.locality.locality, source, names)
+        origin, reason = (
+            f"{sanitize(config.locality.locality)}, {'all others' if key == OTHERS else key}",
+            f"the line of {key}",
+        )
     else:
-        path, origin, reason = config.locality, source, "it was given"
+        path, origin, reason = config.locality.locality, source, "it was given"
     return (SourceResult(source, tuple(Level(level, domain, origin) for level, domain in path), reason),)
 
 

@@ -72,7 +72,7 @@ def resolve_locality(
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
     merged = merge((*said, *found))
     remarks = merged.remarks
-    if config.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
+    if config.locality.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
         remarks = (*remarks, _describe_unknown(merged.levels, found))
     return Locality(merged.levels, remarks, (*said, *found), own.identity)
 
@@ -125,16 +125,16 @@ def _choose_sources(
     The slice is always queried where there are signs of one: its chips cannot be used without.
     """
     found: list[Source] = []
-    if config.locality_sources is None:
+    if config.locality.locality_sources is None:
         built_in = [make_built_in(name, devices) for name in BUILT_IN[1:]]
         found += [source for source in built_in if source.is_likely(environ)]
-    for name in config.locality_sources or ():
+    for name in config.locality.locality_sources or ():
         if name == "slice":
             found.append(slice_source)
         elif name in BUILT_IN:
             found.append(make_built_in(name, devices))
         else:
-            found.append(PluginSource(name, config.origins["locality_sources"]))
+            found.append(PluginSource(name, config.locality.origins["locality_sources"]))
     if slice_source not in found and slice_source.is_likely(environ):
         found.insert(0, slice_source)
     return found

@@ -92,13 +92,15 @@ def _make_words(request: MeasureRequest) -> list[str]:
 
 
 def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answer, int]:
-    network = config.network
+    network = config.rendezvous.network
     if network is None:
         raise UsageError("no store is set", NAME_STORE)
     login = credentials.read(network, os.environ)
     serves_at = find_store(config, network, request.wait_s)
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
-    name = config.node_name or os.uname().nodename
+    address = find_own_address(
+        local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface, endpoints=network.endpoints
+    )
+    name = config.rendezvous.node_name or os.uname().nodename
     path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
     server = None
     if serves_at:

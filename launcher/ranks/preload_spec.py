@@ -38,13 +38,17 @@ def predict_slots(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]
 
     Empty if they cannot be predicted.
     """
-    if not isinstance(config.worker_count, int) or config.worker_count < 2 or config.numa_binding is not None:
+    if (
+        not isinstance(config.devices.worker_count, int)
+        or config.devices.worker_count < 2
+        or config.workers.numa_binding is not None
+    ):
         return ()
-    if config.framework != "torch" and (
-        config.framework != "auto" or has_package("jax", config.python, parent) is not False
+    if config.workers.framework != "torch" and (
+        config.workers.framework != "auto" or has_package("jax", config.workers.python, parent) is not False
     ):
         return ()  # TPU chips would change the workers
-    return tuple(Slot(index=index, devices=()) for index in range(config.worker_count))
+    return tuple(Slot(index=index, devices=()) for index in range(config.devices.worker_count))
 
 
 def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
@@ -53,7 +57,7 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     Raises UsageError if workers cannot be bound to CPUs.
     """
     devices = [device for slot in slots for device in slot.devices]
-    choice = choose_environments(config.framework, devices, config.python, parent)
+    choice = choose_environments(config.workers.framework, devices, config.workers.python, parent)
     environments = make_environments(choice, config, parent)
     binding = bind_workers(config, slots)
     sample_variables = []
@@ -72,10 +76,10 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     return ForkServerSpec(
         argv=make_fork_server_argv(config, is_jax=is_jax),
         env=variables,
-        unset=list_unset_variables(parent, reports_progress=config.progress != "none"),
+        unset=list_unset_variables(parent, reports_progress=config.monitoring.progress != "none"),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
-        modules=config.preload,
-        standby=config.standby * len(slots),
+        modules=config.workers.preload,
+        standby=config.workers.standby * len(slots),
     )
 
 
@@ -100,19 +104,19 @@ def _make_variables(
 
 def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int) -> WorkerAssignment:
     """Return an assignment that shares with those of other numbers only what all assignments of this node share."""
-    axes = (config.mesh or meshes.DEFAULT_MESH).axes
+    axes = (config.placement.mesh or meshes.DEFAULT_MESH).axes
     return WorkerAssignment(
-        run_id=config.run_id or f"run {number}",
+        run_id=config.rendezvous.run_id or f"run {number}",
         round=number + 1,
         restart_count=number,
-        max_restarts=config.max_restarts,
+        max_restarts=config.workers.max_restarts,
         rank=number,
         world_size=slot_count + number,
         local_rank=slot.index,
         local_world_size=slot_count,
         group_rank=number,
         group_world_size=number + 1,
-        role=config.role,
+        role=config.workers.role,
         role_rank=number,
         role_world_size=slot_count + number,
         master_addr=f"192.0.2.{number + 1}",  # RFC 5737: an address without a host

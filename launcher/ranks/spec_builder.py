@@ -72,16 +72,16 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        unset = list_unset_variables(parent, reports_progress=config.progress != "none")
+        unset = list_unset_variables(parent, reports_progress=config.monitoring.progress != "none")
         self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables = extra_variables or {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
-        self.choice = choose_environments(config.framework, devices, config.python, parent)
+        self.choice = choose_environments(config.workers.framework, devices, config.workers.python, parent)
         self._environments = make_environments(self.choice, config, parent)
         self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
-        self._has_fork_server = bool(config.preload or config.standby)
+        self._has_fork_server = bool(config.workers.preload or config.workers.standby)
 
     @property
     def is_jax(self) -> bool:
@@ -119,7 +119,7 @@ class WorkerSpecBuilder:
         """Return sentences for the start: the workers' environments, the outputs, the CPUs to which they are bound."""
         sentences: list[str] = []
         for environment in self._environments:
-            sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
+            sentences += environment.remarks(self._slots, self._parent, self._config.rendezvous.network is not None)
         sentences += self._routes.list_remarks()
         sentences += [self.cpu_binding.sentence] if self.cpu_binding else []
         return sentences
@@ -225,7 +225,7 @@ class WorkerSpecBuilder:
         if not self.is_jax:
             path = self._layout.make_recorder_path(place.round, place.local_rank)
             variables |= make_recorder_variables(path, {device.kind for device in place.slot.devices}, self._parent)
-            if self._config.hang_evidence:
+            if self._config.workers.hang_evidence:
                 variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, self._parent.get("PYTHONPATH"))))
         variables |= self._extra_variables
         if self._shared_page is not None:
@@ -238,14 +238,14 @@ class WorkerSpecBuilder:
             run_id=self._layout.run_id,
             round=round,
             restart_count=restart_count,
-            max_restarts=self._config.max_restarts,
+            max_restarts=self._config.workers.max_restarts,
             rank=rank,
             world_size=share.world_size,
             local_rank=local_rank,
             local_world_size=len(share.ranks),
             group_rank=share.group_rank,
             group_world_size=share.group_world_size,
-            role=self._config.role,
+            role=self._config.workers.role,
             role_rank=share.role_ranks[local_rank],
             role_world_size=share.role_world_size,
             master_addr=share.master_addr,
@@ -263,7 +263,7 @@ class WorkerSpecBuilder:
     def _open_filters(self, pump: OutputPump | None, filters: dict[str, LineFilter]) -> None:
         """Open by stream the filter for the lines that are also kept separately."""
         if pump is not None:
-            wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
+            wanted = (self._config.output.duplicate_stdout_filters, self._config.output.duplicate_stderr_filters)
             for stream, texts in zip(STREAMS, wanted, strict=True):
                 if texts and (path := self._routes.find_filter_file(stream)):
                     filters[stream] = pump.open_filter(path, texts)
@@ -306,7 +306,7 @@ class WorkerSpecBuilder:
 
 def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     """Return the groups over several axes that --traffic declares."""
-    if "+" not in (text := config.placement_options.get("traffic", "")):
+    if "+" not in (text := config.placement.texts.get("traffic", "")):
         return ()
     from launcher.model.traffic import parse
 
@@ -315,11 +315,11 @@ def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
 
 def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
     """Return the CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
-    if config.numa_binding is None:
+    if config.workers.numa_binding is None:
         return None
     from launcher.hardware import node_binding
 
-    return node_binding.bind_node(config.numa_binding, slots)
+    return node_binding.bind_node(config.workers.numa_binding, slots)
 
 
 def make_thread_variables(
@@ -349,19 +349,22 @@ def make_recorder_variables(path: str, kinds: Collection[str], parent: Mapping[s
 def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
     """Return the environments of this choice, in order. Raises UsageError for an unknown name."""
     binding: dict[str, Any] = {
-        "device_binding": config.device_binding,
-        "virtual_local_rank": config.virtual_local_rank,
+        "device_binding": config.workers.device_binding,
+        "virtual_local_rank": config.workers.virtual_local_rank,
     }
     found: list[Environment] = []
     for name in choice.names:
         if name == "torch":
-            signals, interface = config.signals_to_handle, config.interface if config.network else None
-            interface = None if config.local_addr else interface  # which wins, and is not checked against it
+            signals, interface = (
+                config.shutdown.signals_to_handle,
+                config.rendezvous.interface if config.rendezvous.network else None,
+            )
+            interface = None if config.rendezvous.local_addr else interface  # which wins, and is not checked against it
             found.append(TorchEnvironment(**binding, signals_to_handle=signals, interface=interface))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment
 
-            found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
+            found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.workers.python, environ)))
         elif name == "paddle":
             from launcher.ranks.environments.paddle import PaddleEnvironment
 
@@ -382,24 +385,28 @@ def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ..
 
     -u, so that output before a crash is seen.
     """
-    python = config.python
-    arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args)
-    if config.legacy_local_rank:
+    python = config.workers.python
+    arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in config.workers.script_args)
+    if config.workers.legacy_local_rank:
         arguments = (f"--local-rank={local_rank}", *arguments)
     # Another Python may run where this installation is not, in a container for example.
-    is_ours = config.launch_mode != "program" and config.script != "-" and (is_jax or python == sys.executable)
+    is_ours = (
+        config.workers.launch_mode != "program"
+        and config.workers.script != "-"
+        and (is_jax or python == sys.executable)
+    )
     if is_ours:
         jax = ("jax",) if is_jax else ()
-        return (python, "-u", _AS_MAIN, *jax, config.launch_mode, config.script, *arguments)
-    match config.launch_mode:
+        return (python, "-u", _AS_MAIN, *jax, config.workers.launch_mode, config.workers.script, *arguments)
+    match config.workers.launch_mode:
         case "script":
-            return (python, "-u", config.script, *arguments)
+            return (python, "-u", config.workers.script, *arguments)
         case "module":
-            return (python, "-u", "-m", config.script, *arguments)
+            return (python, "-u", "-m", config.workers.script, *arguments)
         case "path":
-            return (python, "-u", "-c", _RUN_PATH, config.script, *arguments)
+            return (python, "-u", "-c", _RUN_PATH, config.workers.script, *arguments)
         case "program":
-            return (config.script, *arguments)
+            return (config.workers.script, *arguments)
 
 
 def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -410,7 +417,7 @@ def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
 
 def find_program_index(config: Config, argv: tuple[str, ...]) -> int:
     """Return the index after Python and its own options. The function of a `launch` comes with options, and as text."""
-    return argv.index("-c") if config.launch_mode == "program" else 2
+    return argv.index("-c") if config.workers.launch_mode == "program" else 2
 
 
 def _substitute_local_rank(argument: str, local_rank: int) -> str:

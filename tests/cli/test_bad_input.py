@@ -330,5 +330,5 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
 
 
 def test_the_interpreter_of_the_workers_can_be_chosen() -> None:
-    assert cli.parse(["train.py"], {}).python == sys.executable
-    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).python == "/opt/python"
+    assert cli.parse(["train.py"], {}).workers.python == sys.executable
+    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).workers.python == "/opt/python"

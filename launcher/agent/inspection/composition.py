@@ -44,7 +44,7 @@ def make_observer(
 ) -> Observer:
     """Make what notes the run's events, and answers who looks at it."""
     driver = membership.driver
-    mesh_axes = tuple(axis.name for axis in (config.mesh or meshes.DEFAULT_MESH).axes)
+    mesh_axes = tuple(axis.name for axis in (config.placement.mesh or meshes.DEFAULT_MESH).axes)
     log_dir = layout.root if layout.keeps_files else ""
     started_at = time.time()
     files: dict[int, dict[tuple[int, str], str]] = {}
@@ -64,10 +64,10 @@ def make_observer(
             started_at=started_at,
             worker_count=len(slots),
             reason=reason,
-            max_restarts=config.max_restarts,
+            max_restarts=config.workers.max_restarts,
             mesh_axes=mesh_axes,
         )
-        if config.progress != "none":
+        if config.monitoring.progress != "none":
             from launcher.observe.sinks.trainer_status import TrainerReporter
 
             sinks.append(TrainerReporter(os.environ, shared_page, log))
@@ -91,22 +91,24 @@ def make_observer(
         )
         return NodeAnswers(history.open, source, LocalState(memory.read if memory else None), log_dir, files)
 
-    is_written = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
-    is_wanted = is_written or config.serve is not None or config.request_nodes is not None
+    is_written = bool(sinks) or config.monitoring.progress != "none" or bool(log_dir and not layout.is_temporary)
+    is_wanted = is_written or config.monitoring.serve is not None or config.placement.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
     def make_page(ask: Callable[[Question, float], bytes]) -> LivePage:
         from launcher.agent.inspection.live_page import LivePage
         from launcher.observe.local_socket import QuestionSource
 
-        assert config.serve is not None
+        assert config.monitoring.serve is not None
         source = QuestionSource(ask, layout.run_id)
-        return LivePage(config.serve, config.origins["serve"], source, lambda: driver.machine.is_leader, log)
+        return LivePage(
+            config.monitoring.serve, config.monitoring.origins["serve"], source, lambda: driver.machine.is_leader, log
+        )
 
-    serves = make_page if config.serve is not None else None
+    serves = make_page if config.monitoring.serve is not None else None
     requester = None
-    if config.request_nodes is not None and config.network is not None:
-        requester = _make_requester(config, config.request_nodes, membership, history, len(slots))
+    if config.placement.request_nodes is not None and config.rendezvous.network is not None:
+        requester = _make_requester(config, config.placement.request_nodes, membership, history, len(slots))
     return Observer(history, files, make_answers, sinks, serves, requester)
 
 
@@ -118,12 +120,12 @@ def _make_requester(
     from launcher.observe.sinks.node_requester import NodeRequester
 
     machine = membership.driver.machine
-    useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)
-    target = int(config.settings.get("target_nodes", 0))
+    useful = count_useful_nodes(config.placement.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)
+    target = int(config.rendezvous.settings.get("target_nodes", 0))
     return NodeRequester(
         command,
-        config.origins["request_nodes"],
-        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
+        config.placement.origins["request_nodes"],
+        choose_wanted(config.placement.nodes_min, config.placement.nodes_max, target, useful),
         lambda: len(machine.list_members()) if machine.is_leader else None,
         lambda: machine.has_taken_over,
         lambda: machine.state.leaving.verdict is not None,
@@ -134,14 +136,14 @@ def _make_requester(
 
 def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:
     """Open what --events and --notify name. Raises UsageError for what cannot be."""
-    if not config.events and not config.notify:
+    if not config.monitoring.events and not config.monitoring.notify:
         return []
     from launcher.observe.sinks.event_file import EventFile
     from launcher.observe.sinks.notifier import Notifier
 
     sinks: list[EventSink] = []
-    if config.events:
-        sinks.append(EventFile(config.events, config.origins["events"], log))
-    if config.notify:
-        sinks.append(Notifier(config.notify, config.origins["notify"], is_leader, log))
+    if config.monitoring.events:
+        sinks.append(EventFile(config.monitoring.events, config.monitoring.origins["events"], log))
+    if config.monitoring.notify:
+        sinks.append(Notifier(config.monitoring.notify, config.monitoring.origins["notify"], is_leader, log))
     return sinks

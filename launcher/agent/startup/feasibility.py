@@ -19,17 +19,17 @@ from launcher.placement.limits import Costs, Limits
 
 def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
     """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
-    origins = {name: config.origins[name] for name in config.placement_options}
+    origins = {name: config.placement.origins[name] for name in config.placement.texts}
     limits, costs = parse_limits_and_costs(
-        config.placement_options,
+        config.placement.texts,
         mesh,
         levels=levels,
-        nodes_min=config.nodes_min,
-        nodes_max=config.nodes_max,
+        nodes_min=config.placement.nodes_min,
+        nodes_max=config.placement.nodes_max,
         variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
-        option = config.origins["level-costs"]
+        option = config.placement.origins["level-costs"]
         log(f"{option}: unknown level {', '.join(unknown)}; a single node has only the level host")
     return limits, costs
 
@@ -53,7 +53,7 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
     a device has failed; then the leading agent reports what it waits for. Domains of the network are left to it, too:
     only the nodes know which there are.
     """
-    if not isinstance(config.worker_count, int):
+    if not isinstance(config.devices.worker_count, int):
         return
     least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
     # A block that fits leaves less than half a node empty.
@@ -66,5 +66,5 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
         nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
         raise UsageError(
             f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {describe(world.reason)}",
-            f"use {config.origins['worker_count']} auto to wait for nodes that have more",
+            f"use {config.devices.origins['worker_count']} auto to wait for nodes that have more",
         )

@@ -123,16 +123,21 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if isinstance(config.locality, str):  # whether this node is in the file is checked later, with its address
-        read_file(config.locality, config.origins["locality"])
-    limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-    run = config.run_id or UNNAMED_RUN
+    if isinstance(config.locality.locality, str):  # whether this node is in the file is checked later, with its address
+        read_file(config.locality.locality, config.locality.origins["locality"])
+    limit_s = float(config.rendezvous.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
+    run = config.rendezvous.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
     network, serves_at = settle_store(config, network, limit_s)
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    address = find_own_address(
+        local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface, endpoints=network.endpoints
+    )
     host_agents = None
-    if config.node_name:
-        name, place = config.node_name, take_node_lock(run, config.node_name, environ, scope=scope)
+    if config.rendezvous.node_name:
+        name, place = (
+            config.rendezvous.node_name,
+            take_node_lock(run, config.rendezvous.node_name, environ, scope=scope),
+        )
     else:
         host_agents, place = take_host_place(
             run,
@@ -141,7 +146,7 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
             environ,
             scope=scope,
             uses_accelerators=_may_use_accelerators(config),
-            node_rank=config.node_rank,
+            node_rank=config.rendezvous.node_rank,
         )
         name = host_agents.name
     try:
@@ -164,8 +169,8 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
 
 
 def _may_use_accelerators(config: Config) -> bool:
-    asked = config.devices
-    return config.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
+    asked = config.devices.request
+    return config.devices.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
 
 
 def settle_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[StoreConfig, tuple[str, ...]]:
@@ -185,12 +190,13 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
     if network.backend == "etcd":
         wait_for_store(network, limit_s)
         return ()
-    if config.node_rank is not None:
+    if config.rendezvous.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
         hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
     elif _is_named_by_scheduler(config, network):
         whose = "the agent of node 0 serves it"
-        hint = f"check that it runs: {config.origins['rdzv_endpoint']} is its address; or run alone with --standalone"
+        origin = config.rendezvous.origins["rdzv_endpoint"]
+        hint = f"check that it runs: {origin} is its address; or run alone with --standalone"
     elif network.is_host is False:
         whose, hint = "the node with is_host=1 serves it", "set --rdzv-conf is_host=1 on one of the nodes"
     else:
@@ -217,30 +223,36 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
             log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
         return () if other else at
 
-    is_sole = bool(network.is_host) and config.node_rank is None
+    is_sole = bool(network.is_host) and config.rendezvous.node_rank is None
     return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
 def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str, ...]:
     """Return where this node would serve the store: if it is the named host, or was set to. Raises UsageError."""
     endpoint = network.endpoints[0]
-    if at := find_serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
+    if at := find_serving_addresses(
+        endpoint, local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface
+    ):
         return at
     if not network.is_host or not is_resolvable(endpoint):
         return ()
-    if config.local_addr is not None or config.interface is not None:
-        return (find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
+    if config.rendezvous.local_addr is not None or config.rendezvous.interface is not None:
+        return (
+            find_own_address(
+                local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface, endpoints=()
+            ),
+        )
     host = split_address(endpoint)[0]
     if _is_named_by_scheduler(config, network):
         raise UsageError(
-            f"{config.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
+            f"{config.rendezvous.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
             "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
         )
-    if config.node_rank is None:
+    if config.rendezvous.node_rank is None:
         raise UsageError(
             f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
         )
-    origin = config.origins["node_rank"]
+    origin = config.rendezvous.origins["node_rank"]
     whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
     raise UsageError(
         f"{whose}, but the master, {host}, is not on this node",
@@ -251,7 +263,11 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
 
 def _is_named_by_scheduler(config: Config, network: StoreConfig) -> bool:
     """Whether only the environment of a scheduler, not the user, determines the store's node."""
-    return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
+    return (
+        config.rendezvous.node_rank is None
+        and network.is_host is not None
+        and "is_host" not in config.rendezvous.rdzv_conf
+    )
 
 
 def wait_for_store(
@@ -297,18 +313,18 @@ def wait_for_store(
 
 def require_master_port(config: Config) -> None:
     """Check that rank 0 can listen on the port that all nodes were given, if that is here. Raises TemporaryError."""
-    if config.node_rank != 0 or config.master_port is None:
+    if config.rendezvous.node_rank != 0 or config.rendezvous.master_port is None:
         return
-    if holder := find_foreign_listener(config.master_port):
+    if holder := find_foreign_listener(config.rendezvous.master_port):
         raise TemporaryError(
-            f"port {config.master_port} is meant for rank 0 on this node, but {holder} listens there",
+            f"port {config.rendezvous.master_port} is meant for rank 0 on this node, but {holder} listens there",
             "set --master-port to another port, on all nodes",
         )
 
 
 def listen(config: Config, address: str) -> socket.socket:
     """Listen for the other agents. Raises UsageError and TemporaryError."""
-    first, last = config.port_range or (0, 0)
+    first, last = config.rendezvous.port_range or (0, 0)
     try:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:

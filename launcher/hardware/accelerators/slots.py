@@ -43,9 +43,10 @@ def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[S
     Raises UsageError as `assign_devices` does.
     """
     return assign_devices(
-        config.worker_count, config.devices_per_worker, environ, python=config.python, request=config.devices,
-        isolates_workers=config.device_binding == "visible", framework=config.framework,
-        origin=config.origins["worker_count"],
+        config.devices.worker_count, config.devices.devices_per_worker, environ, python=config.workers.python,
+        request=config.devices.request,
+        isolates_workers=config.workers.device_binding == "visible", framework=config.workers.framework,
+        origin=config.devices.origins["worker_count"],
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
     """Return the resources that --nproc-per-node needs here, and a remark, "" if there is none. Raises UsageError."""
     resource = _choose_resource(config, nodes)
     amounts = sorted({node.resources[resource] for node in nodes if node.resources.get(resource)})
-    workers, width = config.worker_count, config.devices_per_worker
+    workers, width = config.devices.worker_count, config.devices.devices_per_worker
     is_whole = width == "all" or (resource == "TPU" and width is None)  # JAX takes all chips of a host
     if isinstance(workers, int) and not is_whole:
         return {resource: float(workers * (width if isinstance(width, int) else 1))}, ""
@@ -67,10 +67,10 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
 
 
 def _choose_resource(config: Config, nodes: Sequence[ClusterNode]) -> str:
-    if config.devices is not None:
-        return RESOURCES.get(config.devices.kind, "CPU")
-    if isinstance(config.worker_count, str) and config.worker_count in _WORDS:
-        return _WORDS[config.worker_count]
+    if config.devices.request is not None:
+        return RESOURCES.get(config.devices.request.kind, "CPU")
+    if isinstance(config.devices.worker_count, str) and config.devices.worker_count in _WORDS:
+        return _WORDS[config.devices.worker_count]
     return next((name for name in _ACCELERATORS if any(node.resources.get(name) for node in nodes)), "CPU")
 
 
@@ -81,15 +81,19 @@ def choose_demand(
 
     Raises TemporaryError if there is no such node.
     """
-    if config.origins["nodes_min"] != "default" and config.nodes_max is not None:
-        return Demand(bundle, selector, config.nodes_min, config.nodes_max + spares)
+    if config.placement.origins["nodes_min"] != "default" and config.placement.nodes_max is not None:
+        return Demand(bundle, selector, config.placement.nodes_min, config.placement.nodes_max + spares)
     count = len(list_fitting(nodes, bundle, selector))
-    if not count and config.origins["nodes_min"] == "default":
+    if not count and config.placement.origins["nodes_min"] == "default":
         raise TemporaryError(
             f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
             "set --nnodes MIN:MAX to wait for such nodes",
         )
-    least = config.nodes_min if config.mesh is not None or config.origins["nodes_min"] != "default" else count
+    least = (
+        config.placement.nodes_min
+        if config.placement.mesh is not None or config.placement.origins["nodes_min"] != "default"
+        else count
+    )
     return Demand(bundle, selector, least, max(least, count) + spares)
 
 

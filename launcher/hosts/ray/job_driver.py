@@ -95,7 +95,7 @@ def run_job(
     given = args if function is None else ParsedArgs(args.values, script=function.name)
     # Before Ray is imported and reached, which takes seconds: a mistake in an option shows at once.
     config = _parse(given, named, variables)
-    begin_stamps(config.log_times, "driver")
+    begin_stamps(config.output.log_times, "driver")
     wait_s = find_stop_wait_s(environ)
     more = {**named, **_choose_shutdown_timeout(config, wait_s, remarks)}
     require_ray()
@@ -106,7 +106,7 @@ def run_job(
         candidates = list_fitting(nodes, {}, options.label_selector)
         bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
         demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
-        if config.origins["nodes_min"] == "default":
+        if config.placement.origins["nodes_min"] == "default":
             more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
         for sentence in (*remarks, *([remark] if remark else [])):
             log(sentence)
@@ -132,7 +132,7 @@ def report_end(end: JobEnd) -> int:
     found = end.outcome
     if found.failures:
         text = report.render(
-            end.config.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known
+            end.config.workers.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known
         )
         write_stderr(text, patience_s=REPORT_LIMIT_S)
     elif found.exit_code:
@@ -149,14 +149,14 @@ def _parse(args: ParsedArgs, more: Mapping[str, str], variables: Mapping[str, st
 def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) -> dict[str, str]:
     """Return --shutdown-timeout such that Ray does not kill the driver before the workers have had their time."""
     longest_s = max(0.0, wait_s - STOP_MARGIN_S)
-    if config.origins["shutdown_timeout_s"] == "default":
-        return {"shutdown-timeout": f"{min(longest_s, config.shutdown_timeout_s):g}"}
-    if config.shutdown_timeout_s > longest_s:
-        needed_s = math.ceil(config.shutdown_timeout_s + STOP_MARGIN_S)
+    if config.shutdown.origins["shutdown_timeout_s"] == "default":
+        return {"shutdown-timeout": f"{min(longest_s, config.shutdown.shutdown_timeout_s):g}"}
+    if config.shutdown.shutdown_timeout_s > longest_s:
+        needed_s = math.ceil(config.shutdown.shutdown_timeout_s + STOP_MARGIN_S)
         remarks.append(
-            f"{config.origins['shutdown_timeout_s']} {config.shutdown_timeout_s:g} is longer than ray job stop allows, "
-            f"which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in env_vars of the job's "
-            "runtime_env"
+            f"{config.shutdown.origins['shutdown_timeout_s']} {config.shutdown.shutdown_timeout_s:g} is longer than "
+            f"ray job stop allows, which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in "
+            "env_vars of the job's runtime_env"
         )
     return {}
 
@@ -164,14 +164,14 @@ def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) 
 def _describe_start(config: Config, demand: Demand, endpoint: str) -> str:
     count = f"{demand.least}" if demand.least == demand.most else f"{demand.least} to {demand.most}"
     nodes = f"{count} node{'' if demand.most == 1 else 's'} with {demand}"
-    return f"run {config.run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
+    return f"run {config.rendezvous.run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
 
 
 def _make_pool(config: Config, demand: Demand) -> AgentPool:
-    start_s, return_s = (config.settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
+    start_s, return_s = (config.rendezvous.settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
     return AgentPool(
         demand,
-        grace_s=config.shutdown_timeout_s,
+        grace_s=config.shutdown.shutdown_timeout_s,
         format_moment=lambda at: format_time(time.time() - (time.monotonic() - at)),
         start_limit_s=math.inf if start_s is None else float(start_s),  # an autoscaler needs longer than a default
         return_limit_s=float(DEFAULTS.rejoin_timeout_s if return_s is None else return_s),

@@ -78,15 +78,17 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
     Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
     """
     config, network = options.config, options.network
-    name = config.node_name or os.uname().nodename
-    begin_stamps(config.log_times, name)
+    name = config.rendezvous.node_name or os.uname().nodename
+    begin_stamps(config.output.log_times, name)
     for note in config.notes:
         log(note)
     stores.require_grpc()
     _secrets.update({name: environ.pop(name) for name in scrub.PRIVATE if name in environ})
     found = credentials.read(network, _secrets)
-    wait_for_store(network, float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s)))
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    wait_for_store(network, float(config.rendezvous.settings.get("start_timeout_s", DEFAULTS.start_timeout_s)))
+    address = find_own_address(
+        local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface, endpoints=network.endpoints
+    )
     return Startup(
         network=network,
         credentials=found,

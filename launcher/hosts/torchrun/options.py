@@ -88,18 +88,18 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         values["rdzv-conf"] = ",".join(f"{key}={value}" for key, value in conf.items())
     own = {name: text for name, text in environ.items() if not name.startswith("PET_")}
     config = resolve(ParsedArgs(values, script="torchrun"), own, "python")
-    count = config.worker_count
+    count = config.devices.worker_count
     knows_workers = isinstance(count, int)
     if knows_workers:
         config = _require_whole_nodes(config, str(count))
-    elif config.mesh is not None:
+    elif config.placement.mesh is not None:
         raise UsageError(
-            f"{config.origins['mesh']}={config.mesh}: the number of workers per node is not known",
+            f"{config.placement.origins['mesh']}={config.placement.mesh}: the number of workers per node is not known",
             "add --rdzv-conf nproc=8 (the value of --nproc-per-node)",
         )
-    network = config.network
+    network = config.rendezvous.network
     assert network is not None
-    mesh = config.mesh or DEFAULT_MESH
+    mesh = config.placement.mesh or DEFAULT_MESH
     return TorchrunOptions(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
 
 
@@ -132,13 +132,13 @@ def _read_worker_count(given: object, pet: str) -> dict[str, str]:
 
 def _require_whole_nodes(config: Config, count: str) -> Config:
     """Require whole nodes: torchrun starts all workers of a node or none, so the placement must not divide one."""
-    if config.placement_options.get("unit", count) != count:
+    if config.placement.texts.get("unit", count) != count:
         raise UsageError(
-            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun assigns ranks to whole nodes, of "
-            f"{count} workers here",
+            f"{config.placement.origins['unit']}={config.placement.texts['unit']}: torchrun assigns ranks to whole "
+            f"nodes, of {count} workers here",
             "leave it out",
         )
-    return replace(config, placement_options={**config.placement_options, "unit": count})
+    return replace(config, placement=replace(config.placement, texts={**config.placement.texts, "unit": count}))
 
 
 BACKEND = "meshrun"

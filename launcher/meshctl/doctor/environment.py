@@ -37,7 +37,7 @@ _ADDRESS = "address-of-node-0.invalid"
 def choose_node_count(config: Config, requested: int | None) -> int:
     """Return the number of nodes: `requested`, else the maximum, else the minimum. Raises UsageError."""
     if requested is None:
-        return 1 if config.network is None else config.nodes_max or config.nodes_min
+        return 1 if config.rendezvous.network is None else config.placement.nodes_max or config.placement.nodes_min
     if not 1 <= requested <= NODES_MAX:
         raise UsageError(f"--nodes {requested} is not from 1 to {NODES_MAX}")
     return requested
@@ -49,33 +49,35 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     `locality`: this node's. The assignments of the nodes with ranks are in the order of these. Raises UsageError where
     the nodes do not make a world.
     """
-    mesh = config.mesh or DEFAULT_MESH
-    if count == 1 and config.network is None and config.mesh is not None:
-        meshes.require_fit(config.mesh, len(slots))
-    place = locality.path if locality is not None and config.network is not None else ()
+    mesh = config.placement.mesh or DEFAULT_MESH
+    if count == 1 and config.rendezvous.network is None and config.placement.mesh is not None:
+        meshes.require_fit(config.placement.mesh, len(slots))
+    place = locality.path if locality is not None and config.rendezvous.network is not None else ()
     limits, costs = parse_limits_and_costs(
-        config.placement_options,
+        config.placement.texts,
         mesh,
-        levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else (),
-        nodes_min=min(config.nodes_min, count),
-        nodes_max=count if config.network is None else config.nodes_max,
+        levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place))))
+        if config.rendezvous.network is not None
+        else (),
+        nodes_min=min(config.placement.nodes_min, count),
+        nodes_max=count if config.rendezvous.network is None else config.placement.nodes_max,
     )
-    planner = PlannerAdapter(mesh, limits, costs, node_count=count if config.node_rank is not None else 0)
-    identity = locality.identity if locality is not None and config.network is not None else None
+    planner = PlannerAdapter(mesh, limits, costs, node_count=count if config.rendezvous.node_rank is not None else 0)
+    identity = locality.identity if locality is not None and config.rendezvous.network is not None else None
     hosts = identity.host_count if identity is not None else 1
-    own = config.master_addr or config.local_addr or "127.0.0.1"
+    own = config.rendezvous.master_addr or config.rendezvous.local_addr or "127.0.0.1"
 
     def describe(index: int) -> str:
         return encode_description(
             Description(
                 slot_count=len(slots),
                 address=own if count == 1 else _ADDRESS,
-                role=config.role,
+                role=config.workers.role,
                 name=f"node{index}",
                 machine=f"machine {index}",
-                master_port=config.master_port or 0,
-                node_rank=None if config.node_rank is None else index,
-                master_addr=config.master_addr or "",
+                master_port=config.rendezvous.master_port or 0,
+                node_rank=None if config.rendezvous.node_rank is None else index,
+                master_addr=config.rendezvous.master_addr or "",
                 locality=tuple(
                     (level, f"{domain} {index // hosts}" if level == "slice" and index >= hosts else domain)
                     for level, domain in place
@@ -102,17 +104,22 @@ def list_worker_remarks(
     Raises UsageError as in a run.
     """
     quiet = replace(
-        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None,
+        config.output, redirects=Streams(), tee=Streams(), local_ranks_filter=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip
     layout: Any = SimpleNamespace(
-        run_id=config.run_id or "none",
+        run_id=config.rendezvous.run_id or "none",
         keeps_files=False,
         make_error_path=_make_no_path,
         make_recorder_path=_make_no_path,
     )
     builder = WorkerSpecBuilder(
-        config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ
+        config=replace(config, output=quiet),
+        mesh=config.placement.mesh or DEFAULT_MESH,
+        slots=slots,
+        host=host,
+        layout=layout,
+        parent=environ,
     )
     builder.make_specs(1, 0, assignment, None)
     return builder.list_remarks()

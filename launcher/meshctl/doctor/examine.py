@@ -77,17 +77,17 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
 
     slots, reason = _choose_slots(run, environ, findings)
     used = [device for slot in slots for device in slot.devices]
-    choice = frameworks.choose_environments(run.framework, used, run.python, environ)
-    machine = read_machine(environ, run.log_dir)
+    choice = frameworks.choose_environments(run.workers.framework, used, run.workers.python, environ)
+    machine = read_machine(environ, run.output.log_dir)
     devices = examine_devices(run, environ)
     if slots:  # else the problem has been reported
         findings += check_devices(devices)
     address, why, problems = find_advertised_address(run)
     findings += problems
-    names = tuple(filter(None, (run.node_name, hostname, address)))
+    names = tuple(filter(None, (run.rendezvous.node_name, hostname, address)))
     locality, stands = _examine_locality(run, used, environ, names, findings)
     count = choose_node_count(run, node_count)
-    may_grow = run.network is not None and run.nodes_max is None and node_count is None
+    may_grow = run.rendezvous.network is not None and run.placement.nodes_max is None and node_count is None
     world = _plan_world(run, slots, count, locality, "note" if may_grow else "stop", findings)
     findings += check_interpreter(run, environ)
     with _report(findings, "options"):  # whether the agreement's limits can be kept together
@@ -101,16 +101,16 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         accelerators=frozenset(device.kind for device in used) - {"cpu"},
         node_count=count,
         frameworks=choice.names,
-        shutdown_timeout_s=run.shutdown_timeout_s,
-        is_bound=run.numa_binding is not None,
-        health_check=run.origins["health_check"] if run.health_check else "",
+        shutdown_timeout_s=run.shutdown.shutdown_timeout_s,
+        is_bound=run.workers.numa_binding is not None,
+        health_check=run.health.origins["health_check"] if run.health.health_check else "",
         environ=environ,
     )
     findings += [finding for check in CHECKS for finding in check(machine, planned)]
     store = _examine_store(run, environ, findings)
     if words.script is not None:
         with _report(findings, "script"):
-            files.check(replace(run, log_dir=None))  # which would be created
+            files.check(replace(run, output=replace(run.output, log_dir=None)))  # which would be created
     findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt.values()]
     findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
     return {
@@ -169,7 +169,7 @@ def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, A
     Each detector is run, where a run stops at the first one with a result. A kind that is not built in is included if
     --devices names it. An exception is a reason too: a driver in a bad state is a case for this command.
     """
-    request, each_its_own = run.devices, run.device_binding == "visible"
+    request, each_its_own = run.devices.request, run.workers.device_binding == "visible"
     asked = request.kind if request is not None else ""
 
     def detect(kind: str) -> Inventory:
@@ -212,7 +212,7 @@ def _examine_locality(
     try:
         found = gather.resolve_locality(run, environ, names=names, devices=devices)
     except LauncherError as error:
-        level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
+        level: Severity = "stop" if run.rendezvous.network is not None else "note"  # one machine queries no source
         findings.append(make_stop("locality", error)._replace(level=level))
         return None, {"levels": [], "reason": str(error), "looked": [], "no_sign_of": [], "remarks": []}
     answered = {one.source for one in found.results}
@@ -239,7 +239,7 @@ def _plan_world(
 
 def _examine_store(run: Config, environ: Mapping[str, str], findings: list[Finding]) -> dict[str, Any] | None:
     """Examine the store, if there is one in the network."""
-    network = run.network
+    network = run.rendezvous.network
     if network is None:
         return None
     found = check_store(run, network, environ)
@@ -263,8 +263,8 @@ def list_frameworks(run: Config, environ: Mapping[str, str]) -> dict[str, dict[s
     """Return what the workers' Python could import, as far as visible without starting it, with versions."""
     return {
         name: {
-            "found": frameworks.has_package(name, run.python, environ),
-            "version": find_version(name) if run.python == sys.executable else None,
+            "found": frameworks.has_package(name, run.workers.python, environ),
+            "version": find_version(name) if run.workers.python == sys.executable else None,
         }
         for name in FRAMEWORKS
     }
@@ -288,10 +288,10 @@ def _describe_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -
 def _describe_options(gathered: schedulers.ResolvedOptions, run: Config, hostname: str) -> dict[str, dict[str, str]]:
     """Describe every option; a default that depends on others with its value here."""
     means = {
-        "rdzv-id": run.run_id or "random",
-        "rdzv-backend": run.rdzv_backend,
+        "rdzv-id": run.rendezvous.run_id or "random",
+        "rdzv-backend": run.rendezvous.rdzv_backend,
         "node-name": hostname,
-        "master-port": str(run.master_port or "a fresh one for every round"),
+        "master-port": str(run.rendezvous.master_port or "a fresh one for every round"),
     }
     return {
         name: {"value": means.get(name, value.text) if value.is_default else value.text, "origin": value.origin}
@@ -344,10 +344,10 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def check_interpreter(run: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the workers' Python, or the program, exists."""
     path = environ.get("PATH", os.defpath)
-    if run.launch_mode != "program":
-        if shutil.which(run.python, path=path) is None:
-            seen = f"the workers' Python, {run.python}, cannot be executed"
+    if run.workers.launch_mode != "program":
+        if shutil.which(run.workers.python, path=path) is None:
+            seen = f"the workers' Python, {run.workers.python}, cannot be executed"
             yield Finding("python", "stop", seen, "", "set PYTHON_EXEC")
-    elif run.script != NO_SCRIPT and shutil.which(run.script, path=path) is None:
+    elif run.workers.script != NO_SCRIPT and shutil.which(run.workers.script, path=path) is None:
         remedy = "check that it is executable; write ./PROGRAM for a program outside PATH"
-        yield Finding("script", "stop", f"the program {sanitize(run.script)} cannot be run", "", remedy)
+        yield Finding("script", "stop", f"the program {sanitize(run.workers.script)} cannot be run", "", remedy)

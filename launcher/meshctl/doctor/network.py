@@ -64,19 +64,22 @@ def find_advertised_address(config: Config) -> tuple[str, str, list[Finding]]:
 
     Name servers have LIMIT_S seconds to resolve the store's.
     """
-    network = config.network
+    network = config.rendezvous.network
     if network is not None:
         sentence = f"the route to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
         late = _fail_address(UsageError(sentence, "check that the name servers respond"))
         return call_with_timeout(LIMIT_S, lambda: _find_network_address(config, network), lambda: late)
-    for name, address in (("master_addr", config.master_addr), ("local_addr", config.local_addr)):
+    for name, address in (("master_addr", config.rendezvous.master_addr), ("local_addr", config.rendezvous.local_addr)):
         if address is not None:
-            return address, f"set by {config.origins[name]}, on one node", []
+            return address, f"set by {config.rendezvous.origins[name]}, on one node", []
     return "127.0.0.1", "a single node needs no other address", []
 
 
 def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, str, list[Finding]]:
-    store, place = ", ".join(network.endpoints), {"local_addr": config.local_addr, "interface": config.interface}
+    store, place = (
+        ", ".join(network.endpoints),
+        {"local_addr": config.rendezvous.local_addr, "interface": config.rendezvous.interface},
+    )
     if not any(place.values()) and not any(map(is_resolvable, network.endpoints)):
         return "", f"unknown while {store} cannot be resolved", []
     try:
@@ -87,16 +90,16 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
         listen(config, address).close()
     except LauncherError as error:
         return _fail_address(error)
-    if config.local_addr is not None:
-        reason = f"set by {config.origins['local_addr']}"
-    elif config.interface is not None:
-        reason = f"the first usable address of {config.interface} ({config.origins['interface']})"
+    if config.rendezvous.local_addr is not None:
+        reason = f"set by {config.rendezvous.origins['local_addr']}"
+    elif config.rendezvous.interface is not None:
+        reason = f"the first usable address of {config.rendezvous.interface} ({config.rendezvous.origins['interface']})"
     else:
         reason = f"the local address of connections to the store at {store}"
     problems = []
     if is_local_only(address):
         reason += "; nodes on other machines cannot reach it"
-        if config.nodes_max != 1:
+        if config.placement.nodes_max != 1:
             seen = f"this node's address is {address}, which nodes on other machines cannot reach"
             harm = "agents and workers on other machines would look for this node on their own machine"
             remedy = "set --local-addr or LAUNCHER_INTERFACE; ignore this on a single machine"
@@ -193,18 +196,18 @@ def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> st
     host = split_address(network.endpoints[0])[0]
     if is_local:
         return "this node"
-    if network.is_host and config.node_rank is None:
+    if network.is_host and config.rendezvous.node_rank is None:
         return f"this node, once {host} is one of its addresses"
-    if config.node_rank is not None:
+    if config.rendezvous.node_rank is not None:
         return "the agent of node rank 0"
     if network.is_host is False:
-        return "the node with is_host=1" if "is_host" in config.rdzv_conf else "the agent of node 0"
+        return "the node with is_host=1" if "is_host" in config.rendezvous.rdzv_conf else "the agent of node 0"
     return f"the agent of node {host}"
 
 
 def _check_access(config: Config, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Check a store that answers: log in, read, and test the right to write."""
-    run_id = config.run_id or records.UNNAMED_RUN
+    run_id = config.rendezvous.run_id or records.UNNAMED_RUN
     key = records.make_current_key(network.prefix, run_id)
     store = stores.open_store(network, login)
     try:

@@ -39,8 +39,10 @@ def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
 
 def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:
     def digest(script: str) -> str:
-        return hash_program(replace(resolve(), script=script))
+        return hash_program(replace(resolve(), workers=replace(resolve().workers, script=script)))
 
     assert digest("train.py") == digest("/home/me/train.py") == digest("./train.py") != digest("/home/me/other.py")
     assert digest("package.train") != digest("package.test")
-    assert digest("train.py") != hash_program(replace(resolve(), script="train.py", launch_mode="path"))
+    assert digest("train.py") != hash_program(
+        replace(resolve(), workers=replace(resolve().workers, script="train.py", launch_mode="path"))
+    )

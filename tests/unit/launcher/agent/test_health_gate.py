@@ -38,9 +38,9 @@ def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
 
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
-    assert config().health_check is None
+    assert config().health.health_check is None
     made = config("--health-check", "test -e /dev/nvidia0 && true", LAUNCHER_HEALTH_TIMEOUT="2.5")
-    assert (made.health_check, made.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
+    assert (made.health.health_check, made.health.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
     with pytest.raises(UsageError, match="is not a command"):
         config("--health-check= ")
     with pytest.raises(UsageError, match="LAUNCHER_HEALTH_TIMEOUT=0 must be greater than 0"):
@@ -51,7 +51,7 @@ def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
 
 def test_one_machine_too_is_waited_for_so_long() -> None:
     made = config("--start-timeout=7")
-    assert made.settings == {"start_timeout_s": 7}
+    assert made.rendezvous.settings == {"start_timeout_s": 7}
     assert not made.notes
 
 
@@ -131,10 +131,10 @@ def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> N
 
 
 def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
-    request = config("--devices=nvidia:9").devices
+    request = config("--devices=nvidia:9").devices.request
     with pytest.raises(UnfitError, match="9 requested, 8 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
     with pytest.raises(UnfitError, match="9 requested, 7 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
-    request = config("--devices=nvidia:7").devices
+    request = config("--devices=nvidia:7").devices.request
     assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7

@@ -42,13 +42,13 @@ def slots(count: int, kind: str = "cpu") -> list[Slot]:
 def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], round: int, first: int) -> list[WorkerSpec]:
     """The workers of a round in which this node has ranks from `first` on, of a world with three more."""
     count, size = len(found), first + len(found) + 3
-    grid = config.mesh or mesh.DEFAULT_MESH
+    grid = config.placement.mesh or mesh.DEFAULT_MESH
     ranks = tuple(range(first, first + count))
     share = NodeAssignment(
         ranks=ranks, world_size=size, shape=(size, *(1 for _ in grid.axes[1:])), group_rank=round, group_world_size=4,
         role_ranks=ranks, role_world_size=size, master_addr=f"10.0.0.{round}", master_port=29500 + round,
     )  # fmt: skip
-    layout = LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn")
+    layout = LogLayout(log_dir="/dev/null", run_id=config.rendezvous.run_id or "drawn")
     maker = WorkerSpecBuilder(config=config, mesh=grid, slots=found, host="h1", layout=layout, parent=parent)
     return maker.make_specs(round, round - 1, share, None)
 

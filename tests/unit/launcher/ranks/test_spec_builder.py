@@ -38,7 +38,7 @@ def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "
     maker = WorkerSpecBuilder(
         config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
     )
-    assert maker.is_jax == (config.framework == "jax")
+    assert maker.is_jax == (config.workers.framework == "jax")
     (spec,) = maker.make_specs(1, 0, SHARE, None)
     return spec
 
