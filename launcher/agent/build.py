@@ -19,13 +19,12 @@ from launcher.agent.membership import (
 )
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
-from launcher.config.config import Config
+from launcher.config.config import Config, PlacementOptions, RendezvousOptions
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
-from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
@@ -68,13 +67,14 @@ def build_agent(
     Raises UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
-    mesh = config.placement.mesh or meshes.DEFAULT_MESH
+    mesh = config.placement.grid
     if startup is None:
         meshes.require_fit(mesh, len(slots))
     port = MasterPort(config.rendezvous.master_port, config.rendezvous.worker_port_range)
     spec_builder = WorkerSpecBuilder(
-        config=config,
-        mesh=mesh,
+        workers=config.workers,
+        output=config.output,
+        placement=config.placement,
         slots=slots,
         host=host,
         layout=layout,
@@ -82,7 +82,8 @@ def build_agent(
         shared_page=shared_page,
         extra_variables=startup.node_lock.environment if startup else {},
     )
-    settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
+    limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
+    settings = make_settings(config.rendezvous, *limits, handles_sigterm=not spec_builder.is_jax)
     worker_channel = WorkerChannel(
         shared_page,
         supervisor,
@@ -90,17 +91,17 @@ def build_agent(
         reads_saves=startup is not None and settings.grow == "checkpoint",
         watches_progress=config.hangs.hang_limits is not None,
     )
-    sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
+    sinks = open_sinks(config.monitoring, lambda: membership.driver.machine.is_leader)
     round_log = RoundLog(is_standalone=startup is None, settings=settings)
     if startup is None:
-        membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
+        asked = (config.rendezvous, config.placement, config.workers.role)
+        membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
         from launcher.agent.cluster import ClusterMembership
 
         membership = ClusterMembership(
             config,
             settings,
-            mesh,
             startup,
             slot_count=len(slots),
             run_id=layout.run_id,
@@ -195,9 +196,10 @@ def _watch_progress(
 
 
 def _join_alone(
-    config: Config,
+    meeting: RendezvousOptions,
+    placement: PlacementOptions,
+    role: str,
     settings: Settings,
-    mesh: Mesh,
     slot_count: int,
     run_id: str,
     node_name: str,
@@ -205,17 +207,15 @@ def _join_alone(
     wake: Callable[[], None],
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
-    address = config.rendezvous.master_addr or config.rendezvous.local_addr or "127.0.0.1"
-    description = Description(
-        slot_count=slot_count, address=address, role=config.workers.role, master_port=config.rendezvous.master_port or 0
-    )
+    mesh, address = placement.grid, meeting.master_addr or meeting.local_addr or "127.0.0.1"
+    description = Description(slot_count=slot_count, address=address, role=role, master_port=meeting.master_port or 0)
     planner: OneMachinePlanner | PlannerAdapter
-    if config.placement.texts:
+    if placement.texts:
         from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
         from launcher.placement.adapter.options import list_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
-        asked = resolve_limits(config, mesh)
+        asked = resolve_limits(placement)
         require_feasible_alone(mesh, asked[0], slot_count)
         planner, options = PlannerAdapter(mesh, *asked), list_options(*asked)
     else:

@@ -22,12 +22,11 @@ from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
-from launcher.config.config import Config
+from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.locality_path import LEVELS
-from launcher.model.mesh import Mesh
 from launcher.model.node import Device
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import list_options
@@ -58,7 +57,6 @@ class ClusterMembership(NodeMembership):
         self,
         config: Config,
         settings: Settings,
-        mesh: Mesh,
         startup: Startup,
         *,
         slot_count: int,
@@ -67,12 +65,11 @@ class ClusterMembership(NodeMembership):
         wake: Callable[[], None],
         devices: Sequence[Device] = (),
     ) -> None:
-        found = resolve_node_locality(config, startup, devices)
-        asked = resolve_limits(
-            config, mesh, levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
-        )
-        require_feasible(config, mesh, asked[0], slot_count)
-        is_numbered = config.rendezvous.node_rank is not None
+        meeting, mesh = config.rendezvous, config.placement.grid
+        found = resolve_node_locality(config.locality, startup, devices)
+        asked = resolve_limits(config.placement, tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path)))))
+        require_feasible(config.devices, mesh, asked[0], slot_count)
+        is_numbered = meeting.node_rank is not None
         planner = PlannerAdapter(mesh, *asked, node_count=config.placement.nodes_min if is_numbered else 0)
         description = Description(
             slot_count=slot_count,
@@ -80,9 +77,9 @@ class ClusterMembership(NodeMembership):
             role=config.workers.role,
             name=startup.name,
             machine=startup.boot_id,
-            master_port=config.rendezvous.master_port or 0,
-            node_rank=config.rendezvous.node_rank,
-            master_addr=config.rendezvous.master_addr or "",
+            master_port=meeting.master_port or 0,
+            node_rank=meeting.node_rank,
+            master_addr=meeting.master_addr or "",
             locality=found.path,
         )
         if (identity := found.identity) is not None:  # a host of a TPU slice
@@ -97,18 +94,21 @@ class ClusterMembership(NodeMembership):
         self._settings = settings
         self._server: StoreServer | None = None
         try:
-            self._store, store_owner = self._meet(config, run_id)
+            self._store, store_owner = self._meet(meeting, run_id)
         except MeshrunError:
             self._close_server()
             raise
-        if config.rendezvous.node_rank is not None:  # last: a claim lasts for the time of a lease
-            self._claim_rank(run_id, config.rendezvous.node_rank)
+        if meeting.node_rank is not None:  # last: a claim lasts for the time of a lease
+            self._claim_rank(run_id, meeting.node_rank)
         protocol = MemberMachine(
             settings=settings,
             spec=Spec(
                 mesh=str(mesh),
-                options={**list_options(*asked), **list_agreed_options(config, settings)},
-                digest=hash_program(config),
+                options={
+                    **list_options(*asked),
+                    **list_agreed_options(settings, meeting.node_rank, meeting.master_port),
+                },
+                digest=hash_program(config.workers.launch_mode, config.workers.script),
                 has_secret=bool(startup.credentials.secret),
                 arguments_digest=_hash(config.workers.script_args),
                 shared_options={} if config.workers.framework == "auto" else {"--framework": config.workers.framework},
@@ -123,7 +123,7 @@ class ClusterMembership(NodeMembership):
             rng=draw_random,
             presence_address=startup.presence_address,
             secret=startup.credentials.secret,
-            attempt="" if config.rendezvous.attempt is None else str(config.rendezvous.attempt),
+            attempt="" if meeting.attempt is None else str(meeting.attempt),
             hosts_store=self._server is not None,
             store_owner=store_owner,
         )
@@ -162,7 +162,7 @@ class ClusterMembership(NodeMembership):
         if self._server is not None:
             self._server.close()
 
-    def _meet(self, config: Config, run_id: str) -> tuple[EtcdStore, StoreOwner | None]:
+    def _meet(self, options: RendezvousOptions, run_id: str) -> tuple[EtcdStore, StoreOwner | None]:
         """Serve the store if that is this node's part, and open it; return whose it is if an agent serves it."""
         startup = self._startup
         own = StoreOwner(
@@ -171,11 +171,11 @@ class ClusterMembership(NodeMembership):
             node_name=startup.name,
             presence_address=startup.presence_address,
         )
-        port_option = "--rdzv-endpoint" if config.rendezvous.node_rank is None else "LAUNCHER_STORE_PORT"
+        port_option = "--rdzv-endpoint" if options.node_rank is None else "LAUNCHER_STORE_PORT"
         deadline = time.monotonic() + self._settings.start_timeout_s
         said = ""
         while True:
-            self._server = self._serve(config.rendezvous.node_rank is not None, own)
+            self._server = self._serve(options.node_rank is not None, own)
             store, version = self._open_store(run_id)
             endpoint = self._startup.network.endpoints[0]
             try:
@@ -204,14 +204,14 @@ class ClusterMembership(NodeMembership):
                 log(sentence)
             with end_on_signal():
                 time.sleep(PAUSE_S)
-                network, serves_at = settle_store(config, self._startup.network, deadline - time.monotonic())
+                network, serves_at = settle_store(options, self._startup.network, deadline - time.monotonic())
             self._startup = replace(self._startup, network=network, serves_at=serves_at)
         if occupant is not None and not is_ours:
             try:
                 refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
             finally:
                 store.close()
-        self._log_meeting(run_id, config.rendezvous.node_rank, store, version)
+        self._log_meeting(run_id, options.node_rank, store, version)
         return store, None if occupant is None else occupant.owner
 
     def _find_occupant(self, store: EtcdStore, own: StoreOwner) -> Occupant | None:
@@ -274,10 +274,10 @@ class ClusterMembership(NodeMembership):
             )
 
 
-def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:
+def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: Sequence[Device]) -> Locality:
     """Return this node's locality, and log it. Raises UsageError for what the user says."""
     found = resolve_locality(
-        config, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
+        options, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
     )
     for remark in found.remarks:
         log(remark)
@@ -288,7 +288,7 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     return found
 
 
-def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
+def list_agreed_options(settings: Settings, node_rank: int | None, master_port: int | None) -> dict[str, str]:
     """Return the settings on which nodes that differed would disagree later, as options; defaults are left out.
 
     Where nodes are numbered, that they are; and the port, which is the same on all.
@@ -307,14 +307,14 @@ def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:
         options["LAUNCHER_PRESENCE_PROOF"] = "off"
-    if config.rendezvous.node_rank is not None:
-        options |= {"--rdzv-backend": "static", "--master-port": str(config.rendezvous.master_port)}
+    if node_rank is not None:
+        options |= {"--rdzv-backend": "static", "--master-port": str(master_port)}
     return options
 
 
-def hash_program(config: Config) -> str:
+def hash_program(launch_mode: LaunchMode, script: str) -> str:
     """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
-    return _hash([config.workers.launch_mode, os.path.basename(config.workers.script) or config.workers.script])
+    return _hash([launch_mode, os.path.basename(script) or script])
 
 
 def _hash(words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config import files
-from launcher.config.config import Config, resolve
+from launcher.config.config import Config, MonitoringOptions, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     """Run the job on this node and return the exit code. `supervisor`: forked, and not started yet."""
     config = _resolve(args, os.environ)
-    begin_stamps(config.output.log_times, config.rendezvous.node_name or os.uname().nodename)
-    files.check(config)
+    meeting = config.rendezvous
+    begin_stamps(config.output.log_times, meeting.node_name or os.uname().nodename)
+    files.check_script(config.workers, config.placement.mesh)
+    files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config)
+    exporter = _make_exporter(config.monitoring)
     startup = None
-    if config.rendezvous.network is not None:
+    if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
 
         gc.enable()
-        _log_notes(config)  # before a wait, which they may explain
-        startup = start_up(config, config.rendezvous.network, os.environ)
+        _log_notes(config.notes)  # before a wait, which they may explain
+        startup = start_up(meeting, meeting.network, config.locality, config.devices, os.environ)
         begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
@@ -53,7 +55,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.freeze()
         gc.enable()
         if startup is None:
-            _log_notes(config)
+            _log_notes(config.notes)
         return node_main.run(config, supervisor, startup, shared_page, exporter)
     finally:
         if exporter is not None:
@@ -62,17 +64,17 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             startup.release()
 
 
-def _make_exporter(config: Config) -> MetricsExporter | None:
+def _make_exporter(options: MonitoringOptions) -> MetricsExporter | None:
     """Bind the port of the metrics. Raises UsageError if it is taken."""
-    if config.monitoring.metrics_address is None and config.monitoring.metrics_file is None:
+    if options.metrics_address is None and options.metrics_file is None:
         return None
     from launcher.observe.metrics.exporter import MetricsExporter
 
-    return MetricsExporter(config.monitoring.metrics_address, config.monitoring.metrics_file)
+    return MetricsExporter(options.metrics_address, options.metrics_file)
 
 
-def _log_notes(config: Config) -> None:
-    for note in config.notes:
+def _log_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         log(note)
 
 

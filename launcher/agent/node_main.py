@@ -52,7 +52,7 @@ def run(
 
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
-        termination = Termination(config)
+        termination = Termination(config.shutdown)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
         termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
@@ -97,8 +97,8 @@ def wait_until_ready(
     """
 
     def examine() -> tuple[tuple[Slot, ...], str]:
-        require_log_space(config)
-        slots, reason = make_node_slots(config, os.environ)
+        require_log_space(config.output.log_dir)
+        slots, reason = make_node_slots(config.devices, config.workers, os.environ)
         if startup is not None and startup.host_agents is not None:
             startup.host_agents.take_devices(slots)
         if fork_server is not None:
@@ -113,12 +113,12 @@ def wait_until_ready(
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    return HealthGate(config, supervisor, termination, wakeup, place, fork_server).wait_until_fit(examine)
+    limit_s, parts = config.rendezvous.start_timeout_s, (supervisor, termination, wakeup, place, fork_server)
+    return HealthGate(config.health, limit_s, *parts).wait_until_fit(examine)
 
 
-def require_log_space(config: Config) -> None:
+def require_log_space(directory: str | None) -> None:
     """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
-    directory = config.output.log_dir
     if not directory or directory == os.devnull:
         return
     name = f"log directory {sanitize(directory)}"

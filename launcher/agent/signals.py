@@ -20,7 +20,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.config.config import Config
+from launcher.config.config import ShutdownOptions
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
 from rendezvous.events import LeaveRequest
@@ -53,19 +53,19 @@ class Termination:
     agent must handle. `wake_at`: when to check for the file and for notices again.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, options: ShutdownOptions) -> None:
         self.signum: int | None = None
         self.notice_signum = 0
-        self._file = config.shutdown.preemption_file
+        self._file = options.preemption_file
         self._file_at = 0.0 if self._file else math.inf
-        self._config = config
+        self._options = options
         self._watch_at = math.inf
         self._wake_and_clock: tuple[Callable[[], None], Callable[[], float]] | None = None
         self._notices: NodeNotices | None = None
         self._has_failed = False  # to open them
-        name = config.shutdown.preemption_signal
+        name = options.preemption_signal
         self._preemption = signal.Signals[name] if name else None
-        self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(config)]
+        self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(options)]
         asked = {*self._forwarded, *([self._preemption] if self._preemption else [])}
         unasked = (number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL)
         self.signals = sorted(asked.union(unasked))
@@ -97,7 +97,7 @@ class Termination:
 
     def watch_notices(self, wake: Callable[[], None], clock: Callable[[], float]) -> None:
         """Have the cloud's notices read, soon. `wake` wakes the loop from any thread; `clock` is that of `check`."""
-        if self._config.shutdown.notices != "off":
+        if self._options.notices != "off":
             self._wake_and_clock, self._watch_at = (wake, clock), 0.0
 
     def check(self, now: float) -> LeaveRequest | None:
@@ -126,8 +126,8 @@ class Termination:
     def _open_notices(self, now: float) -> None:
         assert self._wake_and_clock is not None
         self._watch_at = math.inf
-        mode, timeout_s = self._config.shutdown.notices, self._config.shutdown.shutdown_timeout_s
-        is_asked = self._config.shutdown.origins["notices"] != "default"
+        mode, timeout_s = self._options.notices, self._options.shutdown_timeout_s
+        is_asked = self._options.origins["notices"] != "default"
         try:
             from launcher.hardware.cloud_firmware import find_cloud
 
@@ -148,10 +148,10 @@ class Termination:
         return LeaveRequest(reason, exit_code)
 
 
-def _list_forwarded_signals(config: Config) -> Sequence[str]:
+def _list_forwarded_signals(options: ShutdownOptions) -> Sequence[str]:
     """--signals-to-handle; by default without a SIGHUP that is ignored already, since that is nohup's purpose."""
-    names = config.shutdown.signals_to_handle
-    if config.shutdown.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    names = options.signals_to_handle
+    if options.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]
     return names
 

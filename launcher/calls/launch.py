@@ -168,7 +168,8 @@ def _launch(
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Raise UsageError for invalid options; whether no option requests log files."""
     config = cli.parse(job, environment)
-    files.check(config)
+    files.check_script(config.workers, config.placement.mesh)
+    files.check_log_dir(config.output.log_dir)
     return all(config.output.origins[field] == "default" for field in _LOG_OPTIONS)
 
 

@@ -24,6 +24,7 @@ from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.mesh import Mesh
+from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from launcher.config.options.network import StoreConfig
@@ -76,6 +77,14 @@ class WorkerOptions(Section, frozen=True):
     virtual_local_rank: bool
     numa_binding: NumaMode | None
     max_restarts: int
+    signals_to_handle: tuple[str, ...]
+    """Those of `ShutdownOptions`, for scripts that use torch.elastic."""
+    interface: str | None
+    """That of `RendezvousOptions`, for gloo and NCCL."""
+    is_alone: bool
+    """Whether no other node can join."""
+    reports_progress: bool
+    """Whether the agent reports the job's progress to its controller, so that workers must not."""
     preload: tuple[str, ...]
     """Modules to import once, for workers that are forked with them."""
     standby: int
@@ -94,6 +103,11 @@ class DeviceOptions(Section, frozen=True):
     """None: one, or what is usual for the framework."""
     request: DeviceRequest | None
 
+    @property
+    def may_use_accelerators(self) -> bool:
+        asked = self.request
+        return self.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
+
 
 class PlacementOptions(Section, frozen=True):
     """The nodes and the grid of ranks of a job."""
@@ -106,6 +120,11 @@ class PlacementOptions(Section, frozen=True):
     texts: Mapping[str, str]
     """Those of the planner's options that were set, name to text; its adapter parses them when the mesh is known."""
     request_nodes: str | None
+
+    @property
+    def grid(self) -> Mesh:
+        """The mesh, or the one that holds without."""
+        return self.mesh or meshes.DEFAULT_MESH
 
 
 class LocalityOptions(Section, frozen=True):
@@ -141,8 +160,13 @@ class RendezvousOptions(Section, frozen=True):
     """None: a free one for every round."""
     local_addr: str | None
     interface: str | None
+    """None if it is not needed: on one machine, and beside `local_addr`."""
     port_range: tuple[int, int] | None
     worker_port_range: tuple[int, int] | None
+
+    @property
+    def start_timeout_s(self) -> float:
+        return float(self.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
 
 
 class ShutdownOptions(Section, frozen=True):
@@ -190,17 +214,9 @@ class MonitoringOptions(Section, frozen=True):
 
     events: str
     notify: str
-    progress: str
     serve: tuple[str, int] | None
     metrics_address: tuple[str, int] | None
     metrics_file: str | None
-
-
-SECTIONS: Mapping[str, type[Section]] = {
-    "workers": WorkerOptions, "devices": DeviceOptions, "placement": PlacementOptions, "locality": LocalityOptions,
-    "rendezvous": RendezvousOptions, "shutdown": ShutdownOptions, "health": HealthOptions, "hangs": HangOptions,
-    "output": OutputOptions, "monitoring": MonitoringOptions,
-}  # fmt: skip
 
 
 # docs/internals/decisions/0061-sections-of-config.md
@@ -219,6 +235,11 @@ class Config(Struct, frozen=True, kw_only=True):
     monitoring: MonitoringOptions
     notes: tuple[str, ...]
     """Lines to print once, before the first worker starts."""
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    name: globals()[kind] for name, kind in Config.__annotations__.items() if name != "notes"
+}
 
 
 def resolve(
@@ -248,7 +269,7 @@ def resolve(
     for name, (effective, why) in _UNREAD_VARIABLES.items():
         if (text := environ.get(name, "")) and effective in ("", text):
             notes.append(f"{name}={text} has no effect: {why}")
-    launch_mode, launch_origin = _choose_launch_mode(values, notes)
+    launch_mode = _choose_launch_mode(values, notes)
     workers, mesh = values["nproc-per-node"].read(), values["mesh"].read()
     nodes = values["nnodes"].read()
     if mesh is not None and values["nnodes"].is_default:
@@ -258,7 +279,9 @@ def resolve(
     for value in values.values():
         if value.option.why_ignored and not value.is_default and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
-    fields = {"nodes_min": nodes[0], "nodes_max": nodes[1], **resolve_rendezvous(values, notes, nodes)}
+    script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}
+    size = {"nodes_min": nodes[0], "nodes_max": nodes[1]}
+    fields: dict[str, Any] = {**script, **size, **resolve_rendezvous(values, notes, nodes)}
     is_alone = fields["network"] is None
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
@@ -271,10 +294,9 @@ def resolve(
     texts = (option.name for option in ROWS if option.section == "placement.texts")
     nodes = fields["nodes_min"], fields["nodes_max"]
     fields |= {
-        "script": args.script,
-        "script_args": args.script_args,
-        "launch_mode": launch_mode,
-        "python": python,
+        "is_alone": is_alone,
+        "interface": values["interface"].read() if not is_alone and values["local-addr"].is_default else None,
+        "reports_progress": values["progress"].read() != "none",
         "texts": {name: values[name].text for name in texts if not values[name].is_default},
         "settings": resolve_settings(values, fields["network"], nodes),
         "request": _resolve_devices(values),
@@ -295,9 +317,7 @@ def resolve(
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
         notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
-    sections = _make_sections(values, fields)
-    sections["workers"].origins["launch_mode"] = launch_origin
-    return Config(**sections, notes=tuple(notes))
+    return Config(**_make_sections(values, fields), notes=tuple(notes))
 
 
 def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,18 +335,18 @@ def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dic
     }
 
 
-def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:
-    """Return the form of the script, and its origin. torchrun's order: --run-path wins over the other two."""
+def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> LaunchMode:
+    """Return the form of the script. torchrun's order: --run-path wins over the other two."""
     module, program, path = values["module"], values["no-python"], values["run-path"]
     given = [value for value in (module, program) if value.read()]
     if path.read():
         notes += [f"{other} has no effect with {path}" for other in given]
-        return "path", path.origin
+        return "path"
     if len(given) == 2:
         raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")
     if not given:
-        return "script", "default"
-    return "module" if given == [module] else "program", given[0].origin
+        return "script"
+    return "module" if given == [module] else "program"
 
 
 def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:

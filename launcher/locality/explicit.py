@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from launcher.config.config import Config
+from launcher.config.config import LocalityOptions
 from launcher.locality.contract import Level
 from launcher.locality.merge import SourceResult
 from launcher.model.errors import UsageError, sanitize
@@ -25,22 +25,19 @@ _TEXT_HINT = "write a text file in UTF-8 with a line for each host"
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 
 
-def read_explicit(config: Config, names: Sequence[str]) -> tuple[SourceResult, ...]:
+def read_explicit(options: LocalityOptions, names: Sequence[str]) -> tuple[SourceResult, ...]:
     """Return what the user says; nothing if that is nothing. `names`: this node's names and its address.
 
     Raises UsageError.
     """
-    if not config.locality.locality:
+    if not options.locality:
         return ()
-    source = config.locality.origins["locality"]
-    if isinstance(config.locality.locality, str):
-        path, key = find_in_file(config.locality.locality, source, names)
-        origin, reason = (
-            f"{sanitize(config.locality.locality)}, {'all others' if key == OTHERS else key}",
-            f"the line of {key}",
-        )
+    source = options.origins["locality"]
+    if isinstance(options.locality, str):
+        path, key = find_in_file(options.locality, source, names)
+        origin, reason = f"{sanitize(options.locality)}, {'all others' if key == OTHERS else key}", f"the line of {key}"
     else:
-        path, origin, reason = config.locality.locality, source, "it was given"
+        path, origin, reason = options.locality, source, "it was given"
     return (SourceResult(source, tuple(Level(level, domain, origin) for level, domain in path), reason),)
 
 

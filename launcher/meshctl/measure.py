@@ -22,7 +22,7 @@ from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import list_running_agents
 from launcher.agent.startup.startup import find_store
 from launcher.config import credentials
-from launcher.config.config import Config
+from launcher.config.config import Config, DeviceOptions, WorkerOptions
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
@@ -92,17 +92,15 @@ def _make_words(request: MeasureRequest) -> list[str]:
 
 
 def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answer, int]:
-    network = config.rendezvous.network
+    options, network = config.rendezvous, config.rendezvous.network
     if network is None:
         raise UsageError("no store is set", NAME_STORE)
     login = credentials.read(network, os.environ)
-    serves_at = find_store(config, network, request.wait_s)
-    address = find_own_address(
-        local_addr=config.rendezvous.local_addr, interface=config.rendezvous.interface, endpoints=network.endpoints
-    )
-    name = config.rendezvous.node_name or os.uname().nodename
-    path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
-    server = None
+    serves_at = find_store(options, network, request.wait_s)
+    address = find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints)
+    name = options.node_name or os.uname().nodename
+    path = resolve_locality(config.locality, os.environ, names=(name, os.uname().nodename, address)).path
+    count, server = _count_devices(config.devices, config.workers), None
     if serves_at:
         with contextlib.suppress(PortTaken):  # by another node of this machine, or `check` says what answers there
             server = stores.serve(network, serves_at, login)
@@ -121,7 +119,7 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
                 log=lambda line: write_stderr(f"meshctl: {line}"),
             )
             try:
-                return take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
+                return take_part(store, terms, name=name, address=address, path=path, devices=count)
             finally:
                 if server is not None:
                     _wait_for_others(store, f"{terms.root}/session/members/")
@@ -144,9 +142,9 @@ def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
         )
 
 
-def _count_devices(config: Config) -> int:
+def _count_devices(devices: DeviceOptions, workers: WorkerOptions) -> int:
     try:
-        return max(1, len(make_node_slots(config, os.environ)[0]))
+        return max(1, len(make_node_slots(devices, workers, os.environ)[0]))
     except UnfitError:
         return 1
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.inspection.observer import History, Observer
 from launcher.agent.membership import NodeMembership, read_clock
-from launcher.config.config import Config
+from launcher.config.config import Config, MonitoringOptions, PlacementOptions
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
-from launcher.model import mesh as meshes
 from launcher.model.console import log
 from launcher.model.node import Slot
 from launcher.ranks.spec_builder import WorkerSpecBuilder
@@ -44,7 +43,7 @@ def make_observer(
 ) -> Observer:
     """Make what notes the run's events, and answers who looks at it."""
     driver = membership.driver
-    mesh_axes = tuple(axis.name for axis in (config.placement.mesh or meshes.DEFAULT_MESH).axes)
+    mesh_axes = tuple(axis.name for axis in config.placement.grid.axes)
     log_dir = layout.root if layout.keeps_files else ""
     started_at = time.time()
     files: dict[int, dict[tuple[int, str], str]] = {}
@@ -67,7 +66,7 @@ def make_observer(
             max_restarts=config.workers.max_restarts,
             mesh_axes=mesh_axes,
         )
-        if config.monitoring.progress != "none":
+        if config.workers.reports_progress:
             from launcher.observe.sinks.trainer_status import TrainerReporter
 
             sinks.append(TrainerReporter(os.environ, shared_page, log))
@@ -91,7 +90,7 @@ def make_observer(
         )
         return NodeAnswers(history.open, source, LocalState(memory.read if memory else None), log_dir, files)
 
-    is_written = bool(sinks) or config.monitoring.progress != "none" or bool(log_dir and not layout.is_temporary)
+    is_written = bool(sinks) or config.workers.reports_progress or bool(log_dir and not layout.is_temporary)
     is_wanted = is_written or config.monitoring.serve is not None or config.placement.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
@@ -108,24 +107,25 @@ def make_observer(
     serves = make_page if config.monitoring.serve is not None else None
     requester = None
     if config.placement.request_nodes is not None and config.rendezvous.network is not None:
-        requester = _make_requester(config, config.placement.request_nodes, membership, history, len(slots))
+        target = int(config.rendezvous.settings.get("target_nodes", 0))
+        requester = _make_requester(config.placement, target, membership, history, len(slots))
     return Observer(history, files, make_answers, sinks, serves, requester)
 
 
 def _make_requester(
-    config: Config, command: str, membership: NodeMembership, history: History, slot_count: int
+    options: PlacementOptions, target: int, membership: NodeMembership, history: History, slot_count: int
 ) -> NodeRequester:
     """Make what runs the command. `slot_count`: of this node, as of those that are wanted. Raises UsageError."""
     from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
     from launcher.observe.sinks.node_requester import NodeRequester
 
+    assert options.request_nodes is not None
     machine = membership.driver.machine
-    useful = count_useful_nodes(config.placement.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)
-    target = int(config.rendezvous.settings.get("target_nodes", 0))
+    useful = count_useful_nodes(options.grid, membership.elastic_max, slot_count)
     return NodeRequester(
-        command,
-        config.placement.origins["request_nodes"],
-        choose_wanted(config.placement.nodes_min, config.placement.nodes_max, target, useful),
+        options.request_nodes,
+        options.origins["request_nodes"],
+        choose_wanted(options.nodes_min, options.nodes_max, target, useful),
         lambda: len(machine.list_members()) if machine.is_leader else None,
         lambda: machine.has_taken_over,
         lambda: machine.state.leaving.verdict is not None,
@@ -134,16 +134,16 @@ def _make_requester(
     )
 
 
-def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:
+def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[EventSink]:
     """Open what --events and --notify name. Raises UsageError for what cannot be."""
-    if not config.monitoring.events and not config.monitoring.notify:
+    if not options.events and not options.notify:
         return []
     from launcher.observe.sinks.event_file import EventFile
     from launcher.observe.sinks.notifier import Notifier
 
     sinks: list[EventSink] = []
-    if config.monitoring.events:
-        sinks.append(EventFile(config.monitoring.events, config.monitoring.origins["events"], log))
-    if config.monitoring.notify:
-        sinks.append(Notifier(config.monitoring.notify, config.monitoring.origins["notify"], is_leader, log))
+    if options.events:
+        sinks.append(EventFile(options.events, options.origins["events"], log))
+    if options.notify:
+        sinks.append(Notifier(options.notify, options.origins["notify"], is_leader, log))
     return sinks

@@ -177,9 +177,8 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     the same as two of the options, which override them; its close_timeout is how long the agent that serves the store
     stays for the others, once the job has ended. `nodes`: minimum and maximum. Raises UsageError.
     """
-    given = [
-        option for option in ROWS if option.section == "rendezvous.settings" and not values[option.name].is_default
-    ]
+    rows = [option for option in ROWS if option.section == "rendezvous.settings"]
+    given = [option for option in rows if not values[option.name].is_default]
     found: dict[str, Any] = {option.field_name: values[option.name].read() for option in given}
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}

@@ -113,7 +113,7 @@ TABLE: tuple[Option, ...] = (
            "trusted first."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
-           "Run SCRIPT as a module, like python -m.", field="", short="-m"),
+           "Run SCRIPT as a module, like python -m.", field="launch_mode", section="workers", short="-m"),
     Option("torchrun", "no-python", "script", "", parse_flag, "0",
            "Run SCRIPT as a program, without Python.", field=""),
     Option("torchrun", "run-path", "script", "", parse_flag, "0",
@@ -185,7 +185,7 @@ TABLE: tuple[Option, ...] = (
            "(POST).", section="monitoring"),
     Option("ours", "progress", "events", "none|kubeflow", parse_choice, "none",
            "Report progress, metrics and restarts to Kubeflow Trainer's TrainJob status; workers then do not report "
-           "themselves.", section="monitoring"),
+           "themselves.", field="reports_progress", section="workers"),
 
     Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(parse_listen_address), "",
            "Serve /metrics, /healthz and /readyz. HOST defaults to loopback; port 0 chooses a free port.",

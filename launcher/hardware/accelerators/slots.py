@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from launcher.config.config import Config
+from launcher.config.config import DeviceOptions, WorkerOptions
 from launcher.config.frameworks import choose_environments
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.contract import (
@@ -37,16 +37,17 @@ _VISIBLE_VARIABLES = (
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
 
-def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
+def make_node_slots(
+    devices: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
+) -> tuple[tuple[Slot, ...], str]:
     """Return the slots of this node under these options, and a sentence that explains their number.
 
     Raises UsageError as `assign_devices` does.
     """
     return assign_devices(
-        config.devices.worker_count, config.devices.devices_per_worker, environ, python=config.workers.python,
-        request=config.devices.request,
-        isolates_workers=config.workers.device_binding == "visible", framework=config.workers.framework,
-        origin=config.devices.origins["worker_count"],
+        devices.worker_count, devices.devices_per_worker, environ, python=workers.python, request=devices.request,
+        isolates_workers=workers.device_binding == "visible", framework=workers.framework,
+        origin=devices.origins["worker_count"],
     )  # fmt: skip
 
 

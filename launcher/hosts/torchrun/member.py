@@ -40,7 +40,8 @@ class TorchrunMember:
 
     def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
         config = options.config
-        self._settings = adjust_settings(make_settings(config))
+        limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
+        self._settings = adjust_settings(make_settings(config.rendezvous, *limits))
         self._knows_workers = options.knows_workers
         self._round_log = RoundLog(is_standalone=False, settings=self._settings)
         self.port = OfferedPort(startup.address, config.rendezvous.worker_port_range)
@@ -58,7 +59,6 @@ class TorchrunMember:
         self._membership = ClusterMembership(
             config,
             self._settings,
-            options.mesh,
             startup,
             slot_count=options.slot_count,
             run_id=config.rendezvous.run_id or "",

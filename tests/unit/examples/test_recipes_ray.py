@@ -42,7 +42,7 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
         id="p", address="", resources={"CPU": float(limits["cpu"]), "GPU": limits["nvidia.com/gpu"]}, labels={}
     )
     assert own.bundle is not None
-    demand = choose_demand(config, [pod], own.bundle, own.label_selector, own.spares)
+    demand = choose_demand(config.placement, [pod], own.bundle, own.label_selector, own.spares)
     assert (demand.least, demand.most) == (group["minReplicas"], group["maxReplicas"])
     assert list_fitting([pod], own.bundle, {})
     assert own.bundle["GPU"] == config.devices.worker_count == limits["nvidia.com/gpu"]

@@ -25,7 +25,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
-        "progress": "none", "request_nodes": None,
+        "reports_progress": False, "is_alone": True, "request_nodes": None,
         "serve": None, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None,
@@ -47,7 +47,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     made = resolve()
-    without = {"script", "script_args", "python", "network", "nodes_max", "texts", "settings"}
+    without = {"script", "script_args", "python", "is_alone", "network", "nodes_max", "texts", "settings"}
     in_mappings = {option.name for option in table.ROWS if "." in option.section}
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
 
@@ -131,23 +131,22 @@ def test_streams_that_torchrun_refuses_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "environ", "mode", "origin"),
+    ("words", "environ", "mode"),
     [
-        ([], {}, "script", "default"),
-        (["-m"], {}, "module", "--module"),
-        (["--no-python"], {}, "program", "--no-python"),
-        (["--run-path"], {}, "path", "--run-path"),
-        ([], {"PET_MODULE": "1"}, "module", "PET_MODULE"),
-        ([], {"PET_MODULE": "0"}, "script", "default"),
-        (["-m"], {"PET_MODULE": "0"}, "module", "--module"),
-        (["--no-python"], {"PET_RUN_PATH": "1"}, "path", "PET_RUN_PATH"),
+        ([], {}, "script"),
+        (["-m"], {}, "module"),
+        (["--no-python"], {}, "program"),
+        (["--run-path"], {}, "path"),
+        ([], {"PET_MODULE": "1"}, "module"),
+        ([], {"PET_MODULE": "0"}, "script"),
+        (["-m"], {"PET_MODULE": "0"}, "module"),
+        (["--no-python"], {"PET_RUN_PATH": "1"}, "path"),
     ],
 )
 def test_flags_and_their_variables_choose_what_the_script_is(
-    words: list[str], environ: dict[str, str], mode: str, origin: str
+    words: list[str], environ: dict[str, str], mode: str
 ) -> None:
-    made = resolve(*words, **environ)
-    assert (made.workers.launch_mode, made.workers.origins["launch_mode"]) == (mode, origin)
+    assert resolve(*words, **environ).workers.launch_mode == mode
 
 
 def test_a_program_cannot_be_a_module() -> None:

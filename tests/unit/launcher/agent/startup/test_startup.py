@@ -41,7 +41,7 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
         monkeypatch.setattr(startup, "probe", lambda network: ProbeResult("good") if answers else absent)
         made = config.resolve(command_line.parse([*words, "train.py"]), {}, "python")
         assert made.rendezvous.network is not None
-        return startup.find_store(made, made.rendezvous.network, limit_s)
+        return startup.find_store(made.rendezvous, made.rendezvous.network, limit_s)
 
     return look
 

@@ -15,7 +15,6 @@ from launcher.config.config import Config
 from launcher.config.options import table
 from launcher.config.options.readers import Option
 from launcher.model.errors import UsageError
-from launcher.model.mesh import parse
 from tests.support.options import list_fields, resolve
 
 RUBBISH = {
@@ -42,8 +41,8 @@ def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     """The Config of a command line, checked as far as an agent does before it starts anything, or the refusal."""
     try:
         made = resolve(*words, environ=environ)
-        membership.make_settings(made)
-        feasibility.resolve_limits(made, made.placement.mesh or parse("dp=*"))
+        membership.make_settings(made.rendezvous, made.workers.max_restarts, made.shutdown.shutdown_timeout_s)
+        feasibility.resolve_limits(made.placement)
     except UsageError as error:
         return error
     return made

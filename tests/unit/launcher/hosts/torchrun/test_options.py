@@ -37,7 +37,7 @@ def test_the_endpoint_the_name_and_the_numbers_of_nodes_are_torchrun_s() -> None
     assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
     assert (found.network.backend, found.network.endpoints) == ("etcd", ("etcd-0:2379",))
     assert (found.config.rendezvous.run_id, found.config.rendezvous.local_addr) == ("job", "10.0.0.5")
-    assert (found.slot_count, found.knows_workers, str(found.mesh)) == (1, False, "dp=*")
+    assert (found.slot_count, found.knows_workers, str(found.config.placement.grid)) == (1, False, "dp=*")
 
 
 def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
@@ -74,7 +74,7 @@ def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
 def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], environ: dict[str, str]) -> None:
     found = told(conf=conf, environ={**environ, "LAUNCHER_MESH": "dp=*,tp=4"})
     assert (found.slot_count, found.knows_workers, found.config.placement.texts["unit"]) == (8, True, "8")
-    assert str(found.mesh) == "dp=*,tp=4"
+    assert str(found.config.placement.grid) == "dp=*,tp=4"
 
 
 @pytest.mark.parametrize(
