@@ -130,12 +130,7 @@ def build_agent(
         pump=pump,
         observer=observer,
         round_log=round_log,
-        failures=Failures(
-            host,
-            pump,
-            aborts_are_secondary=spec_builder.is_jax,
-            role=config.workers.role,
-        ),
+        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
         make_inquiries=partial(inquiries, observer),
         make_progress=make_progress,
         on_hang=config.hangs.on_hang,

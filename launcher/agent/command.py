@@ -37,10 +37,12 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     startup = None
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
+        from launcher.locality.explicit import check_file
 
         gc.enable()
         _log_notes(config.notes)  # before a wait, which they may explain
-        startup = start_up(meeting, meeting.network, config.locality, config.devices, os.environ)
+        check_file(config.locality)
+        startup = start_up(meeting, meeting.network, os.environ, uses_accelerators=config.devices.may_use_accelerators)
         begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()

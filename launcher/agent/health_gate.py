@@ -65,9 +65,8 @@ class HealthGate:
         variables: Mapping[str, str],
         fork_server: ForkServerClient | None = None,
     ) -> None:
-        self._command = options.health_check
+        self._command, self._timeout_s = options.health_check, options.health_timeout_s
         self._origin = options.origins["health_check"]
-        self._timeout_s = options.health_timeout_s
         self._supervisor = supervisor
         self._termination = termination
         self._wakeup = wakeup

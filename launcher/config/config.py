@@ -147,6 +147,8 @@ class RendezvousOptions(Section, frozen=True):
     """None: one machine."""
     settings: Mapping[str, Setting]
     """Those of the agreement that were set, field to value."""
+    start_timeout_s: float
+    """The one of the agreement, whether it was set or not."""
     lease_ttl_s: float | None
     """None: on one machine no watchdog, else the agreement's default."""
     attempt: int | None
@@ -163,10 +165,6 @@ class RendezvousOptions(Section, frozen=True):
     """None if it is not needed: on one machine, and beside `local_addr`."""
     port_range: tuple[int, int] | None
     worker_port_range: tuple[int, int] | None
-
-    @property
-    def start_timeout_s(self) -> float:
-        return float(self.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
 
 
 class ShutdownOptions(Section, frozen=True):
@@ -292,13 +290,14 @@ def resolve(
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
     texts = (option.name for option in ROWS if option.section == "placement.texts")
-    nodes = fields["nodes_min"], fields["nodes_max"]
+    settings = resolve_settings(values, fields["network"], (fields["nodes_min"], fields["nodes_max"]))
     fields |= {
         "is_alone": is_alone,
         "interface": values["interface"].read() if not is_alone and values["local-addr"].is_default else None,
         "reports_progress": values["progress"].read() != "none",
         "texts": {name: values[name].text for name in texts if not values[name].is_default},
-        "settings": resolve_settings(values, fields["network"], nodes),
+        "settings": settings,
+        "start_timeout_s": float(settings.get("start_timeout_s", DEFAULTS.start_timeout_s)),
         "request": _resolve_devices(values),
         # The command of workers that run a function is a Python one in any case.
         "standby": _resolve_standby(values, notes, launch_mode != "program" or CALL_VARIABLE in environ, is_alone),
@@ -344,9 +343,7 @@ def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> Launch
         return "path"
     if len(given) == 2:
         raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")
-    if not given:
-        return "script"
-    return "module" if given == [module] else "program"
+    return "script" if not given else "module" if given == [module] else "program"
 
 
 def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:

@@ -41,6 +41,12 @@ def read_explicit(options: LocalityOptions, names: Sequence[str]) -> tuple[Sourc
     return (SourceResult(source, tuple(Level(level, domain, origin) for level, domain in path), reason),)
 
 
+def check_file(options: LocalityOptions) -> None:
+    """Raise UsageError for a file that cannot be read; whether this node is in it is checked with its address."""
+    if isinstance(options.locality, str):
+        read_file(options.locality, options.origins["locality"])
+
+
 def find_in_file(file: str, option: str, names: Sequence[str]) -> tuple[LevelPath, str]:
     """Return this node's path in the file, and the name of its line. `option`: that names the file.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.config.config import LaunchMode, OutputOptions, PlacementOptions, WorkerOptions
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
@@ -353,23 +353,18 @@ def make_environments(
     choice: EnvironmentChoice, options: WorkerOptions, environ: Mapping[str, str]
 ) -> tuple[Environment, ...]:
     """Return the environments of this choice, in order. Raises UsageError for an unknown name."""
-    binding: dict[str, Any] = {
-        "device_binding": options.device_binding,
-        "virtual_local_rank": options.virtual_local_rank,
-    }
     found: list[Environment] = []
     for name in choice.names:
         if name == "torch":
-            more: dict[str, Any] = {"signals_to_handle": options.signals_to_handle, "interface": options.interface}
-            found.append(TorchEnvironment(**binding, **more))
+            found.append(TorchEnvironment(options=options))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment
 
-            found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(options.python, environ)))
+            found.append(JaxEnvironment(options=options, mpi_reason=detect_mpi(options.python, environ)))
         elif name == "paddle":
             from launcher.ranks.environments.paddle import PaddleEnvironment
 
-            found.append(PaddleEnvironment(**binding))
+            found.append(PaddleEnvironment(options=options))
         elif name in ("tpu", "xla"):
             from launcher.ranks.environments import tpu
 

@@ -33,11 +33,10 @@ from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
 from launcher.config import credentials
-from launcher.config.config import DeviceOptions, LocalityOptions, RendezvousOptions
+from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.hardware.linux.kernel import read_text
-from launcher.locality.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.keeper import open_standard_streams
@@ -117,19 +116,13 @@ def end_on_signal() -> Iterator[None]:
 
 @end_on_signal()
 def start_up(
-    options: RendezvousOptions,
-    network: StoreConfig,
-    locality: LocalityOptions,
-    devices: DeviceOptions,
-    environ: Mapping[str, str],
+    options: RendezvousOptions, network: StoreConfig, environ: Mapping[str, str], *, uses_accelerators: bool
 ) -> Startup:
     """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
     open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if isinstance(locality.locality, str):  # whether this node is in the file is checked later, with its address
-        read_file(locality.locality, locality.origins["locality"])
     run = options.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
     network, serves_at = settle_store(options, network, options.start_timeout_s)
@@ -144,7 +137,7 @@ def start_up(
             read_boot_id(),
             environ,
             scope=scope,
-            uses_accelerators=devices.may_use_accelerators,
+            uses_accelerators=uses_accelerators,
             node_rank=options.node_rank,
         )
         name = host_agents.name
@@ -191,8 +184,7 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
         hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
     elif _is_named_by_scheduler(options, network):
         whose = "the agent of node 0 serves it"
-        origin = options.origins["rdzv_endpoint"]
-        hint = f"check that it runs: {origin} is its address; or run alone with --standalone"
+        hint = f"check that it runs: {options.origins['rdzv_endpoint']} is its address; or run alone with --standalone"
     elif network.is_host is False:
         whose, hint = "the node with is_host=1 serves it", "set --rdzv-conf is_host=1 on one of the nodes"
     else:

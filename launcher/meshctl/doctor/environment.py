@@ -113,12 +113,8 @@ def list_worker_remarks(
 
     Raises UsageError as in a run.
     """
-    layout: Any = SimpleNamespace(
-        run_id="none",
-        keeps_files=False,
-        make_error_path=_make_no_path,
-        make_recorder_path=_make_no_path,
-    )
+    paths = {"make_error_path": _make_no_path, "make_recorder_path": _make_no_path}
+    layout: Any = SimpleNamespace(run_id="none", keeps_files=False, **paths)
     builder = WorkerSpecBuilder(
         workers=workers, output=_QUIET, placement=placement, slots=slots, host=host, layout=layout, parent=environ
     )

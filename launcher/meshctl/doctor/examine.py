@@ -172,8 +172,8 @@ def examine_devices(
     """Examine every kind of device: what is present, the reason, or why there is none; CPUs last.
 
     Each detector is run, where a run stops at the first one with a result. A kind that is not built in is included if
-    `request`, of --devices, names it. `isolates_workers`: as for `assign_devices`. An exception is a reason too: a
-    driver in a bad state is a case for this command.
+    `request`, of --devices, names it. `isolates_workers`: a worker sees its own devices only. An exception is a reason
+    too: a driver in a bad state is a case for this command.
     """
     asked = request.kind if request is not None else ""
 

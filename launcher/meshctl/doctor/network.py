@@ -149,7 +149,7 @@ def check_store(
     def ask() -> StoreCheck:
         found = StoreCheck()
         try:
-            _check_store(options, network, environ, found)
+            _check_store(options, network, credentials.read(network, environ), found)
         except MeshrunError as error:
             found.fail("refuses", error)
         return found
@@ -159,12 +159,9 @@ def check_store(
     return found
 
 
-def _check_store(
-    options: RendezvousOptions, network: StoreConfig, environ: Mapping[str, str], found: StoreCheck
-) -> None:
+def _check_store(options: RendezvousOptions, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Fill `found`. Raises MeshrunError for a store that refuses."""
     stores.require_grpc()
-    login = credentials.read(network, environ)
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
     if network.backend == "etcd":

@@ -14,9 +14,9 @@ from launcher.agent import node_main
 from launcher.agent.health_gate import compute_pause_s
 from launcher.config.config import Config
 from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
+from tests.support.sections import assign_devices
 
 
 def config(*words: str, **variables: str) -> Config:

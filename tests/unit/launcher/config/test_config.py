@@ -36,7 +36,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
-        "lease_ttl_s": None,
+        "lease_ttl_s": None, "start_timeout_s": 600.0,
         "progress_file": None,
         "metrics_address": None,
         "metrics_file": None,
@@ -47,7 +47,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     made = resolve()
-    without = {"script", "script_args", "python", "is_alone", "network", "nodes_max", "texts", "settings"}
+    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone"}
+    without = {"script", "script_args", "python", *by_rules}
     in_mappings = {option.name for option in table.ROWS if "." in option.section}
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
 
