@@ -57,7 +57,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
     with ShortJob(tmp_path, *options, script=WAIT) as job:
         job.marks("up", range(2))
         assert "no rank is unlike the others" in ask("why", job.pid)
-        assert ask("why", job.pid, "--stacks").startswith("ranks 0, 1: asleep")
+        assert ask("why", job.pid, "--stacks").startswith("ranks 0, 1: ")
         assert "running" in ask("ps", job.pid)
         assert "its logs cannot be read: no thread can be started at the moment" in ask("logs", job.pid)
         assert "ranks 0-1 started" in ask("events", job.pid)

@@ -164,7 +164,9 @@ def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.Mon
     assert len(limits) == 1
 
 
-def test_another_agent_of_a_job_is_asked_when_the_first_ends() -> None:
+def test_another_agent_of_a_job_is_asked_when_the_first_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "INSPECT_LIMIT_S", 60.0)  # for both together
+
     def answer(ends: list[socket.socket]) -> None:
         ends[0].accept()[0].close()
         with ends[1].accept()[0] as connection:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -177,6 +178,9 @@ def test_who_reads_nothing_is_not_read_either() -> None:
     pings = frame(PING, 0, 0, bytes(8)) * 1000
     with serve() as server, closing(Connection(("127.0.0.1", server.port))) as end:
         rest = [end.headers(KEEP_ALIVE)[1]]  # with a call it is a client
+        wait_until(lambda: server._connections.all, LIMIT_S, "the connection")
+        (line,) = server._connections.all
+        line._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # else megabytes have to be answered first
 
         def is_held_up() -> bool:
             with suppress(BlockingIOError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Batch, KeyEvent, Store
@@ -126,6 +127,24 @@ class FakeClock:
         return self.now
 
 
+class OneAtATime:
+    """A store for one thread, as several may call it: one after another."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        method = getattr(self._store, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            with self._lock:
+                return method(*arguments, **named)
+
+        return call
+
+
 class MemoryUnderTest(StoreUnderTest):
     """The memory store on a clock that only the test moves."""
 
@@ -136,8 +155,8 @@ class MemoryUnderTest(StoreUnderTest):
         self.clock = FakeClock()
         self.store = MemoryStore(clock=self.clock)
 
-    def new_client(self) -> MemoryStore:
-        return self.store
+    def new_client(self) -> Store:
+        return cast("Store", OneAtATime(self.store))
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds

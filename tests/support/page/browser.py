@@ -27,6 +27,9 @@ class Window:
     """A window of this size. `page`: playwright's; `faults`: what should not have happened."""
 
     def __init__(self, browser: Browser, size: tuple[int, int], scheme: str) -> None:
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=LIMIT_S * 1000)
         width, height = size
         dark = "dark" if scheme == "dark" else "light"
         self._context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=dark)  # type: ignore[arg-type]
