@@ -100,14 +100,12 @@ class ClusterMembership(NodeMembership):
             raise
         if meeting.node_rank is not None:  # last: a claim lasts for the time of a lease
             self._claim_rank(run_id, meeting.node_rank)
+        agreed = list_agreed_options(settings, meeting.node_rank, meeting.master_port)
         protocol = MemberMachine(
             settings=settings,
             spec=Spec(
                 mesh=str(mesh),
-                options={
-                    **list_options(*asked),
-                    **list_agreed_options(settings, meeting.node_rank, meeting.master_port),
-                },
+                options={**list_options(*asked), **agreed},
                 digest=hash_program(config.workers.launch_mode, config.workers.script),
                 has_secret=bool(startup.credentials.secret),
                 arguments_digest=_hash(config.workers.script_args),

@@ -91,20 +91,19 @@ def make_observer(
         return NodeAnswers(history.open, source, LocalState(memory.read if memory else None), log_dir, files)
 
     is_written = bool(sinks) or config.workers.reports_progress or bool(log_dir and not layout.is_temporary)
-    is_wanted = is_written or config.monitoring.serve is not None or config.placement.request_nodes is not None
+    serve = config.monitoring.serve
+    is_wanted = is_written or serve is not None or config.placement.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
     def make_page(ask: Callable[[Question, float], bytes]) -> LivePage:
         from launcher.agent.inspection.live_page import LivePage
         from launcher.observe.local_socket import QuestionSource
 
-        assert config.monitoring.serve is not None
+        assert serve is not None
         source = QuestionSource(ask, layout.run_id)
-        return LivePage(
-            config.monitoring.serve, config.monitoring.origins["serve"], source, lambda: driver.machine.is_leader, log
-        )
+        return LivePage(serve, config.monitoring.origins["serve"], source, lambda: driver.machine.is_leader, log)
 
-    serves = make_page if config.monitoring.serve is not None else None
+    serves = make_page if serve is not None else None
     requester = None
     if config.placement.request_nodes is not None and config.rendezvous.network is not None:
         target = int(config.rendezvous.settings.get("target_nodes", 0))
