@@ -53,6 +53,38 @@ def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
 
 
+MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400")
+
+
+@pytest.mark.parametrize(
+    ("words", "interface"),
+    [(MEETING, "eth9"), ((*MEETING, "--local-addr=h"), None), (("--local-addr=h",), None), ((), None)],
+)
+def test_an_interface_is_only_for_nodes_without_an_address_that_meet_others(
+    words: tuple[str, ...], interface: str | None
+) -> None:
+    made = resolve(*words, LAUNCHER_INTERFACE="eth9")
+    assert (made.rendezvous.interface, made.workers.interface) == (interface, interface)
+    assert made.workers.is_alone == (MEETING[0] not in words)
+
+
+def test_workers_are_told_the_signals_and_whether_the_agent_reports_progress() -> None:
+    made = resolve("--signals-to-handle=SIGTERM", "--progress=kubeflow")
+    assert made.workers.signals_to_handle == made.shutdown.signals_to_handle == ("SIGTERM",)
+    assert made.workers.reports_progress
+
+
+@pytest.mark.parametrize(
+    ("words", "may_use"),
+    [
+        ((), True), (("--nproc-per-node=4",), True), (("--nproc-per-node=cpu",), False), (("--devices=cpu:2",), False),
+        (("--devices=nvidia",), True), (("--devices=cpu:2", "--visible-env=CHIPS"), True),
+    ],
+)  # fmt: skip
+def test_who_asks_for_cpus_uses_no_accelerators(words: tuple[str, ...], may_use: bool) -> None:
+    assert resolve(*words).devices.may_use_accelerators == may_use
+
+
 def test_options_and_script_arguments_arrive() -> None:
     made = resolve(
         "--nproc-per-node=4", "--mesh=dp=*,tp=2", "--devices-per-worker=all", "--max-restarts=3", "--role=trainer",

@@ -14,7 +14,7 @@ from launcher import cli
 from launcher.config.config import LocalityOptions
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
-from launcher.locality.explicit import find_in_file, read_explicit
+from launcher.locality.explicit import check_file, find_in_file, read_explicit
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
 from launcher.locality.interconnects import NvlinkSource, SliceSource
 from launcher.model.errors import UsageError
@@ -157,6 +157,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_explicit(asked("--locality", f"@{tmp_path}/none"), NAMES)
     with pytest.raises(UsageError, match=r"^LAUNCHER_LOCALITY=@.* cannot be read: Is a directory$"):
         read_explicit(asked(LAUNCHER_LOCALITY=f"@{tmp_path}"), NAMES)
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        check_file(asked(LAUNCHER_LOCALITY=f"@{tmp_path}"))
+    check_file(asked("--locality", "leaf=l"))
 
 
 def test_a_pipe_is_read_once() -> None:
