@@ -102,17 +102,10 @@ def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
     environ: dict[str, str], count: int, endpoint: str, is_first: bool, run_id: str, note: str
 ) -> None:
     made = resolve(environ=environ)
-    assert made.rendezvous.network is not None
-    assert (nodes(made), made.rendezvous.rdzv_backend, made.rendezvous.network.endpoints) == (
-        (count, count),
-        "c10d",
-        (endpoint,),
-    )
-    assert (made.rendezvous.network.is_host, made.rendezvous.run_id, made.rendezvous.node_rank) == (
-        is_first,
-        run_id,
-        None,
-    )
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == ((count, count), "c10d", (endpoint,))
+    assert (meeting.network.is_host, meeting.run_id, meeting.node_rank) == (is_first, run_id, None)
     assert len(made.notes) == 1
     assert made.notes[0].startswith(note.removesuffix(" ..."))
     assert made.placement.origins["nodes_min"] in environ
@@ -130,26 +123,21 @@ def test_schedulers_that_set_torchruns_variables_get_torchruns_meaning(
     environ: dict[str, str], count: int, rank: int, address: str, port: int
 ) -> None:
     made = resolve(environ=environ)
-    assert made.rendezvous.network is not None
-    assert (nodes(made), made.rendezvous.rdzv_backend, made.rendezvous.node_rank) == ((count, count), "static", rank)
-    assert (made.rendezvous.master_addr, made.rendezvous.master_port) == (address, port)
-    assert (made.rendezvous.network.endpoints, made.rendezvous.network.is_host) == (
-        (f"{address}:{port + 1}",),
-        rank == 0,
-    )
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.node_rank) == ((count, count), "static", rank)
+    assert (meeting.master_addr, meeting.master_port) == (address, port)
+    assert (meeting.network.endpoints, meeting.network.is_host) == ((f"{address}:{port + 1}",), rank == 0)
     assert made.notes == ()
 
 
 def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
     made = resolve(environ=ELASTIC)
-    assert made.rendezvous.network is not None
-    assert (nodes(made), made.rendezvous.rdzv_backend, made.rendezvous.network.endpoints) == (
-        (2, 4),
-        "c10d",
-        ("train-worker-0:23456",),
-    )
-    assert (made.rendezvous.network.is_host, made.rendezvous.run_id, made.workers.max_restarts) == (None, "train", 5)
-    assert made.rendezvous.settings == {"start_timeout_s": 900.0}
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == ((2, 4), "c10d", ("train-worker-0:23456",))
+    assert (meeting.network.is_host, meeting.run_id, made.workers.max_restarts) == (None, "train", 5)
+    assert meeting.settings == {"start_timeout_s": 900.0}
     assert made.notes == ()
 
 
@@ -407,14 +395,11 @@ def test_what_is_given_takes_along_what_belongs_to_it(
     master: tuple[str, int] | None,
 ) -> None:
     made = resolve(*words, environ=SLURM)
-    assert made.rendezvous.network is not None
-    assert (nodes(made), made.rendezvous.rdzv_backend, made.rendezvous.network.endpoints) == (
-        bounds,
-        backend,
-        (endpoint,),
-    )
-    assert (made.rendezvous.node_rank, made.rendezvous.run_id) == (rank, "4711.2")
-    assert master is None or (made.rendezvous.master_addr, made.rendezvous.master_port) == master
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == (bounds, backend, (endpoint,))
+    assert (meeting.node_rank, meeting.run_id) == (rank, "4711.2")
+    assert master is None or (meeting.master_addr, meeting.master_port) == master
     assert not [note for note in made.notes if "no effect" in note]
 
 
@@ -428,22 +413,26 @@ def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
 
 def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     made = resolve(environ=INDEXED_JOB)
-    assert (made.rendezvous.network, made.rendezvous.node_rank, len(made.notes)) == (None, 0, 2)  # see test_alone
+    meeting = made.rendezvous
+    assert (meeting.network, meeting.node_rank, len(made.notes)) == (None, 0, 2)  # see test_alone
     made = resolve("--nnodes=4", "--master-addr=train-0.train", environ=INDEXED_JOB)
-    assert (made.rendezvous.rdzv_backend, made.rendezvous.node_rank, made.rendezvous.master_addr, made.notes) == (
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, meeting.master_addr, made.notes) == (
         "static",
         3,
         "train-0.train",
         (),
     )
     made = resolve(environ={**INDEXED_JOB, "PET_NNODES": "4", "PET_MASTER_ADDR": "train-0.train"})
-    assert (made.rendezvous.rdzv_backend, made.rendezvous.node_rank, made.rendezvous.origins["node_rank"]) == (
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, meeting.origins["node_rank"]) == (
         "static",
         3,
         "JOB_COMPLETION_INDEX",
     )
     made = resolve("--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=train-0.train", environ=INDEXED_JOB)
-    assert (made.rendezvous.rdzv_backend, made.rendezvous.node_rank, made.notes) == ("c10d", None, ())
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, made.notes) == ("c10d", None, ())
     assert refusal("--nnodes=4", **INDEXED_JOB) == (
         "--nnodes 4: several nodes need a rendezvous",
         "set --master-addr train-0.SERVICE: this pod of an Indexed Job has node rank 3",
@@ -487,12 +476,10 @@ def test_pods_of_a_trainjob_meet_at_the_masters_host() -> None:
     host = TRAINER["PET_MASTER_ADDR"]
     for rank in ("0", "1"):
         found = resolve(environ={**elastic, "PET_NODE_RANK": rank})
-        assert found.rendezvous.network is not None
-        assert (found.rendezvous.network.endpoints, found.rendezvous.network.is_host) == (
-            (f"{host}:29400",),
-            rank == "0",
-        )
-        assert (found.placement.nodes_min, found.rendezvous.node_rank, found.notes) == (2, None, ())
+        meeting = found.rendezvous
+        assert meeting.network is not None
+        assert (meeting.network.endpoints, meeting.network.is_host) == ((f"{host}:29400",), rank == "0")
+        assert (found.placement.nodes_min, meeting.node_rank, found.notes) == (2, None, ())
     given = resolve(environ={**elastic, "LAUNCHER_RDZV_ENDPOINT": "other:1"})
     assert given.rendezvous.network is not None
     assert (given.rendezvous.network.endpoints, given.notes) == (("other:1",), ())

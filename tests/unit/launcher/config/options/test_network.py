@@ -79,18 +79,17 @@ def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
 
 def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     made = resolve(*ETCD, "--rdzv-conf=timeout=9,last_call_timeout=4", "--start-timeout=8", LAUNCHER_GROW="never")
-    assert made.rendezvous.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "grow": "never"}
-    assert (made.rendezvous.origins["start-timeout"], made.rendezvous.origins["grow"]) == (
-        "--start-timeout",
-        "LAUNCHER_GROW",
-    )
+    meeting = made.rendezvous
+    assert meeting.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "grow": "never"}
+    assert (meeting.origins["start-timeout"], meeting.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
     assert made.notes == ()
     made = resolve(
         *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--on-finished=exit",
         "--restart-window=60", "--rejoin-timeout=5",
         "--grow=delay=7", LAUNCHER_PRESENCE_PROOF="off", LAUNCHER_MIN_ROUND_TIME="1",
     )  # fmt: skip
-    assert made.rendezvous.settings == {
+    meeting = made.rendezvous
+    assert meeting.settings == {
         "target_nodes": 4,
         "continues_without_store": False,
         "presence_proof": False,
@@ -126,13 +125,10 @@ def test_what_a_node_says_of_itself_can_be_given() -> None:
         "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7",
         SLURM_RESTART_COUNT="2", LAUNCHER_INTERFACE="eth1",
     )  # fmt: skip
-    assert (made.rendezvous.node_name, made.rendezvous.interface, made.rendezvous.port_range) == (
-        "h1",
-        "eth1",
-        (30000, 30010),
-    )
-    assert (made.rendezvous.worker_port_range, made.shutdown.preemption_signal) == ((31000, 31000), "SIGUSR1")
-    assert (made.shutdown.preemption_file, made.rendezvous.lease_ttl_s, made.rendezvous.attempt) == ("/x/going", 7.0, 2)
+    meeting = made.rendezvous
+    assert (meeting.node_name, meeting.interface, meeting.port_range) == ("h1", "eth1", (30000, 30010))
+    assert (meeting.worker_port_range, made.shutdown.preemption_signal) == ((31000, 31000), "SIGUSR1")
+    assert (made.shutdown.preemption_file, meeting.lease_ttl_s, meeting.attempt) == ("/x/going", 7.0, 2)
 
 
 def test_options_about_other_nodes_have_no_effect_on_one_machine() -> None:

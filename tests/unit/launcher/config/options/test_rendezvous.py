@@ -75,8 +75,9 @@ def test_a_given_master_address_reaches_the_workers_unchanged(
 def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     words = ("--rdzv-id=job", "--rdzv-backend=etcd", "--rdzv-endpoint=x:1", "--node-rank=3", "--master-port=1")
     made = resolve("--standalone", *words)
-    assert (made.rendezvous.rdzv_backend, made.rendezvous.rdzv_endpoint, made.rendezvous.run_id) == ("c10d", None, None)
-    assert (made.rendezvous.node_rank, made.rendezvous.master_addr, made.rendezvous.master_port) == (0, None, None)
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.rdzv_endpoint, meeting.run_id) == ("c10d", None, None)
+    assert (meeting.node_rank, meeting.master_addr, meeting.master_port) == (0, None, None)
     assert made.notes == (
         "--rdzv-backend etcd, --rdzv-id job, --rdzv-endpoint x:1, --node-rank 3, --master-port 1 have no effect "
         "beside --standalone",
@@ -215,14 +216,11 @@ def test_an_address_whose_last_part_may_be_a_port_needs_brackets(text: str) -> N
 
 def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     made = resolve(*STATIC)
-    assert (made.placement.nodes_min, made.placement.nodes_max, made.rendezvous.node_rank) == (4, 4, 2)
-    assert (made.rendezvous.master_addr, made.rendezvous.master_port, made.rendezvous.network) == (
-        "node0",
-        29500,
-        meets_at("node0:29501"),
-    )
-    assert (made.rendezvous.run_id, made.rendezvous.rdzv_backend, made.notes) == ("none", "static", ())
-    assert made.rendezvous.origins["node_rank"] == "--node-rank"
+    meeting = made.rendezvous
+    assert (made.placement.nodes_min, made.placement.nodes_max, meeting.node_rank) == (4, 4, 2)
+    assert (meeting.master_addr, meeting.master_port, meeting.network) == ("node0", 29500, meets_at("node0:29501"))
+    assert (meeting.run_id, meeting.rdzv_backend, made.notes) == ("none", "static", ())
+    assert meeting.origins["node_rank"] == "--node-rank"
 
 
 @pytest.mark.parametrize(
@@ -240,24 +238,22 @@ def test_node_rank_0_serves_the_store_beside_the_port_of_rank_0(
     words: tuple[str, ...], address: str, port: int, network: StoreConfig
 ) -> None:
     made = resolve(*words)
-    assert (made.rendezvous.master_addr, made.rendezvous.master_port, made.rendezvous.network) == (
-        address,
-        port,
-        network,
-    )
+    meeting = made.rendezvous
+    assert (meeting.master_addr, meeting.master_port, meeting.network) == (address, port, network)
 
 
 def test_the_variables_of_a_job_controller_work_for_several_nodes() -> None:
     made = resolve(
         PET_NNODES="3", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="1", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
     )
-    assert (made.placement.nodes_min, made.rendezvous.node_rank, made.rendezvous.network, made.notes) == (
+    meeting = made.rendezvous
+    assert (made.placement.nodes_min, meeting.node_rank, meeting.network, made.notes) == (
         3,
         1,
         meets_at("a-0.a:29501"),
         (),
     )
-    assert made.rendezvous.origins["node_rank"] == "PET_NODE_RANK"
+    assert meeting.origins["node_rank"] == "PET_NODE_RANK"
 
 
 def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
@@ -268,11 +264,8 @@ def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
 
 def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
-    assert (made.rendezvous.master_addr, made.rendezvous.master_port, made.rendezvous.settings) == (
-        "node1",
-        5,
-        {"start_timeout_s": 9.0},
-    )
+    meeting = made.rendezvous
+    assert (meeting.master_addr, meeting.master_port, meeting.settings) == ("node1", 5, {"start_timeout_s": 9.0})
     assert made.notes == (
         "--rdzv-conf: is_host without effect with --rdzv-backend static",
         "--rdzv-conf: read_timeout without effect here",
@@ -289,11 +282,8 @@ def test_one_node_is_one_machine_and_no_store_is_served() -> None:
 def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
         made = resolve("--nnodes=2", *words, "--master-port=5")
-        assert (made.rendezvous.node_rank, made.rendezvous.master_addr, made.rendezvous.master_port) == (
-            None,
-            None,
-            None,
-        )
+        meeting = made.rendezvous
+        assert (meeting.node_rank, meeting.master_addr, meeting.master_port) == (None, None, None)
         assert made.notes == (
             "--master-port 5 has no effect where nodes meet in a store, because each round assigns the ranks",
         )
