@@ -30,8 +30,8 @@ PADDLE_TESTS := $(wildcard tests/paddle)
 SKYPILOT_TESTS := $(wildcard tests/skypilot)
 # The recipes for Kubernetes by kustomize and Helm, in an environment of their own: `make slow WHAT=kubernetes`.
 KUBERNETES_TESTS := $(wildcard tests/kubernetes)
-# Systems that start agents, in an environment of their own: `make slow WHAT=ray`.
-HOSTS_TESTS := $(wildcard tests/hosts)
+# Jobs on a Ray cluster, in an environment of their own: `make slow WHAT=ray`.
+RAY_TESTS := $(wildcard tests/ray)
 # Agents of this version and of another one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
@@ -157,7 +157,7 @@ slow-soak: .venv/installed servers ## simulate the protocol with SEEDS, then run
 
 # Ten minutes: Ray's nodes need long to start.
 slow-ray: .ray-venv/installed redis ## jobs on a Ray cluster of this machine: nodes lost, drained and added, stops, submitted jobs
-	nice .ray-venv/bin/pytest $(HOSTS_TESTS) -rs --durations=10
+	nice .ray-venv/bin/pytest $(RAY_TESTS) -rs --durations=10
 
 STORE_EXAMPLES ?= 600
 slow-stores: .venv/installed servers ## compare every kind of store with the model in STORE_EXAMPLES runs of random steps

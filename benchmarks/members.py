@@ -138,7 +138,7 @@ class Member:
                     case Exit(_, reason, _):
                         self.is_dead = True
                         say("ended", self.number, reason)
-            if self.machine.state.is_member and not self.has_joined:
+            if self.machine.joined_root and not self.has_joined:
                 self.has_joined = True
                 say("joined", self.number)
             self.wakeup.wait(max(0.0, min(self.driver.wake_at - read_boot_clock(), 60.0)))

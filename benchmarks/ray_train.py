@@ -22,12 +22,12 @@ from pathlib import Path
 
 import click
 
-from tests.support.hosts.ray_cluster import HEAD_ADDRESS, RayTestCluster
+from tests.support.ray_cluster import HEAD_ADDRESS, RayTestCluster
 
 PROGRAMS = str(Path(__file__).with_name("ray_programs.py"))
 MESHRUN = [
-    *(sys.executable, "-m", "launcher.hosts.ray", "--nnodes", "2:3", "--nproc-per-node", "1", "--bundle", "agent=1"),
-    *("--max-restarts", "99", "--grow", "delay=0"),
+    *(sys.executable, "-m", "launcher.extensions.ray", "--nnodes", "2:3", "--nproc-per-node", "1"),
+    *("--bundle", "agent=1", "--max-restarts", "99", "--grow", "delay=0"),
 ]
 IMPORTS = "torch,torch._dynamo"  # sklearn, which the job imports too, starts a thread and cannot be forked
 TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

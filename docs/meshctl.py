@@ -27,8 +27,15 @@ WIDTH = 80
 def page() -> str:
     """The whole page."""
     names = [name for section in SECTIONS.values() for name in section]
-    sections = [_section(meshctl.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in names]
+    sections = [_section(find_command(name), f"meshctl {name}", f"## {name}\n\n") for name in names]
     return "\n".join((HEAD, _section(meshctl, "meshctl", ""), *sections))
+
+
+def find_command(name: str) -> click.Command:
+    """One of the group, which may have to be imported."""
+    command = meshctl.get_command(click.Context(meshctl), name)
+    assert command is not None, name
+    return command
 
 
 def _section(command: click.Command, path: str, heading: str) -> str:

@@ -29,7 +29,7 @@ from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
 from rendezvous.reasons import Reason
-from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner
+from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import intents
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
@@ -75,37 +75,47 @@ class MemberMachine:
         )
         spec = replace(spec, has_secret=bool(secret))
         setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, store_owner)
-        self.state = MemberState(setup, worker_port, rng, secret)
+        self._state = MemberState(setup, worker_port, rng, secret)
 
     # --- public ---
 
     @property
     def settings(self) -> Settings:
         """The settings of this agent."""
-        return self.state.settings
+        return self._state.settings
 
     @property
     def member_id(self) -> str:
         """The id under which this agent is a member, or tries to become one."""
-        return self.state.member_id
+        return self._state.member_id
+
+    @property
+    def joined_root(self) -> str:
+        """The job that this agent has been a member of last, "" before the first."""
+        return self._state.membership.joined_root
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job has ended, once this member knows it."""
+        return self._state.leaving.verdict
 
     @property
     def is_leader(self) -> bool:
         """Return whether this member leads, as far as it knows."""
-        return self.state.leadership is not None
+        return self._state.leadership is not None
 
     @property
     def has_taken_over(self) -> bool:
         """Return whether this member leads a job that others may have led before, as far as its rounds show."""
-        leadership = self.state.leadership
-        if leadership is None or (seal := self.state.cache.read(Seal, leadership.job.round)) is None:
+        leadership = self._state.leadership
+        if leadership is None or (seal := self._state.cache.read(Seal, leadership.job.round)) is None:
             return False
-        return seal.round > 1 or self.state.cache.keys.get_revision(leadership.job.round) < leadership.revision
+        return seal.round > 1 or self._state.cache.keys.get_revision(leadership.job.round) < leadership.revision
 
     @property
     def is_spare(self) -> bool:
         """Return whether a round runs without this member, as far as it knows."""
-        state = self.state
+        state = self._state
         if not state.is_member or state.membership.job is None or state.round.alive_round is not None:
             return False
         seal, stop = state.cache.read(Seal, state.job.round), state.cache.read(Stop, state.job.stop)
@@ -116,14 +126,14 @@ class MemberMachine:
         """Return the names of the nodes of all members by member id, if this member leads; else nothing."""
         from rendezvous.member import notes
 
-        return notes.list_members(self.state)
+        return notes.list_members(self._state)
 
     def count_spares(self) -> int:
         """Return how many members have no ranks in the round that was sealed last, if this member leads; else -1.
 
         Before the first round no member is a spare.
         """
-        leadership = self.state.leadership
+        leadership = self._state.leadership
         if leadership is None:
             return -1
         return len(self.list_members().keys() - leadership.active) if leadership.active else 0
@@ -131,18 +141,14 @@ class MemberMachine:
     @property
     def wake_at(self) -> float:
         """When to send Tick if nothing else happens before; infinite if never."""
-        return self.state.requests.wake_at
-
-    def step(self, event: Event, now: float) -> list[Action]:
-        """`steps` of one event."""
-        return self.steps((event,), now)
+        return self._state.requests.wake_at
 
     def steps(self, events: Sequence[Event], now: float) -> list[Action]:
         """Handle the events in order, then compare once, and return the actions to take.
 
         Never raises for anything that a peer or the store sent.
         """
-        state = self.state
+        state = self._state
         requests, membership = state.requests, state.membership
         requests.actions = []
         if membership.has_ended:
@@ -162,7 +168,7 @@ class MemberMachine:
         return requests.actions
 
     def _handle(self, event: Event, now: float) -> None:
-        state = self.state
+        state = self._state
         if state.membership.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
             return
         match event:
@@ -206,7 +212,7 @@ class MemberMachine:
                 leave.handle(state, event, now)
 
     def _handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
-        state = self.state
+        state = self._state
         purpose = state.requests.handle_outcome(event, now)
         if isinstance(event, StoreRejected) and isinstance(event.error, StoreEnded):
             leave.note_store_end(state)
@@ -231,7 +237,7 @@ class MemberMachine:
     # --- the comparison, made after every batch of events ---
 
     def _advance(self, now: float) -> None:
-        state = self.state
+        state = self._state
         if state.membership.is_final:
             leave.advance(state, now)
         elif not state.is_member:
@@ -247,7 +253,7 @@ class MemberMachine:
 
     def _advance_outside(self, now: float) -> None:
         """Advance an agent that is no member."""
-        state, round_state = self.state, self.state.round
+        state, round_state = self._state, self._state.round
         # It does not join while processes of its last membership's round may live: two rounds would share a device.
         if round_state.alive_round is not None and now >= round_state.gone_by:
             state.ask(QuitJob(Reason.of("not-stopped-here", round=round_state.alive_round)))
@@ -263,7 +269,7 @@ class MemberMachine:
                 join.advance(state, now)
 
     def _advance_member(self, now: float) -> None:
-        state = self.state
+        state = self._state
         is_key_present = state.cache.keys.get(state.own_key) is not None
         if not is_key_present and not lease.may_have_ended(state, now):
             self._suspect_removal(None, now)
@@ -304,7 +310,7 @@ class MemberMachine:
 
     def _leave_in_order(self, now: float) -> None:
         """Announce the departure and leave, if this node was asked to leave or is drained."""
-        state = self.state
+        state = self._state
         request = leave.find_request(state, now)
         if request is not None and not state.membership.is_final:
             local_round.announce_departure(state, request.reason, request.exit_code or EXIT_TEMPORARY)
@@ -315,7 +321,7 @@ class MemberMachine:
 
     def _apply_intents(self, now: float) -> None:
         """Carry out each intent at its place among the actions, before the actions that were emitted after it."""
-        state = self.state
+        state = self._state
         while state.intents:
             (index, intent), *others = state.intents
             state.intents = []
@@ -328,7 +334,7 @@ class MemberMachine:
             actions += later
 
     def _apply(self, intent: Intent, now: float) -> None:
-        state = self.state
+        state = self._state
         match intent:
             case NoteRegistration(create_revision):
                 state.membership.revision = create_revision
@@ -352,22 +358,22 @@ class MemberMachine:
                     state.requests.emit(state.leaving.exit_action)
 
     def _finish(self, request: Finish, now: float) -> None:
-        if not self.state.membership.is_final:
-            self.state.membership.move("finished")
-            leave.finish(self.state, request, now)
+        if not self._state.membership.is_final:
+            self._state.membership.move("finished")
+            leave.finish(self._state, request, now)
 
     def _suspect_removal(self, loss_reason: Reason | None, now: float) -> None:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
-        self.state.membership.move("removal suspected")
-        local_round.stop_workers(self.state, "fence", Reason.of("no-member"), "isolation", now)
-        leave.explain_fence(self.state, loss_reason, now)
+        self._state.membership.move("removal suspected")
+        local_round.stop_workers(self._state, "fence", Reason.of("no-member"), "isolation", now)
+        leave.explain_fence(self._state, loss_reason, now)
 
     def _lose_membership(self, now: float, why: Reason | None = None, *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then join again as a new member.
 
         `is_early`: it ended before its time. Then members that were connected recently may have lost theirs as well.
         """
-        state = self.state
+        state = self._state
         if state.is_member and (verdict := leave.conclude_without_store(state, is_lost=True)):
             leave.end_without_store(state, verdict, now)
             return
@@ -381,7 +387,7 @@ class MemberMachine:
 
     def _become_new_member(self) -> None:
         """Forget the membership: a node that rejoins is a new member."""
-        state = self.state
+        state = self._state
         if state.is_member:
             state.requests.emit(events.SetIdentity("", ""))
         state.requests.begin_membership()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import make_observer, open_sinks
+from launcher.agent.inspection.composition import Ask, Node, add_parts, open_sinks
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -17,6 +17,7 @@ from launcher.agent.membership import (
     make_settings,
     read_clock,
 )
+from launcher.agent.parts.host import PartHost
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config, PlacementOptions, RendezvousOptions
@@ -26,12 +27,11 @@ from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.node import Slot
-from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
+from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
-from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
@@ -39,14 +39,8 @@ from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.progress import NodeProgress
-    from launcher.agent.inspection.observer import Observer
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.config.options.readers import HangLimits
-    from launcher.diagnose.request import LocalRound
-    from launcher.logs.pump import OutputPump
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
@@ -59,17 +53,19 @@ def build_agent(
     reason: str,
     termination: Termination,
     wakeup: Wakeup,
+    parts: PartHost,
     shared_page: SharedPage | None,
     fork_server: ForkServerClient | None = None,
+    show: Callable[[Ask, str], object] | None = None,
 ) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    Raises UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
+    `parts`: has those that there are before the agent; the others are added. `show`: as for `node_main.run`. Raises
+    UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
-    mesh = config.placement.grid
     if startup is None:
-        meshes.require_fit(mesh, len(slots))
+        meshes.require_fit(config.placement.grid, len(slots))
     port = MasterPort(config.rendezvous.master_port, config.rendezvous.worker_port_range)
     spec_builder = WorkerSpecBuilder(
         workers=config.workers,
@@ -92,14 +88,13 @@ def build_agent(
         watches_progress=config.hangs.hang_limits is not None,
     )
     sinks = open_sinks(config.monitoring, lambda: membership.driver.machine.is_leader)
-    round_log = RoundLog(is_standalone=startup is None, settings=settings)
     if startup is None:
         asked = (config.rendezvous, config.placement, config.workers.role)
         membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
         from launcher.agent.cluster import ClusterMembership
 
-        membership = ClusterMembership(
+        membership = ClusterMembership.open(
             config,
             settings,
             startup,
@@ -109,12 +104,25 @@ def build_agent(
             wake=wakeup.wake,
             devices=[device for slot in slots for device in slot.devices],
         )
-    pump = spec_builder.make_pump()
-    make_progress = None
-    if config.hangs.hang_limits is not None:
-        make_progress = partial(_watch_progress, config.hangs.hang_limits, shared_page, pump, spec_builder)
-    observer = make_observer(config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks)
-    inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
+    running = RunningRound()
+    node = Node(
+        config=config,
+        layout=layout,
+        host=host,
+        slots=slots,
+        reason=reason,
+        shared_page=shared_page,
+        pump=spec_builder.make_pump(),
+        spec_builder=spec_builder,
+        supervisor=supervisor,
+        membership=membership,
+        running=running,
+        wake=wakeup.wake,
+        started_at=time.time(),
+    )
+    ask = add_parts(parts, node, sinks)
+    if show is not None:
+        show(ask, layout.run_id)
     return Agent(
         script=config.workers.script,
         reason=reason,
@@ -127,67 +135,14 @@ def build_agent(
         port=port,
         spec_builder=spec_builder,
         worker_channel=worker_channel,
-        pump=pump,
-        observer=observer,
-        round_log=round_log,
-        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
-        make_inquiries=partial(inquiries, observer),
-        make_progress=make_progress,
-        on_hang=config.hangs.on_hang,
+        pump=node.pump,
+        poll=parts.poll,
+        parts=parts,
+        running=running,
+        round_log=RoundLog(is_standalone=startup is None, settings=settings),
+        failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
         progress_file=config.hangs.progress_file,
     )
-
-
-def _make_inquiries(
-    supervisor: Supervisor,
-    driver: Driver,
-    wake: Callable[[], None],
-    layout: LogLayout,
-    host: str,
-    observer: Observer,
-    poll: select.poll,
-    listener: int | None,
-    read_round: Callable[[], LocalRound | None],
-) -> Inquiries:
-    """Build what answers for this node's workers."""
-    from launcher.agent.diagnosis.examination import Examination
-    from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.local_examiner import LocalExaminer
-    from launcher.agent.inspection.reporter import Reporter
-    from launcher.agent.inspection.survey import Surveys
-
-    surveys, reporter = Surveys(driver.machine, driver.submit), Reporter(wake)
-    examination = Examination(
-        LocalExaminer(supervisor, poll),
-        driver.submit,
-        surveys.begin,
-        reporter,
-        read_round,
-        host,
-        layout.make_incident_path,
-        keeps_failures=not layout.is_temporary,
-    )
-
-    def identify() -> dict[str, str]:
-        job = driver.machine.state.membership.joined_root
-        return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
-
-    return Inquiries(poll, surveys, examination, reporter, observer, driver.submit, identify, listener)
-
-
-def _watch_progress(
-    limits: HangLimits,
-    shared_page: SharedPage | None,
-    pump: OutputPump | None,
-    spec_builder: WorkerSpecBuilder,
-    assignment: NodeAssignment,
-    now: float,
-) -> NodeProgress:
-    """Make the watch over a round's progress."""
-    from launcher.agent.diagnosis.progress import NodeProgress  # after the workers' start
-
-    unpumped = spec_builder.list_unpumped(len(assignment.ranks))
-    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, now=now)
 
 
 def _join_alone(

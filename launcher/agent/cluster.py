@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
-from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions
+from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
@@ -32,8 +33,8 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous import __version__
-from rendezvous.driver.driver import Driver
-from rendezvous.errors import MeshrunError, StoreError, VersionError
+from rendezvous.driver.driver import Driver, Planner
+from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import Spec, StoreOwner, name_own_run, name_run
@@ -42,6 +43,8 @@ from rendezvous.stores.addresses import is_local_only, join_address, split_addre
 from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rendezvous.stores.etcd.store import EtcdStore
     from rendezvous.stores.server.server import StoreServer
 
@@ -50,11 +53,34 @@ _PAUSE_S = 0.1  # between two probes
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
+class Meeting(NamedTuple):
+    """Where this node meets the others: the store, which is open, and what is known of it."""
+
+    store: EtcdStore
+    server: StoreServer | None
+    """Of the store, if this agent serves it."""
+    owner: StoreOwner | None
+    """Of a store that an agent serves."""
+
+
 class ClusterMembership(NodeMembership):
-    """Raises UsageError and TemporaryError, when the store does not admit this node."""
+    """Made by `open`. `server`: of the store, if this agent serves it."""
 
     def __init__(
         self,
+        driver: Driver,
+        call_limit_s: float,
+        locality: Sequence[tuple[str, str]],
+        elastic_max: int | None,
+        server: StoreServer | None,
+    ) -> None:
+        super().__init__(driver, call_limit_s, locality)
+        self.elastic_max = elastic_max
+        self._server = server
+
+    @classmethod
+    def open(
+        cls,
         config: Config,
         settings: Settings,
         startup: Startup,
@@ -64,124 +90,78 @@ class ClusterMembership(NodeMembership):
         worker_port: int,
         wake: Callable[[], None],
         devices: Sequence[Device] = (),
-    ) -> None:
-        meeting, mesh = config.rendezvous, config.placement.grid
+    ) -> Self:
+        """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
+
+        Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
+        """
+        options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
         found = resolve_node_locality(config.locality, startup, devices)
-        asked = resolve_limits(config.placement, tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path)))))
-        require_feasible(config.devices, mesh, asked[0], slot_count)
-        is_numbered = meeting.node_rank is not None
-        planner = PlannerAdapter(mesh, *asked, node_count=config.placement.nodes_min if is_numbered else 0)
-        description = Description(
-            slot_count=slot_count,
-            address=startup.address,
-            role=config.workers.role,
-            name=startup.name,
-            machine=startup.boot_id,
-            master_port=meeting.master_port or 0,
-            node_rank=meeting.node_rank,
-            master_addr=meeting.master_addr or "",
-            locality=found.path,
-        )
-        if (identity := found.identity) is not None:  # a host of a TPU slice
-            description = replace(
-                description,
-                index=identity.worker_id,
-                slice_hosts=identity.host_count,
-                host_pattern=identity.host_pattern,
+        levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
+        limits, costs = resolve_limits(config.placement, levels)
+        require_feasible(config.devices, mesh, limits, slot_count)
+        with ExitStack() as opened:
+            meeting = meet(options, settings, startup, run_id, opened)
+            if node_rank is not None:  # last: a claim lasts for the time of a lease
+                require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
+            node_count = 0 if node_rank is None else config.placement.nodes_min
+            planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
+            agreed = list_agreed_options(settings, node_rank, options.master_port)
+            description = describe_node(options, config.workers.role, startup, found, slot_count)
+            machine = MemberMachine(
+                settings=settings,
+                spec=make_spec(config.workers, str(mesh), {**list_options(limits, costs), **agreed}),
+                node_name=startup.name,
+                boot_id=startup.boot_id,
+                description=encode_description(description),
+                worker_port=worker_port,
+                prefix=startup.network.prefix,
+                run_id=run_id,
+                sizer=planner.compute_size,
+                rng=draw_random,
+                presence_address=startup.presence_address,
+                secret=startup.credentials.secret,
+                attempt="" if options.attempt is None else str(options.attempt),
+                hosts_store=meeting.server is not None,
+                store_owner=meeting.owner,
             )
-        self.elastic_max = asked[0].elastic_max
-        self._startup = startup
-        self._settings = settings
-        self._server: StoreServer | None = None
-        try:
-            self._store, store_owner = self._meet(meeting, run_id)
-        except MeshrunError:
-            self._close_server()
-            raise
-        if meeting.node_rank is not None:  # last: a claim lasts for the time of a lease
-            self._claim_rank(run_id, meeting.node_rank)
-        agreed = list_agreed_options(settings, meeting.node_rank, meeting.master_port)
-        protocol = MemberMachine(
-            settings=settings,
-            spec=Spec(
-                mesh=str(mesh),
-                options={**list_options(*asked), **agreed},
-                digest=hash_program(config.workers.launch_mode, config.workers.script),
-                has_secret=bool(startup.credentials.secret),
-                arguments_digest=_hash(config.workers.script_args),
-                shared_options={} if config.workers.framework == "auto" else {"--framework": config.workers.framework},
-            ),
-            node_name=startup.name,
-            boot_id=startup.boot_id,
-            description=encode_description(description),
-            worker_port=worker_port,
-            prefix=startup.network.prefix,
-            run_id=run_id,
-            sizer=planner.compute_size,
-            rng=draw_random,
-            presence_address=startup.presence_address,
-            secret=startup.credentials.secret,
-            attempt="" if meeting.attempt is None else str(meeting.attempt),
-            hosts_store=self._server is not None,
-            store_owner=store_owner,
-        )
-        presence = PeerConnections(
-            listener=startup.listener,
-            address=startup.presence_address,
-            secret=startup.credentials.secret,
-            submit=lambda event: self.driver.submit(event),  # there is one before any peer appears
-            clock=read_clock,
-            silence_s=settings.lease_ttl_s / SILENCE_DIVISOR,
-        )
-        driver = Driver(
-            machine=protocol,
-            store=self._store,
-            planner=planner.plan,
-            clock=read_clock,
-            wake=wake,
-            presence=presence,
-        )
-        super().__init__(driver, settings.call_limit_s, found.path)
+            driver = connect(startup, meeting.store, machine, planner.plan, wake)
+            opened.pop_all()  # the membership closes it
+        return cls(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""
         super().close()
-        self._close_server()
-
-    def _claim_rank(self, run_id: str, node_rank: int) -> None:
-        try:
-            require_unique_rank(self._store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
-        except MeshrunError:
-            self._store.close()
-            self._close_server()
-            raise
-
-    def _close_server(self) -> None:
         if self._server is not None:
             self._server.close()
 
-    def _meet(self, options: RendezvousOptions, run_id: str) -> tuple[EtcdStore, StoreOwner | None]:
-        """Serve the store if that is this node's part, and open it; return whose it is if an agent serves it."""
-        startup = self._startup
-        own = StoreOwner(
-            prefix=startup.network.prefix,
-            run_id=run_id,
-            node_name=startup.name,
-            presence_address=startup.presence_address,
-        )
-        port_option = "--rdzv-endpoint" if options.node_rank is None else "LAUNCHER_STORE_PORT"
-        deadline = time.monotonic() + self._settings.start_timeout_s
-        said = ""
-        while True:
-            self._server = self._serve(options.node_rank is not None, own)
-            store, version = self._open_store(run_id)
-            endpoint = self._startup.network.endpoints[0]
+
+def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
+    """Serve the store if that is this node's part, and open it; wait while it is another run's that has ended.
+
+    `opened` closes it again. Raises UsageError and TemporaryError.
+    """
+    own = StoreOwner(
+        prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
+    )
+    port_option = "--rdzv-endpoint" if options.node_rank is None else "LAUNCHER_STORE_PORT"
+    deadline = time.monotonic() + settings.start_timeout_s
+    said = ""
+    while True:
+        endpoint = startup.network.endpoints[0]
+        with ExitStack() as tried:
+            server = serve_store(startup, own, settings.start_timeout_s, is_numbered=options.node_rank is not None)
+            if server is not None:
+                tried.callback(server.close)
+            store = stores.open_store(startup.network, startup.credentials, settings)
+            tried.callback(store.close)
+            # It answered a moment ago: if it is away again, joining waits for it and reports it.
+            version = stores.check(store, startup.network, run_id, may_be_unreachable=True)
             try:
-                occupant = self._find_occupant(store, own)
+                occupant = _find_occupant(startup, store, own, is_served_here=server is not None)
             except StoreError as error:  # it is gone again: this agent may have to serve it now
                 sentence, what = str(error), type(error).__name__
             except VersionError as error:
-                store.close()
                 here, hint = f"node {own.node_name} has meshrun {__version__}", f"install meshrun {error.version}"
                 raise UsageError(
                     f"the store at {endpoint} uses meshrun {error.version}, {here}",
@@ -190,86 +170,93 @@ class ClusterMembership(NodeMembership):
             else:
                 # A store whose run has ended is about to go, and this agent may have to serve the next.
                 is_ours = occupant is None or occupant.is_of(own)
-                if occupant is None or not occupant.is_over or (is_ours and self._settings.on_finished == "exit"):
-                    break
+                if occupant is None or not occupant.is_over or (is_ours and settings.on_finished == "exit"):
+                    if occupant is not None and not is_ours:
+                        refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
+                    opened.enter_context(tried.pop_all())
+                    _log_meeting(startup, run_id, options.node_rank, store, version)
+                    return Meeting(store, server, None if occupant is None else occupant.owner)
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
-            store.close()
-            if time.monotonic() >= deadline:
-                raise TemporaryError(f"no store could be used within {self._settings.start_timeout_s:g} s: {sentence}")
-            if what != said:
-                said = what
-                log(sentence)
-            with end_on_signal():
-                time.sleep(PAUSE_S)
-                network, serves_at = settle_store(options, self._startup.network, deadline - time.monotonic())
-            self._startup = replace(self._startup, network=network, serves_at=serves_at)
-        if occupant is not None and not is_ours:
-            try:
-                refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
-            finally:
-                store.close()
-        self._log_meeting(run_id, options.node_rank, store, version)
-        return store, None if occupant is None else occupant.owner
+        if time.monotonic() >= deadline:
+            raise TemporaryError(f"no store could be used within {settings.start_timeout_s:g} s: {sentence}")
+        if what != said:
+            said = what
+            log(sentence)
+        with end_on_signal():
+            time.sleep(PAUSE_S)
+            network, serves_at = settle_store(options, startup.network, deadline - time.monotonic())
+        startup = replace(startup, network=network, serves_at=serves_at)
 
-    def _find_occupant(self, store: EtcdStore, own: StoreOwner) -> Occupant | None:
-        """Return whose the store is that an agent serves; None for another. Raises StoreError and VersionError."""
-        if self._startup.network.backend == "etcd":
-            return None
-        return Occupant(own) if self._server is not None else find_occupant(store)
 
-    def _serve(self, is_numbered: bool, owner: StoreOwner) -> StoreServer | None:
-        startup = self._startup
-        if not startup.serves_at:
-            return None
-        # Several agents of this machine may have found no store, and one of them binds the port first: the others join
-        # it as clients, as soon as it answers. If two have number 0, that is reported when they meet.
-        is_sole = bool(startup.network.is_host) and not is_numbered
-        deadline = time.monotonic() + min(PORT_TAKEN_LIMIT_S, self._settings.start_timeout_s)
-        while True:
-            try:
-                server = stores.serve(startup.network, startup.serves_at, startup.credentials, owner)
-                break
-            except PortTaken as error:
-                found = "wrong" if is_sole else probe(startup.network).kind
-                if found == "good":
-                    return None
-                if found == "wrong" or time.monotonic() >= deadline:
-                    raise TemporaryError(str(error), "use another port on all nodes") from None
-            time.sleep(_PAUSE_S)
-        where = startup.network.endpoints[0]
-        if not is_numeric(split_address(where)[0]):
-            where += f" ({', '.join(startup.serves_at)})"
-        alone = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
-        log(f"this agent serves the job's store at {where}{alone}; if it is lost, the job is lost")
-        doubt = "" if alone or startup.network.is_host else describe_doubt(startup.network.endpoints[0])
-        if doubt:
-            here = join_address(startup.address, server.port)
-            log(f"{doubt}; to meet here, give all nodes --rdzv-endpoint {here}")
-        return server
+def serve_store(startup: Startup, owner: StoreOwner, limit_s: float, *, is_numbered: bool) -> StoreServer | None:
+    """Serve the store if that is this node's part; None if it is not, or if another agent of this machine does.
 
-    def _open_store(self, run_id: str) -> tuple[EtcdStore, str]:
-        """Return the store, and its version, "" if it is not known."""
-        network = self._startup.network
-        store = stores.open_store(network, self._startup.credentials, self._settings)
+    Raises TemporaryError if the port is taken, for `limit_s` at most.
+    """
+    if not startup.serves_at:
+        return None
+    # Several agents of this machine may have found no store, and one of them binds the port first: the others join
+    # it as clients, as soon as it answers. If two have number 0, that is reported when they meet.
+    is_sole = bool(startup.network.is_host) and not is_numbered
+    deadline = time.monotonic() + min(PORT_TAKEN_LIMIT_S, limit_s)
+    while True:
         try:
-            # It answered a moment ago: if it is away again, joining waits for it and reports it.
-            return store, stores.check(store, network, run_id, may_be_unreachable=True)
-        except MeshrunError:
-            store.close()
-            raise
+            server = stores.serve(startup.network, startup.serves_at, startup.credentials, owner)
+            break
+        except PortTaken as error:
+            found = "wrong" if is_sole else probe(startup.network).kind
+            if found == "good":
+                return None
+            if found == "wrong" or time.monotonic() >= deadline:
+                raise TemporaryError(str(error), "use another port on all nodes") from None
+        time.sleep(_PAUSE_S)
+    where = startup.network.endpoints[0]
+    if not is_numeric(split_address(where)[0]):
+        where += f" ({', '.join(startup.serves_at)})"
+    alone = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
+    log(f"this agent serves the job's store at {where}{alone}; if it is lost, the job is lost")
+    doubt = "" if alone or startup.network.is_host else describe_doubt(startup.network.endpoints[0])
+    if doubt:
+        here = join_address(startup.address, server.port)
+        log(f"{doubt}; to meet here, give all nodes --rdzv-endpoint {here}")
+    return server
 
-    def _log_meeting(self, run_id: str, node_rank: int | None, store: EtcdStore, version: str) -> None:
-        network = self._startup.network
-        what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
-        name, address = self._startup.name, self._startup.presence_address
-        who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
-        log(f"{who} meets the other nodes of {name_own_run(run_id)} in {what} at {', '.join(network.endpoints)}")
-        if network.backend == "etcd" and store.may_end_leases_early(version):
-            log(
-                f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
-                "3.4.31, 3.5.13 and later do not"
-            )
+
+def connect(
+    startup: Startup, store: EtcdStore, machine: MemberMachine, planner: Planner, wake: Callable[[], None]
+) -> Driver:
+    """Return what carries out the machine's actions, in the store and among the other agents."""
+    presence = PeerConnections(
+        listener=startup.listener,
+        address=startup.presence_address,
+        secret=startup.credentials.secret,
+        submit=lambda event: driver.submit(event),  # there is one before any peer appears
+        clock=read_clock,
+        silence_s=machine.settings.lease_ttl_s / SILENCE_DIVISOR,
+    )
+    driver = Driver(machine=machine, store=store, planner=planner, clock=read_clock, wake=wake, presence=presence)
+    return driver
+
+
+def _find_occupant(startup: Startup, store: EtcdStore, own: StoreOwner, *, is_served_here: bool) -> Occupant | None:
+    """Return whose the store is that an agent serves; None for another. Raises StoreError and VersionError."""
+    if startup.network.backend == "etcd":
+        return None
+    return Occupant(own) if is_served_here else find_occupant(store)
+
+
+def _log_meeting(startup: Startup, run_id: str, node_rank: int | None, store: EtcdStore, version: str) -> None:
+    network = startup.network
+    what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
+    name, address = startup.name, startup.presence_address
+    who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
+    log(f"{who} meets the other nodes of {name_own_run(run_id)} in {what} at {', '.join(network.endpoints)}")
+    if network.backend == "etcd" and store.may_end_leases_early(version):
+        log(
+            f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
+            "3.4.31, 3.5.13 and later do not"
+        )
 
 
 def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: Sequence[Device]) -> Locality:
@@ -284,6 +271,39 @@ def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: S
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
         log(f"this node is at {place}, by {' and '.join(sources)}")
     return found
+
+
+def describe_node(
+    options: RendezvousOptions, role: str, startup: Startup, found: Locality, slot_count: int
+) -> Description:
+    """Return what the planner is to know of this node."""
+    description = Description(
+        slot_count=slot_count,
+        address=startup.address,
+        role=role,
+        name=startup.name,
+        machine=startup.boot_id,
+        master_port=options.master_port or 0,
+        node_rank=options.node_rank,
+        master_addr=options.master_addr or "",
+        locality=found.path,
+    )
+    if (identity := found.identity) is None:
+        return description
+    return replace(  # a host of a TPU slice
+        description, index=identity.worker_id, slice_hosts=identity.host_count, host_pattern=identity.host_pattern
+    )
+
+
+def make_spec(workers: WorkerOptions, mesh: str, options: Mapping[str, str]) -> Spec:
+    """Return what all nodes of the job must have alike. `options`: of the placement and of the agreement."""
+    return Spec(
+        mesh=mesh,
+        options=options,
+        digest=hash_program(workers.launch_mode, workers.script),
+        arguments_digest=_hash(workers.script_args),
+        shared_options={} if workers.framework == "auto" else {"--framework": workers.framework},
+    )
 
 
 def list_agreed_options(settings: Settings, node_rank: int | None, master_port: int | None) -> dict[str, str]:

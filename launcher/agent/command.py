@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from launcher.config import files
 from launcher.config.config import Config, MonitoringOptions, resolve
@@ -20,9 +20,6 @@ from launcher.hardware.linux.shared_page import list_inherited_fds, make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
-
-if TYPE_CHECKING:
-    from launcher.observe.metrics.exporter import MetricsExporter
 
 
 def run(args: ParsedArgs, supervisor: Supervisor) -> int:
@@ -58,7 +55,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config.notes)
-        return node_main.run(config, supervisor, startup, shared_page, exporter)
+        return node_main.run(config, supervisor, startup, shared_page, exporter and exporter.start)
     finally:
         if exporter is not None:
             exporter.close()
@@ -66,13 +63,13 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             startup.release()
 
 
-def _make_exporter(options: MonitoringOptions) -> MetricsExporter | None:
-    """Bind the port of the metrics. Raises UsageError if it is taken."""
+def _make_exporter(options: MonitoringOptions) -> Any:
+    """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
     if options.metrics_address is None and options.metrics_file is None:
         return None
-    from launcher.observe.metrics.exporter import MetricsExporter
+    from launcher.agent.parts.part import load_extension
 
-    return MetricsExporter(options.metrics_address, options.metrics_file)
+    return load_extension("metrics_address")(options.metrics_address, options.metrics_file)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

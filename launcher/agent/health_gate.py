@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.agent.membership import read_clock
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.part import Effect
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import HealthOptions
 from launcher.config.scrub import list_unset_variables
@@ -34,6 +36,7 @@ from launcher.supervisor.messages import (
     WorkerSpec,
     describe_exit,
 )
+from rendezvous.events import LeaveRequest
 from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -51,8 +54,8 @@ _Examined = TypeVar("_Examined")
 class HealthGate:
     """Holds this node back from its job until it is fit.
 
-    `limit_s`: for all checks. `variables`: added to the check's environment. `fork_server`: imports meanwhile, None
-    without --preload.
+    `limit_s`: for all checks. `parts`: those that there are before the agent. `variables`: added to the check's
+    environment. `fork_server`: imports meanwhile, None without --preload.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class HealthGate:
         supervisor: Supervisor,
         termination: Termination,
         wakeup: Wakeup,
+        parts: PartHost,
         variables: Mapping[str, str],
         fork_server: ForkServerClient | None = None,
     ) -> None:
@@ -70,6 +74,7 @@ class HealthGate:
         self._supervisor = supervisor
         self._termination = termination
         self._wakeup = wakeup
+        self._parts = parts
         self._variables = variables
         self._fork_server = fork_server
         self._limit_s = limit_s
@@ -191,17 +196,16 @@ class HealthGate:
 
     def _wait_for_reports(self, until: float) -> list[Report]:
         """Wait for an event, or until this time; return the supervisor's reports."""
-        wake_at = min(until, self._termination.wake_at)
+        wake_at = min(until, self._termination.wake_at, self._parts.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
         for signum in self._wakeup.take():
             if signum == signal.SIGCHLD:
                 self._supervisor.reap()
             elif leave := self._termination.take_signal(signum):
                 raise EarlyExitError(f"{describe(leave.reason)} before this node had joined", leave.exit_code)
-        for update in self._termination.take_notices(read_clock()):
-            log(update.sentence)
         if leave := self._termination.check(read_clock()):
-            raise EarlyExitError(f"{describe(leave.reason)}, and this node had not joined yet", leave.exit_code)
+            _leave(leave)
+        self._parts.run(_leave)
         reports = self._supervisor.read_reports()
         for report in reports:
             if isinstance(report, SupervisorLost):
@@ -210,6 +214,12 @@ class HealthGate:
             if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
                 raise refusal
         return reports
+
+
+def _leave(effect: Effect) -> None:
+    """Raise EarlyExitError if a part, or what a signal means, has this node leave."""
+    if isinstance(effect, LeaveRequest):
+        raise EarlyExitError(f"{describe(effect.reason)}, and this node had not joined yet", effect.exit_code)
 
 
 def _read_output(read_end: int, tail: bytearray) -> None:

@@ -1,8 +1,11 @@
-"""The agent: the loop that connects agreement, workers and signals on one node.
+"""The agent: the loop that connects agreement, workers, signals and parts on one node.
 
 It waits for three things at once: reports of the supervisor, events of the agreement, and signals. Each is passed
 to the state machine that handles it (`rendezvous.machine` for the job, `lifecycle` for the processes of a round),
 and that machine's actions are carried out here. Signal handlers do nothing but wake the loop.
+
+That is the kernel. Everything else is a part (`part`): a turn does the kernel's own work first, of which the parts are
+told, and then advances the parts that are due.
 """
 
 from __future__ import annotations
@@ -12,24 +15,36 @@ import os
 import select
 import signal
 import time
-from _socket import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.inspection.observer import Observer
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.part import (
+    LATER_S,
+    Effect,
+    EndWorkers,
+    Fact,
+    HoldStop,
+    LeadershipChanged,
+    LimitGrace,
+    Publish,
+    QuitSignalled,
+    RoundStarting,
+    VictimSuspected,
+)
 from launcher.agent.signals import Termination, Wakeup, name_signal
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
-from launcher.model.console import log, write_stderr
+from launcher.model.console import log
 from launcher.model.errors import ShortageError, UsageError, describe, describe_bug, find_shortage_hint, sanitize
-from launcher.observe.local_listener import open_listener
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
@@ -43,7 +58,6 @@ from launcher.supervisor.messages import (
     SpawnFailed,
     SupervisorLost,
     WorkersFenced,
-    WorkerSpec,
 )
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
@@ -51,12 +65,7 @@ from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.preload import ForkServerClient
-    from launcher.diagnose.answer import Conclusion
-    from launcher.diagnose.request import LocalRound
-    from launcher.hardware.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
 Answer = TypeVar("Answer")
@@ -66,8 +75,12 @@ DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
 SHORTAGE_LIMIT_S = 60.0
 """How long a round waits for what its workers' streams lack. Strangers at a listener are cut off after 10 s."""
 SHORTAGE_PAUSE_S = 0.5
-PROGRESS_RETRY_S = 30.0
-PROGRESS_DELAY_S = 1.0  # from a round's start until its progress is watched: what does that takes 3 ms to import
+RETRY_S = 30.0
+"""Until what the end of a round takes is loaded, if it could not be."""
+QUIT_LIMIT_S = 10.0
+"""How long a part may hold SIGQUIT."""
+GRACE_LEAST_S = 5.0
+"""Workers are given this to save, however near the machine's end is, as when a round is restarted."""
 
 
 class PendingStart(Struct, frozen=True, kw_only=True):
@@ -75,13 +88,12 @@ class PendingStart(Struct, frozen=True, kw_only=True):
 
     start: events.StartRound
     share: NodeAssignment
-    retry_at: float
     until: float
     """When it is given up."""
 
 
 class Agent(Struct, kw_only=True, eq=False):
-    """The loop of one node's agent. Its parts come from `build`."""
+    """The loop of one node's agent. Its pieces come from `build`."""
 
     script: str
     reason: str
@@ -96,48 +108,34 @@ class Agent(Struct, kw_only=True, eq=False):
     spec_builder: WorkerSpecBuilder
     worker_channel: WorkerChannel
     pump: OutputPump | None
-    observer: Observer
+    poll: select.poll
+    parts: PartHost
+    running: RunningRound
+    """Of `_round`, for the parts to look at."""
     round_log: RoundLog
     failures: Failures
-    make_inquiries: Callable[[select.poll, int | None, Callable[[], LocalRound | None]], Inquiries]
-    make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
-    """Makes `progress`, the watch over a round that runs here; None with --hang-timeout 0."""
-    progress: NodeProgress | None = None
-    on_hang: str = "report"
-    """"report" or "restart"."""
     progress_file: str | None = None
 
     _round: lifecycle.Round | None = None
-    _assignment: NodeAssignment | None = None  # of the current or last round
+    _number: int = 0  # of the current or last round
     _pending: PendingStart | None = None  # while the round has no workers yet
     _exit: events.Exit | None = None
+    _is_leader: bool = False
     _loss_reason: Reason | None = None  # once the supervisor was lost
     _fork_server_error: UsageError | None = None  # why there is no fork server
-    _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
-    _listener: socket | None = None  # until `_inquiries` has it
-    _inquiries: Inquiries | None = None
-    """Made with the first question, or what else it is needed for."""
-    _inquire_at: float = math.inf  # when that is tried again
-    _specs: Sequence[WorkerSpec] = ()  # of the round; none before its workers are started
-    _exit_codes: dict[int, int] = field(default_factory=dict)  # in the round, by local rank
-    _has_asked: bool = False  # SIGQUIT has come once
+    _timers: dict[Callable[[], object], float] = field(default_factory=dict)  # what to call, when
+    _has_quit: bool = False  # SIGQUIT has come once
+    _hold_until: float = -math.inf  # of SIGQUIT
     _is_explained: bool = False  # what the round's workers wait for is known
-    _progress_at: float = math.inf  # when the round's `progress` is made
-    _watch_kernel_at: float = math.inf  # once the first workers have been started
+    _grace: LimitGrace = LimitGrace(math.inf, math.inf)
     _stop_reason: str = ""  # of a round whose workers save
-    _untold_silence: str = ""  # of this node; said once all are silent: one that waits for a save of another is well
-    _poll: select.poll = field(default_factory=select.poll)
 
     def run(self) -> int:
         log(self.reason)
         for remark in filter(None, (self.spec_builder.choice.reason, *self.spec_builder.list_remarks())):
             log(remark)
-        self._poll.register(self.wakeup, select.POLLIN)
-        self._poll.register(self.supervisor, select.POLLIN)
-        self._listener = open_listener()
-        if self._listener is not None:
-            self._poll.register(self._listener, select.POLLIN)
-            self.observer.socket_name = self._listener.getsockname()[1:].decode()
+        self.poll.register(self.wakeup, select.POLLIN)
+        self.poll.register(self.supervisor, select.POLLIN)
         self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
@@ -146,113 +144,116 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._wait()
             return self._finish(self._exit)
         finally:
-            self.observer.finish()
-            if self._inquiries is not None:
-                self._inquiries.close()
-            elif self._listener is not None:
-                self._listener.close()
+            self.parts.close()
             self.membership.close()
             if self.pump is not None:
                 self.pump.close()
 
     def _wait(self) -> None:
         """Wait for an event."""
-        if self._round is None:
-            self.round_log.log_waiting(read_clock())
-        talk_at = min(self.worker_channel.wake_at, self._find_progress_wake())
-        mind_at = self.round_log.wake_at if self._round is None else min(self._round.wake_at, talk_at)
-        wake_at = min(
-            self.membership.driver.wake_at,
-            mind_at,
-            self.round_log.running_wake_at,
-            self._stuck_at,
-            self._watch_kernel_at,
-            self.termination.wake_at,
-            self.supervisor.reports_due_at,
-            math.inf if self._pending is None else self._pending.retry_at,
-            self._inquire_at,
-        )
-        if self.fork_server is not None:
-            wake_at = min(wake_at, self.fork_server.wake_at)
-        wake_at = min(wake_at, self.observer.wake_at)
-        if self._inquiries is not None:
-            wake_at = min(wake_at, self._inquiries.wake_at)
-        ready = self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
-        if self._listener is not None and any(number == self._listener.fileno() for number, _ in ready):
-            self._get_inquiries()
+        clocks = (self.membership.driver, self.parts, self.supervisor, self.termination, self.round_log)
+        of_round = (self.worker_channel, self._round, self.fork_server)
+        times = [one.wake_at for one in (*clocks, *of_round) if one is not None]
+        wake_at = min(*times, *self._timers.values())
+        ready = self.poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        self.parts.tell_ready([descriptor for descriptor, _ in ready], self._make_fact(None))
 
     def _run_once(self) -> None:
         """Handle everything that has happened since the last time."""
         for signum in self.wakeup.take():
             self._take_signal(signum)
-        for update in self.termination.take_notices(read_clock()):
-            self._take_notice(update)
         if leave := self.termination.check(read_clock()):
             self._leave(leave)
         for report in self.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
-        if self._pending is not None and read_clock() >= self._pending.retry_at:
-            self._start_workers(self._pending.start, self._pending.share, self._pending.until)
+        for call, at in [*self._timers.items()]:
+            if read_clock() >= at:
+                self._timers.pop(call, None)
+                call()
         if self._round is not None and self._pending is None:
             for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
                 self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
-        if self._round is not None and self.worker_channel.check_saves(read_clock()):
-            self._submit(events.CheckpointSaved(self._round.round))
-        if read_clock() >= self._find_progress_wake():
-            self._check_progress()
-        if self._round is not None and read_clock() >= self._round.wake_at:
+            if self.worker_channel.check_saves(read_clock()):
+                self._submit(events.CheckpointSaved(self._round.round))
+        if self._round is not None:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
-        self.round_log.log_running(read_clock())
-        if self.fork_server is not None and read_clock() >= self.fork_server.wake_at:
-            self.fork_server.report_delay(read_clock())
-        if read_clock() >= self._stuck_at:
-            self._stuck_at = math.inf
-            log(
-                f"some processes still exist {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
-                f"{self.supervisor.describe_remaining()}"
-            )
-            self.supervisor.wake()
-        if read_clock() >= self._watch_kernel_at:
-            self._watch_kernel_at = math.inf if _attempt(_load_policy, False) else read_clock() + PROGRESS_RETRY_S
-            self.failures.watch_kernel()
-        self.observer.advance(read_clock())
-        if self._inquiries is None and read_clock() >= self._inquire_at:
-            self._get_inquiries()
-        if self._inquiries is not None:
-            for conclusion in self._inquiries.advance(read_clock()):
-                self._take_conclusion(conclusion)
+        self.round_log.advance(read_clock())
+        if self.fork_server is not None:
+            self.fork_server.advance(read_clock())
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
                 self._carry_out(action)
+        if (is_leader := self.membership.driver.machine.is_leader) != self._is_leader:
+            self._is_leader = is_leader
+            self._tell(LeadershipChanged(is_leader))
+        self.parts.run(self._carry_out_effect)
+
+    # --- facts and effects ---
+
+    def _make_fact(self, what: object) -> Fact:
+        return Fact(what, self._number, read_clock(), time.time())
+
+    def _tell(self, what: object) -> None:
+        self.parts.tell(self._make_fact(what))
+
+    def _submit(self, event: events.Event) -> None:
+        self.membership.driver.submit(event)
+        self._tell(event)
+
+    def _carry_out_effect(self, effect: Effect) -> None:
+        """Do what a part asks for; nothing for a round that is over."""
+        round = self._round
+        match effect:
+            case events.SendNote() | events.AnswerCommand():
+                self.membership.driver.submit(effect)
+            case events.LeaveRequest():
+                if leave := self.termination.leave(effect):
+                    self._leave(leave)
+            case Publish(what):
+                self._tell(what)
+            case LimitGrace():
+                self._grace = effect
+                if round is not None and self._stop_reason and round.wake_at < math.inf:  # a save is under way
+                    grace_s = self._request_stop(round, round.wake_at - read_clock())
+                    self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
+            case HoldStop(number, until) if round is not None and round.round == number:
+                self._hold_until = min(until, read_clock() + QUIT_LIMIT_S)
+                if self._quit in self._timers:
+                    self._timers[self._quit] = self._hold_until
+                elif not until:
+                    self._end_window(round)
+            case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
+                self._is_explained = True
+                live = [local_rank for local_rank in local_ranks if local_rank in round.live]
+                self.worker_channel.abort(round, live, why, read_clock())
 
     # --- actions of the agreement ---
 
     def _carry_out(self, action: events.Action) -> None:
-        self.observer.history.take(action)
         match action:
             case events.StartRound():
                 self._start(action)
+                return
             case events.StopRound(round):
                 if self._round is not None and self._round.round == round:
                     self.round_log.log_end(round, action.reason)
+                    self.running.is_stopping = True
+                    self._tell(action)
+                    self.parts.run(self._carry_out_effect)
                     self._stop(self._round, action.mode, action.reason)
+                    return
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
-            case events.NoteReceived(member_id, text):
-                if inquiries := self._get_inquiries():
-                    _attempt(partial(inquiries.take_note, member_id, text, read_clock()), None)
-            case events.PassOn(token):
-                if inquiries := self._get_inquiries():
-                    inquiries.pass_on(token, read_clock())
-                else:
-                    self._submit(events.AnswerCommand(token, "{}"))
+                return
             case events.Log():
                 self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
+        self._tell(action)
 
     def _start(self, start: events.StartRound) -> None:
+        self._number = start.round
         try:
             share = self.spec_builder.read_assignment(start.assignment, start.coordinator)
         except RecordError as error:
@@ -268,11 +269,12 @@ class Agent(Struct, kw_only=True, eq=False):
             partial(builder.describe_rank, share),
         )
         # No wait helps a first round that asks for more than this user's limit allows.
-        limit_s = 0.0 if self._assignment is None else SHORTAGE_LIMIT_S
-        self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
-        self._specs, self._exit_codes = (), {}
+        limit_s = 0.0 if self.running.share is None else SHORTAGE_LIMIT_S
+        self._round = lifecycle.Round(start.round, len(share.ranks))
+        self.running.begin(start.round, share)
         self._is_explained, self._stop_reason = False, ""
-        self._untold_silence = ""
+        self._tell(RoundStarting(start, share))
+        self.parts.run(self._carry_out_effect)
         self._start_workers(start, share, read_clock() + limit_s)
 
     def _start_workers(self, start: events.StartRound, share: NodeAssignment, until: float) -> None:
@@ -280,78 +282,43 @@ class Agent(Struct, kw_only=True, eq=False):
 
         The others of the round wait in torch's store meanwhile. Raises ShortageError after `until`.
         """
-        self.worker_channel.begin(len(share.ranks), read_clock())
-        self.progress, self._progress_at = None, math.inf
         if self.pump is not None:
             self.pump.reset_counts()
         try:
             specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
         except ShortageError as error:
-            if (now := read_clock()) >= until:
+            if read_clock() >= until:
                 for_s = "" if self._pending is None else f", for {SHORTAGE_LIMIT_S:g} s"
                 raise ShortageError(f"{error}{for_s}", error.hint) from None
             if self._pending is None:
                 log(f"{error} ({error.hint}); retrying for {SHORTAGE_LIMIT_S:g} s")
-            retry_at = now + SHORTAGE_PAUSE_S
-            self._pending = PendingStart(start=start, share=share, retry_at=retry_at, until=until)
+            self._pending = PendingStart(start=start, share=share, until=until)
+            self._timers[self._retry_start] = read_clock() + SHORTAGE_PAUSE_S
             return
-        self._pending, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
-        self._watch_kernel_at = self._progress_at
+        self._pending = None
+        self.worker_channel.begin(self.running.pids, len(share.ranks), read_clock())
+        self._timers.setdefault(self._prepare_end, read_clock() + LATER_S)
         self.supervisor.spawn(start.round, specs)
+        self.running.note_start(self.spec_builder.list_log_files(share))
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
-        self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
-        self._specs = specs
 
-    def _submit(self, event: events.Event) -> None:
-        self.membership.driver.submit(event)
-        self.observer.history.take(event)
-
-    def _get_inquiries(self) -> Inquiries | None:
-        """Return what answers; None where nothing is left to load it with, which is tried again in a moment."""
-        if self._inquiries is not None:
-            return self._inquiries
-        listener = self._listener
-        try:
-            inquiries = self.make_inquiries(
-                self._poll, None if listener is None else listener.fileno(), self.read_round
-            )
-        except (OSError, ImportError, MemoryError) as error:
-            if self._inquire_at == math.inf:
-                log(f"this agent cannot answer questions at the moment: {describe_bug(error)}")
-                if listener is not None:
-                    self._poll.unregister(listener)  # it stays readable, and the loop would not rest
-            self._inquire_at = read_clock() + SHORTAGE_PAUSE_S
-            return None
-        self._inquiries, self._listener, self._inquire_at = inquiries, None, math.inf
-        if listener is not None:
-            self._poll.register(listener.detach(), select.POLLIN)
-        return inquiries
-
-    def read_round(self) -> LocalRound | None:
-        """Return what is looked at of the round that runs here; None before its workers are started."""
-        share = self._assignment
-        if self._round is None or share is None or not self._specs:
-            return None
-        from launcher.diagnose.request import LocalRound
-
-        return LocalRound(
-            number=self._round.round,
-            mesh=self.spec_builder.make_worker_mesh(share),
-            targets=self.spec_builder.make_targets(share, self._specs, self.worker_channel.list_started()),
-            exit_codes={share.ranks[local_rank]: exit_code for local_rank, exit_code in self._exit_codes.items()},
-        )
+    def _retry_start(self) -> None:
+        if self._pending is not None:
+            self._start_workers(self._pending.start, self._pending.share, self._pending.until)
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
-        self._round, self._assignment = lifecycle.Round(round, 0), None
+        self._round = lifecycle.Round(round, 0)
         self._submit(events.RoundFailed(round, 1, False, ""))
 
     def _request_stop(self, round: lifecycle.Round, grace_s: float) -> float:
         """Ask the round's workers to save, and tell them until when; return how long they may take."""
-        grace_s, until = self.termination.limit_save(grace_s, read_clock())
-        self.worker_channel.request_stop(round.round, until, self._stop_reason)
+        now = read_clock()
+        if self._grace.kill_at > now:
+            grace_s = min(grace_s, max(GRACE_LEAST_S, self._grace.kill_at - now))
+        self.worker_channel.request_stop(round.round, min(now + grace_s, self._grace.save_by), self._stop_reason)
         return grace_s
 
     def _stop(self, round: lifecycle.Round, mode: str, reason: Reason) -> None:
@@ -376,13 +343,13 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- reports of the supervisor ---
 
     def _take_report(self, report: Report) -> None:
-        self.observer.history.take(report)
         if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
             self._take_fork_server_error(refusal)
+        self._tell(report)
         round = self._round
         match report:
-            case Spawned(_, local_rank, pid):
-                self.worker_channel.add_worker(local_rank, pid)
+            case Spawned(number, local_rank, pid) if round is not None and round.round == number:
+                self.running.pids[local_rank] = pid
             case Exited(number, local_rank, pid, exit_code, at):
                 # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
@@ -430,13 +397,12 @@ class Agent(Struct, kw_only=True, eq=False):
         # One that was ended because of a hang has been explained. Those that lose it as a peer still wait for it here.
         may_be_victim = origin == "another" or (origin == "unclear" and not self._is_explained)
         may_be_victim &= self._has_survivors(round, local_rank)
-        self._exit_codes[local_rank] = exit_code
-        may_ask = may_be_victim and not self._is_explained and not round.failures
-        if may_ask and (inquiries := self._get_inquiries()):
-            inquiries.examination.report_failure()
-        if exit_code == 0 and self._assignment is not None and not round.is_stopping:
+        self.running.exit_codes[local_rank] = exit_code
+        if may_be_victim and not self._is_explained and not round.failures:
+            self._tell(VictimSuspected(local_rank))
+        if exit_code == 0 and self.running.share is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
-            self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
+            self.round_log.note_success(self.running.share.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(
             local_rank,
             exit_code,
@@ -448,15 +414,24 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _has_survivors(self, round: lifecycle.Round, local_rank: int) -> bool:
         """Whether other workers may live than this one that has failed, here or on another node."""
-        has_other_nodes = self._assignment is not None and self._assignment.group_world_size > 1
-        return has_other_nodes or bool(round.live - {local_rank})
+        share = self.running.share
+        return (share is not None and share.group_world_size > 1) or bool(round.live - {local_rank})
+
+    def _end_window(self, round: lifecycle.Round) -> None:
+        """Go on with a restart that has waited for a look at the survivors, unless one of them is about to end."""
+        from launcher.hardware.linux.kernel import read_stat
+
+        self._is_explained = True
+        stats = [read_stat(pid) for pid in self.running.list_live().values()]
+        if all(stat is not None and not stat.is_ending for stat in stats):  # else it may be the cause
+            self._carry_out_all(round, round.end_window(read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
-        self._poll.unregister(self.supervisor)
+        self.poll.unregister(self.supervisor)
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f"; {format_pids(left)} could not be killed" if left else ""))
-        self._stuck_at = math.inf
+        self._timers.pop(self._report_stuck, None)
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
         if self._round is not None:
@@ -467,79 +442,17 @@ class Agent(Struct, kw_only=True, eq=False):
         self._fork_server_error = error
         self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(error)), EXIT_USAGE))
 
-    # --- progress ---
+    def _report_stuck(self) -> None:
+        log(
+            f"some processes still exist {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
+            f"{self.supervisor.describe_remaining()}"
+        )
+        self.supervisor.wake()
 
-    def _find_progress_wake(self) -> float:
-        """Return when to call `_check_progress`: only while workers run that are not stopping."""
-        round, share = self._round, self._assignment
-        if self.make_progress is None or round is None or round.is_stopping or share is None:
-            return math.inf
-        if not round.live and share.group_world_size == 1:  # of several nodes, others may wait for those that ended
-            return math.inf
-        return self._progress_at if self.progress is None else self.progress.wake_at
-
-    def _check_progress(self) -> None:
-        assert self._round is not None
-        if self.progress is None:
-            assert self.make_progress is not None
-            assert self._assignment is not None
-            self._progress_at = read_clock() + PROGRESS_RETRY_S  # if it cannot be made now
-            self.progress = _attempt(partial(self.make_progress, self._assignment, read_clock()), None)
-            return
-        now = read_clock()
-        news = self.progress.check(self.worker_channel.list_pids(self._round), now)
-        inquiries = self._get_inquiries() if news is not None or self.progress.needs_counters else None
-        if isinstance(news, str):
-            if not self._untold_silence:
-                log(news)
-            self._untold_silence = ""
-        elif news is not None:
-            where = "" if self._round.live else "; the workers here have ended, others of the round have not"
-            self._untold_silence = f"{news}{where}"
-        if inquiries is None:
-            return
-        if news is not None:
-            inquiries.examination.report_silence(now, is_silent=not isinstance(news, str))
-        if self.progress.needs_counters:
-            inquiries.examination.count_calls(self.progress.take_counters, now)
-
-    def _take_conclusion(self, conclusion: Conclusion) -> None:
-        """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
-        if conclusion.purpose == "failure":
-            if conclusion.is_news:
-                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
-            if self._round is not None and self._round.round == conclusion.round:
-                self._end_window(self._round)
-            return
-        silence, self._untold_silence = self._untold_silence, ""
-        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
-            if sentence:
-                log(sentence)
-        log(f"hint: {conclusion.answer.hint}")
-        answer = conclusion.answer
-        self.observer.history.add_hang(answer.kind, answer.culprits, answer.sentences[0], answer.folders)
-        if self.on_hang == "restart" and self._round is not None and self._round.round == conclusion.round:
-            self._end_hang(self._round, conclusion)
-
-    def _end_window(self, round: lifecycle.Round) -> None:
-        """Go on with a restart that has waited for a look at the survivors, unless one of them is about to end."""
-        from launcher.hardware.linux.kernel import read_stat
-
-        self._is_explained = True
-        stats = [read_stat(pid) for pid in self.worker_channel.list_pids(round).values()]
-        if all(stat is not None and not stat.is_ending for stat in stats):  # else it may be the cause
-            self._carry_out_all(round, round.end_window(read_clock()))
-
-    def _end_hang(self, round: lifecycle.Round, conclusion: Conclusion) -> None:
-        """End the workers of this node whose end makes all restart."""
-        assert self._assignment is not None
-        if conclusion.answer.kind == "healthy":
-            log("no restart: the workers are busy, and none waits for another")
-            return
-        self._is_explained = True
-        ranks = conclusion.to_end or (0,)
-        own = [local for local, rank in enumerate(self._assignment.ranks) if rank in ranks and local in round.live]
-        self.worker_channel.abort(round, own, "no sign of progress", read_clock())
+    def _prepare_end(self) -> None:
+        """Load what the end of a round takes, and begin to read the kernel's log."""
+        self._timers[self._prepare_end] = math.inf if _attempt(_load_policy, False) else read_clock() + RETRY_S
+        self.failures.watch_kernel()
 
     # --- actions of the round ---
 
@@ -551,7 +464,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 case lifecycle.SweepRound():
                     self._pending = None
                     self.supervisor.sweep(round.round)
-                    self._stuck_at = read_clock() + STUCK_LIMIT_S
+                    self._timers[self._report_stuck] = read_clock() + STUCK_LIMIT_S
                 case lifecycle.ReportSucceeded():
                     self._submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
@@ -561,7 +474,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
         """Report the cause, with what a worker claims and what follows from its class."""
-        share = self._assignment
+        share = self.running.share
         taken = share is not None and _attempt(lambda: self.port.is_taken(share), False)
         root = self.failures.set_root_cause(cause.local_rank, is_port_taken=taken)
         final_reason, is_node_fault = root.consequence
@@ -587,7 +500,11 @@ class Agent(Struct, kw_only=True, eq=False):
     def _report_stopped(self, round: lifecycle.Round) -> None:
         if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
             self._submit(events.CheckpointSaved(round.round))
-        self._round, self._stuck_at, self._pending = None, math.inf, None
+        self._round, self._pending = None, None
+        self._timers.pop(self._report_stuck, None)
+        self.running.end()
+        self.round_log.end_round()
+        self.worker_channel.end()
         self.port.renew()
         self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
 
@@ -603,37 +520,25 @@ class Agent(Struct, kw_only=True, eq=False):
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self.supervisor.reap()
-        elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
-            self._has_asked = True
-            if inquiries := self._get_inquiries():
-                inquiries.ask_why(self._end_after_answer, read_clock())
-            else:
-                self._end_after_answer(None)
+        elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_hold():
+            self._has_quit, self._hold_until = True, -math.inf
+            self._timers[self._quit] = math.inf
+            self._tell(QuitSignalled())
+            self.parts.run(self._carry_out_effect)  # one may hold the stop, to show first what the workers do
+            self._timers[self._quit] = self._hold_until
         elif leave := self.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._carry_out_all(self._round, self._round.kill())
             log("SIGINT again: the workers are killed")
 
-    def _can_ask(self) -> bool:
+    def _can_hold(self) -> bool:
         """Whether SIGQUIT first shows what the workers do. A second one does not wait for that."""
-        return self._round is not None and bool(self._round.live) and not self._has_asked
+        return self._round is not None and bool(self._round.live) and not self._has_quit
 
-    def _end_after_answer(self, conclusion: Conclusion | None) -> None:
-        """Show what the workers do, then act on SIGQUIT."""
-        answer = _attempt(partial(_render_answer, conclusion), "") if conclusion else ""
-        write_stderr(answer or "no agent has reported what its workers do")
+    def _quit(self) -> None:
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
-
-    def _take_notice(self, update: NoticeUpdate) -> None:
-        """Say what the cloud announces, and shorten a save that is under way if the machine goes before its end."""
-        log(update.sentence)
-        self.observer.history.take(update)
-        round = self._round
-        if update.leaves and round is not None and self._stop_reason and round.wake_at < math.inf:
-            grace_s = self._request_stop(round, round.wake_at - read_clock())
-            self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
 
     def _leave(self, leave: events.LeaveRequest) -> None:
         self.round_log.set_leaving()
@@ -661,14 +566,8 @@ def _load_policy() -> bool:
     return True
 
 
-def _render_answer(conclusion: Conclusion) -> str:
-    from launcher.diagnose.answer import render_answer
-
-    return render_answer(conclusion.answer).rstrip()
-
-
 def _read_progress_file(path: str) -> int:
-    from launcher.agent.diagnosis.progress import read_progress_file
+    from launcher.worker.progress_file import read_progress_file
 
     return read_progress_file(path)
 

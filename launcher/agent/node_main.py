@@ -11,24 +11,32 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import signal
-import time
 from typing import TYPE_CHECKING
 
+from launcher.agent.membership import read_clock
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.part import LATER_S, LatePart, load_extension
 from launcher.agent.signals import Termination, Wakeup
-from launcher.config.config import Config
+from launcher.config.config import Config, ShutdownOptions
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
+from launcher.model.console import log
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from rendezvous.events import LeaveRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.agent.inspection.composition import Ask
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.observe.metrics.exporter import MetricsExporter
 
 
 def run(
@@ -36,12 +44,12 @@ def run(
     supervisor: Supervisor,
     startup: Startup | None = None,
     shared_page: SharedPage | None = None,
-    exporter: MetricsExporter | None = None,
+    show: Callable[[Ask, str], object] | None = None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
     `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
-    then, too. `exporter`: of --metrics-port and --metrics-file.
+    then, too. `show`: called with what asks this agent, and the run's id.
     """
     exit_code = 1
     layout: LogLayout | None = None
@@ -54,8 +62,10 @@ def run(
             fork_server.start()
         termination = Termination(config.shutdown)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
-        termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
+        parts = PartHost(select.poll(), read_clock, log)
+        if config.shutdown.notices != "off":
+            parts.add(_make_notices(config.shutdown, wakeup))
+        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, parts, startup, fork_server)
         layout = LogLayout(
             log_dir=config.output.log_dir,
             run_id=config.rendezvous.run_id or os.urandom(8).hex(),
@@ -63,10 +73,8 @@ def run(
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        parts = (slots, reason, termination, wakeup)
-        agent = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server)
-        if exporter is not None:
-            exporter.start(agent.observer.ask, layout.run_id)
+        pieces = (slots, reason, termination, wakeup, parts)
+        agent = build_agent(config, supervisor, layout, startup, *pieces, shared_page, fork_server, show)
         exit_code = agent.run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
@@ -87,6 +95,7 @@ def wait_until_ready(
     supervisor: Supervisor,
     termination: Termination,
     wakeup: Wakeup,
+    parts: PartHost,
     startup: Startup | None,
     fork_server: ForkServerClient | None,
 ) -> tuple[tuple[Slot, ...], str]:
@@ -113,8 +122,19 @@ def wait_until_ready(
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    limit_s, parts = config.rendezvous.start_timeout_s, (supervisor, termination, wakeup, place, fork_server)
-    return HealthGate(config.health, limit_s, *parts).wait_until_fit(examine)
+    limit_s, pieces = config.rendezvous.start_timeout_s, (supervisor, termination, wakeup, parts, place, fork_server)
+    return HealthGate(config.health, limit_s, *pieces).wait_until_fit(examine)
+
+
+def _make_notices(options: ShutdownOptions, wakeup: Wakeup) -> LatePart:
+    """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
+
+    return LatePart(
+        "preemption notices",
+        lambda: load_extension("notices")(options, os.environ, wakeup.wake, read_clock),
+        {LeaveRequest: math.inf},
+        make_at=read_clock() + LATER_S,
+    )
 
 
 def require_log_space(directory: str | None) -> None:

@@ -44,7 +44,7 @@ class ForkServerClient:
         self._importing_since: float | None = None
         self._is_ready = False
         self.wake_at = math.inf
-        """When to call `report_delay`."""
+        """When to call `advance`."""
 
     def start(self, slots: Sequence[Slot] = ()) -> None:
         """Start it, unless it runs: for these slots, or for what is known of them before devices are detected.
@@ -64,8 +64,10 @@ class ForkServerClient:
         if not self._is_ready:
             self.wake_at = now + WAIT_NOTICE_S
 
-    def report_delay(self, now: float) -> None:
-        """Log what workers wait for, when `wake_at` was reached."""
+    def advance(self, now: float) -> None:
+        """Log what workers wait for, once `wake_at` is reached."""
+        if now < self.wake_at:
+            return
         self.wake_at = math.inf
         so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
         what = f"the import of {self._format_modules()} (--preload)" if self._modules else "a Python (--standby)"

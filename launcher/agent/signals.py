@@ -17,25 +17,13 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from launcher.config.config import ShutdownOptions
-from launcher.model.console import log
-from launcher.model.errors import describe_bug
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 
-if TYPE_CHECKING:
-    from launcher.hardware.notices.node_notices import NodeNotices
-    from launcher.hardware.notices.notice import NoticeUpdate
-
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
-NOTICE_DELAY_S = 1.0
-"""From the first check until notices are looked for: what does that takes 20 ms to import."""
-NOTICE_RETRY_S = 10.0
-"""Until it is tried again where no thread or descriptor was to be had."""
-
 
 # Signals that end a process which does not handle them, other than by a fault of its own. The last line's are the
 # user's choice: who leaves one of torchrun's four out of --signals-to-handle gets the kernel's default.
@@ -50,19 +38,14 @@ _NOTICES = signal.valid_signals() - {
 class Termination:
     """`signum`: the signal that workers get when this node leaves; None until it has to. `notice_signum`: the one that
     came, which workers get before it if they handle it; 0 if `signum` is it. `signals`: the numbers of those that the
-    agent must handle. `wake_at`: when to check for the file and for notices again.
+    agent must handle. `wake_at`: when to check for the file again.
     """
 
     def __init__(self, options: ShutdownOptions) -> None:
         self.signum: int | None = None
         self.notice_signum = 0
         self._file = options.preemption_file
-        self._file_at = 0.0 if self._file else math.inf
-        self._options = options
-        self._watch_at = math.inf
-        self._wake_and_clock: tuple[Callable[[], None], Callable[[], float]] | None = None
-        self._notices: NodeNotices | None = None
-        self._has_failed = False  # to open them
+        self.wake_at = 0.0 if self._file else math.inf
         name = options.preemption_signal
         self._preemption = signal.Signals[name] if name else None
         self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(options)]
@@ -87,64 +70,22 @@ class Termination:
         reason = Reason.of("agent/slurm-end", signal=name) if is_of_slurm else Reason.of("agent/signal", signal=name)
         return self._terminate(signal.SIGTERM, reason, 128 + signum)
 
-    @property
-    def wake_at(self) -> float:
-        return min(self._file_at, self._watch_at, self._leave_at)
-
-    @property
-    def _leave_at(self) -> float:
-        return math.inf if self._notices is None or self.signum is not None else self._notices.outlook.leave_at
-
-    def watch_notices(self, wake: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Have the cloud's notices read, soon. `wake` wakes the loop from any thread; `clock` is that of `check`."""
-        if self._options.notices != "off":
-            self._wake_and_clock, self._watch_at = (wake, clock), 0.0
+    def leave(self, asked: LeaveRequest) -> LeaveRequest | None:
+        """Have this node leave for a reason that a part has; None if it was asked to leave before."""
+        return None if self.signum is not None else self._terminate(signal.SIGTERM, asked.reason, asked.exit_code)
 
     def check(self, now: float) -> LeaveRequest | None:
-        """Check for the file and for notices when it is time to; return a request if this node has to leave."""
-        if self._watch_at == 0.0:
-            self._watch_at = now + NOTICE_DELAY_S
-        elif now >= self._watch_at:
-            self._open_notices(now)
-        if now >= self._file_at and self._file is not None:
-            self._file_at = now + FILE_INTERVAL_S
-            if self.signum is None and os.path.exists(self._file):
-                reason = Reason.of("agent/preemption-file", path=self._file)
-                return self._terminate(signal.SIGTERM, reason, 128 + signal.SIGTERM)
-        if now >= self._leave_at and self._notices is not None:
-            return self._terminate(signal.SIGTERM, self._notices.outlook.reason, 128 + signal.SIGTERM)
-        return None
-
-    def take_notices(self, now: float) -> list[NoticeUpdate]:
-        """Return what the cloud has announced or withdrawn since the last call. Call it before `check`."""
-        return [] if self._notices is None else self._notices.take(now, is_leaving=self.signum is not None)
-
-    def limit_save(self, grace_s: float, now: float) -> tuple[float, float]:
-        """Return how many seconds workers may take to save, no longer than the machine is there, and until when."""
-        return (grace_s, now + grace_s) if self._notices is None else self._notices.outlook.limit_save(grace_s, now)
-
-    def _open_notices(self, now: float) -> None:
-        assert self._wake_and_clock is not None
-        self._watch_at = math.inf
-        mode, timeout_s = self._options.notices, self._options.shutdown_timeout_s
-        is_asked = self._options.origins["notices"] != "default"
-        try:
-            from launcher.hardware.cloud_firmware import find_cloud
-
-            if not is_asked and not find_cloud():
-                return  # as on most machines, which then load nothing more
-            from launcher.hardware.notices.node_notices import open_notices
-
-            self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
-            if self._has_failed:
-                log("preemption notices are now read")
-        except Exception as error:  # no room for a thread, or a bug: it costs notices, and no job
-            if not self._has_failed:
-                log(f"preemption notices cannot be read: {describe_bug(error)}; retrying every {NOTICE_RETRY_S:g} s")
-            self._has_failed, self._watch_at = True, now + NOTICE_RETRY_S
+        """Check for the file when it is time to; return a request if this node has to leave."""
+        if now < self.wake_at or self._file is None:
+            return None
+        self.wake_at = now + FILE_INTERVAL_S
+        if not os.path.exists(self._file):
+            return None
+        reason = Reason.of("agent/preemption-file", path=self._file)
+        return self._terminate(signal.SIGTERM, reason, 128 + signal.SIGTERM)
 
     def _terminate(self, signum: int, reason: Reason, exit_code: int) -> LeaveRequest:
-        self.signum, self._file_at = signum, math.inf
+        self.signum, self.wake_at = signum, math.inf
         return LeaveRequest(reason, exit_code)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ class WorkerChannel:
         self._save_count = 0
         self._watches_progress = watches_progress
         self._heartbeats: Heartbeats | None = None
-        self._pids: dict[int, int] = {}
+        self._pids: Mapping[int, int] = {}
         self._stop_round = 0
         self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
         self._reasons: dict[int, str] = {}  # why, of these
@@ -71,9 +71,9 @@ class WorkerChannel:
         next_at = self._heartbeats.wake_at if self._heartbeats is not None else math.inf
         return min((next_at, self._saves_at, *self._unresponsive.values()))
 
-    def begin(self, worker_count: int, now: float) -> None:
-        """Prepare for a round that is about to start."""
-        self._pids, self._unresponsive, self._reasons = {}, {}, {}
+    def begin(self, pids: Mapping[int, int], worker_count: int, now: float) -> None:
+        """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed."""
+        self._pids, self._unresponsive, self._reasons = pids, {}, {}
         if self._timeout_s is not None:
             from launcher.diagnose.heartbeats import Heartbeats
 
@@ -85,17 +85,9 @@ class WorkerChannel:
         if self._reads_saves:
             self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 
-    def list_pids(self, local_round: Round) -> dict[int, int]:
-        """Return the workers that live and whose start was confirmed, local rank -> pid."""
-        return {rank: pid for rank, pid in self._pids.items() if rank in local_round.live}
-
-    def list_started(self) -> dict[int, int]:
-        """Return the workers of the round whose start was confirmed, ended ones too, local rank -> pid."""
-        return self._pids
-
-    def add_worker(self, local_rank: int, pid: int) -> None:
-        """Note that a worker runs."""
-        self._pids[local_rank] = pid
+    def end(self) -> None:
+        """Note that the round is over: nothing is to be looked at."""
+        self._heartbeats, self._saves_at, self._unresponsive = None, math.inf, {}
 
     def request_stop(self, round_number: int, until: float, reason: str) -> None:
         """Ask the workers of this round to save and end, `until` a time of the agent's clock."""

@@ -217,7 +217,7 @@ class MonitoringOptions(Section, frozen=True):
     metrics_file: str | None
 
 
-# docs/internals/decisions/0061-sections-of-config.md
+# docs/internals/decisions/0062-sections-of-config.md
 class Config(Struct, frozen=True, kw_only=True):
     """One run of the command on this node: a section for each part of it."""
 

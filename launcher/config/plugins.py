@@ -6,12 +6,14 @@ process, so each of its errors becomes one sentence that names its package.
 
 The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
 `meshrun.environments` (--framework NAME). An entry point names a class, or a function, that is called without
-arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md.
+arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md. Our own extensions are found
+by name in `launcher.extensions`, without a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -62,6 +64,12 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         return replace(plugin, value=point.load()())
     except (Exception, SystemExit) as error:
         raise UsageError(f"{plugin} cannot be loaded: {describe_bug(error)}") from error
+
+
+def load_entry(entry: str) -> Any:
+    """Import what an entry names, `module:name`, such as one of the tables in `launcher.extensions`."""
+    module, _, name = entry.partition(":")
+    return getattr(import_module(module), name)
 
 
 def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:

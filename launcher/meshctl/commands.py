@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from launcher.meshctl.group import TIMEOUT_S, Function, job_command, meshctl, open_jobs, timeout_option
+from launcher.meshctl.group import Function, job_command, meshctl, open_jobs, timeout_option
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize
 from rendezvous.records import Command
@@ -26,7 +26,6 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
 _RUN_HINT = "use meshctl status to list the runs, or set --rdzv-endpoint to the store"
-DEFAULT_LEVELS = "spine,leaf"
 
 
 @meshctl.command(short_help="Check what would stop or slow down a job on this node.")
@@ -186,50 +185,6 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
     text = codec.encode(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())
-
-
-@job_command("Measure the network's tree and the rates of its links.")
-@click.option(
-    "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that take part."
-)
-@click.option(
-    "--levels",
-    default=DEFAULT_LEVELS,
-    show_default=True,
-    metavar="LEVEL,...",
-    help="Names of the levels to look for, outermost first.",
-)
-@click.option(
-    "--output", metavar="FILE", help="File to which the coordinator writes all locations, for --locality @FILE."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-@click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
-@click.option(
-    "--timeout",
-    "wait_s",
-    type=click.FloatRange(0),
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit for all nodes to join.",
-)
-@_add_option("node-name", "NAME", "Name of this node.")
-@_add_option("local-addr", "ADDRESS", "Address at which other nodes reach this one.")
-@_add_option("interface", "NAME", "Network interface whose address other nodes use to reach this one.")
-@_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "Network location of this node, to be checked.")
-@_add_option("locality-sources", "auto|none|NAME,...", "Sources of the network location, as for meshrun.")
-def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
-    """Measure the tree of the network between nodes and the rates of its links.
-
-    Run it on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node sends to
-    another one as fast as it can, while all nodes measure small echoes. If the places of nodes are known, it checks
-    them. The exit code is 1 if the tree cannot be determined.
-    """
-    from launcher.meshctl.measure import MeasureRequest, run
-
-    own = {name: given.pop(name) for name in MeasureRequest.__struct_fields__ if name in given}
-    options = {name.replace("_", "-"): text for name, text in given.items() if text is not None}
-    return run(MeasureRequest(run_id=run_id, options={**store, **options}, **own))
 
 
 @job_command("Remove the keys of finished jobs from the store.", needs_run=False)

@@ -1,6 +1,7 @@
 """The group of meshctl's commands, and what those share that are about a run.
 
-A command imports what it works with when it runs: most need neither the store nor the planner.
+A command imports what it works with when it runs: most need neither the store nor the planner. Those of extensions are
+imported themselves only when they are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from launcher import extensions
 from launcher.config.options.table import BY_NAME
+from launcher.config.plugins import load_entry
 from launcher.model.console import write_stderr
 from launcher.model.errors import UsageError, sanitize, suggest
 from rendezvous import __version__
@@ -36,7 +39,7 @@ SECTIONS = {
     "Plan a job": ("doctor", "plan", "measure"),
     "Set up": ("completion",),
 }
-"""The commands, as the help groups them; a test compares them with those that there are."""
+"""The commands, those of extensions too, as the help groups them; a test compares them with those that there are."""
 
 
 _MEANINGS = {
@@ -52,19 +55,25 @@ class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in SECTIONS.values() for name in names]
 
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in extensions.COMMANDS and name not in self.commands:
+            load_entry(extensions.COMMANDS[name])  # its decorator adds it
+        return super().get_command(ctx, name)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, self.commands))
+        width = max(map(len, self.list_commands(ctx)))
         for title, names in SECTIONS.items():
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name))]
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", self.commands[name].get_short_help_str(99)) for name in names])
+                formatter.write_dl([(f"{name:<{width}}", one.get_short_help_str(99)) for name, one in commands])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
             likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else ""
-            likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.commands})
+            likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.list_commands(ctx)})
             raise UsageError(f"unknown command {sanitize(name)}", likely or "use meshctl -h to list the commands")
         return super().resolve_command(ctx, args)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from launcher.agent import stores
+from launcher.agent.startup import stores
 from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous

@@ -1,4 +1,4 @@
-"""The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top, serve.
+"""The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top.
 
 Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
 all nodes of the run answer. `status` reads the store too, where one is known.
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.config.options.readers import Value, parse_listen_address
-from launcher.config.options.table import BY_NAME
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
@@ -164,32 +162,6 @@ def logs(run_id: str | None, tail: str, **given: Any) -> None:
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     view = LogView(_find(run_id), query, _write_lines, _warn)
     _run_to_reader(view.run)
-
-
-@meshctl.command(short_help="Serve a run as a page for a browser.")
-@click.argument("run_id", required=False)
-@click.option(
-    "--listen",
-    default="0",
-    metavar="[HOST:]PORT",
-    help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
-)
-@click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
-@click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
-def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
-    """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
-
-    The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
-    command that makes the page available on another machine.
-    """
-    from launcher.meshctl.serve import save_page, serve_page
-
-    host, port = parse_listen_address(Value(BY_NAME["serve"], listen, "--listen"))
-    source = _find(run_id)
-    if path is not None:
-        save_page(source, path, has_stacks=not no_stacks)
-        return 0
-    return serve_page(source, host, port)
 
 
 @meshctl.command(short_help="Show what happened on all nodes of a run, by time.")

@@ -23,9 +23,9 @@ SCHEMA = 1
 class RunEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
     """What every event has: `at`, seconds since 1970 by the node's clock, in a line as `time`; `round` 0 for none."""
 
-    at: float
-    run_id: str
-    node: str
+    at: float = 0.0
+    run_id: str = ""
+    node: str = ""
     round: int = 0
 
 

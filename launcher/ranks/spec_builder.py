@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.config import LaunchMode, OutputOptions, PlacementOptions, WorkerOptions
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
@@ -32,14 +32,13 @@ from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
-from launcher.ranks.environments.contract import Environment, WorkerAssignment
+from launcher.ranks.environments.contract import DeviceEnvironment, Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
-    from launcher.diagnose.request import Target
     from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
@@ -86,6 +85,7 @@ class WorkerSpecBuilder:
         self._routes = OutputRoutes(output, layout, len(slots))
         self.cpu_binding = bind_workers(workers.numa_binding, slots)
         self._has_fork_server = bool(workers.preload or workers.standby)
+        self._recorder_sockets: list[str] = []  # by local rank
 
     @property
     def is_jax(self) -> bool:
@@ -138,6 +138,7 @@ class WorkerSpecBuilder:
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         environments = {place.local_rank: self._make_variables(place) for place in places}
+        self._recorder_sockets = [environment.get(RECORDER_VARIABLE, "") for environment in environments.values()]
         self._routes.begin(round, restart_count)
         filters: dict[str, LineFilter] = {}
         opened: list[int] = []
@@ -159,24 +160,9 @@ class WorkerSpecBuilder:
         rank = share.ranks[0] if share.ranks else 0
         return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._traffic, self._mesh)))
 
-    def make_targets(
-        self, share: NodeAssignment, specs: Sequence[WorkerSpec], pids: Mapping[int, int]
-    ) -> tuple[Target, ...]:
-        """Return what is to be examined of the workers that have a pid, by local rank. Call it in their round."""
-        from launcher.diagnose.request import Target
-
-        return tuple(
-            Target(
-                rank=share.ranks[spec.local_rank],
-                pid=pids[spec.local_rank],
-                socket_path=spec.env.get("LAUNCHER_RECORDER_SOCKET", ""),
-                outputs=tuple(
-                    path for stream in STREAMS if (path := self._routes.find_route(spec.local_rank, stream).path)
-                ),
-            )
-            for spec in specs
-            if spec.local_rank in pids
-        )
+    def find_recorder_socket(self, local_rank: int) -> str:
+        """Return where a worker's flight recorder would listen in the round that was made last; "" for nowhere."""
+        return self._recorder_sockets[local_rank]
 
     def list_log_files(self, share: NodeAssignment) -> dict[tuple[int, str], str]:
         """Return the files that keep the output of the round that was made last, by rank and stream."""
@@ -361,19 +347,23 @@ def make_environments(
             from launcher.ranks.environments.jax import JaxEnvironment
 
             found.append(JaxEnvironment(options=options, mpi_reason=detect_mpi(options.python, environ)))
-        elif name == "paddle":
-            from launcher.ranks.environments.paddle import PaddleEnvironment
-
-            found.append(PaddleEnvironment(options=options))
-        elif name in ("tpu", "xla"):
-            from launcher.ranks.environments import tpu
-
-            found.append(tpu.TpuEnvironment() if name == "tpu" else tpu.XlaEnvironment())
         else:
-            from launcher.ranks.environments.plugin import PluginEnvironment
-
-            found.append(PluginEnvironment(name, f"--framework {name}"))
+            found.append(_make_rare_environment(name, options))
     return tuple(found)
+
+
+def _make_rare_environment(name: str, options: WorkerOptions) -> Environment:
+    from launcher import extensions
+
+    if name not in extensions.ENVIRONMENTS:
+        from launcher.ranks.environments.plugin import PluginEnvironment
+
+        return PluginEnvironment(name, f"--framework {name}")
+    from launcher.config.plugins import load_entry
+
+    kind: Any = load_entry(extensions.ENVIRONMENTS[name])
+    environment: Environment = kind(options=options) if issubclass(kind, DeviceEnvironment) else kind()
+    return environment
 
 
 def make_argv(options: WorkerOptions, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:

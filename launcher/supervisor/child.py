@@ -10,8 +10,10 @@ from __future__ import annotations
 import marshal
 import os
 import select
+import time
 from collections.abc import Callable, Iterable, Sequence
 from errno import EINVAL, ENOENT
+from functools import partial
 
 from launcher.hardware.linux import kernel
 from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpec
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 else:
     import _signal as signal  # without enum
+
+
+_WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # ends of children; the latter comes with the keeper's end
+_FAULT_SIGNALS = (
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
+)  # fmt: skip
 
 
 class Worker:
@@ -44,24 +52,43 @@ class Worker:
 
 class ProcessHost:
     """The process that all others are started from: its descriptors and environment, the events it waits for, and its
-    workers. `keep`: descriptors that every child inherits. `report` tells the agent.
+    workers. The supervisor's loop reaches the kernel through it. `keep`: descriptors that every child inherits.
 
-    Make one once the signals have been set up: a child resets all that have no default action.
+    It may be made before the fork of that process, which calls `begin`.
     """
 
-    def __init__(self, keep: tuple[int, ...], report: Callable[[Report], None]) -> None:
+    report: Callable[[Report], None]
+    """Tells the agent."""
+    make_timer = staticmethod(kernel.KillTimer)
+    kill_children = staticmethod(kernel.kill_children)
+    pause = staticmethod(time.sleep)
+    read_parent_pid = staticmethod(os.getppid)
+    read_clock = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
+
+    def __init__(self, keep: tuple[int, ...]) -> None:
+        for signum in _WAKEUP_SIGNALS:
+            signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
         self.pid = 0
-        """To be set before the first child."""
         self.kept_descriptors = keep
         self.environment = dict(os.environb)
         self.workers: dict[int, Worker] = {}  # by pid, until reaped
-        self.report = report
         self._poll = select.poll()
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._highest_descriptor = 2
         fixed = (signal.SIGKILL, signal.SIGSTOP)
         catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
         self._changed_signals = [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
+
+    def begin(self) -> None:
+        """Be this process from now on. Raises OSError."""
+        self.pid = os.getpid()
+        wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+        # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
+        # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKEUP_SIGNALS, *_FAULT_SIGNALS))
+        self.watch(wakeup, lambda: os.read(wakeup, 4096))
+        self.note_descriptors(alarm)
 
     # Events
 
@@ -87,6 +114,23 @@ class ProcessHost:
                 self._callbacks[descriptor]()
 
     # Processes
+
+    def send_signal(self, worker: Worker, signum: int) -> None:
+        """Send a signal to a worker and its process group."""
+        try:
+            os.killpg(worker.pid, signum)
+        except ProcessLookupError:  # forked, and not yet the leader of its own group
+            os.kill(worker.pid, signum)
+        except PermissionError:  # a setuid program
+            pass
+
+    def reap(self) -> tuple[int, int]:
+        """Reap a child that has ended, adopted ones too; return its pid and exit code, pid 0 if none has ended.
+
+        Raises ChildProcessError if there is no child.
+        """
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        return pid, os.waitstatus_to_exitcode(status)
 
     def spawn_cold(self, worker: Worker) -> None:
         """Start a worker by fork and exec; its streams are closed here."""

@@ -70,7 +70,7 @@ class Supervisor:
         self.temporary_dirs: Sequence[str] = ()
         """Where the job's temporary files may be created: its sockets and empty directories are removed at the end."""
         self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
-        self.reports_due_at = math.inf
+        self.wake_at = math.inf
         """When to call read_reports() at the latest: by then the supervisor has reported the watchdog's expiry."""
 
     def start(self, keep: Sequence[int] = (), group: str = "", temporary_dirs: Sequence[str] = ()) -> None:
@@ -158,7 +158,7 @@ class Supervisor:
 
     def _update_due_time(self) -> None:
         has_workers = bool(self._rounds) and not self._is_over
-        self.reports_due_at = self._watchdog_deadline + REPORT_DELAY_S if has_workers else math.inf
+        self.wake_at = self._watchdog_deadline + REPORT_DELAY_S if has_workers else math.inf
 
     def read_reports(self) -> list[Report]:
         """Return the supervisor's reports since the last call. Call it on SIGCHLD as well: the keeper may end.
@@ -179,9 +179,9 @@ class Supervisor:
             if isinstance(report, RoundSwept):
                 self._rounds.discard(report.round)
             if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
-                self.reports_due_at = math.inf
-        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
-            self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
+                self.wake_at = math.inf
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.wake_at:
+            self.wake_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
             with suppress(OSError):  # no descriptor to list them: the kernel's timer kills the supervisor's workers
                 kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports

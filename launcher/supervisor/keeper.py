@@ -38,7 +38,7 @@ from launcher.hardware.linux import kernel
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, describe_bug, find_shortage_hint
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.child import close_all_but
+from launcher.supervisor.child import ProcessHost, close_all_but
 from launcher.supervisor.loop import SupervisorLoop
 from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME, SWEEP_INTERVAL_S
 from rendezvous.errors import EXIT_BUG, EXIT_TEMPORARY
@@ -143,7 +143,7 @@ def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
         for descriptor in keep:
             os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
         end = socket(fileno=descriptors[0])
-        loop = SupervisorLoop(end, tuple(keep), own_pid)
+        loop = SupervisorLoop(Channel(end), ProcessHost(tuple(keep)), own_pid)
         gc.freeze()  # pages that the supervisor shares stay shared: its garbage collector skips them
         attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from _socket import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -45,78 +44,62 @@ else:
     import _signal as signal  # without enum
 
 FLUSH_LIMIT_S = 1.0  # for a slow agent to read the last reports
-_WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # ends of children; the latter comes with the keeper's end
-_FAULT_SIGNALS = (
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGABRT,
-    signal.SIGTRAP,
-    signal.SIGSYS,
-)
 
 
 class SupervisorLoop:
-    """The state of the supervisor.
+    """The state of the supervisor. `warm_pool`: to begin with, in place of one that the agent orders.
 
     Made by the keeper before it forks: what both have at the fork is in memory once, until one of them changes it.
     """
 
-    def __init__(self, end: socket, keep: tuple[int, ...], keeper_pid: int) -> None:
+    def __init__(self, channel: Channel, host: ProcessHost, keeper_pid: int, warm_pool: WarmPool | None = None) -> None:
         self._keeper_pid = keeper_pid
         self._has_lost_keeper = False
-        self._channel = Channel(end)
+        self._channel = channel
+        self._host = host
         self._watchdog: Watchdog | None = None
-        self._warm_pool: WarmPool | None = None
+        self._warm_pool = warm_pool
         self._rounds: set[int] = set()  # started and not yet reported as swept
-        self._sweep = ProcessSweep()
+        self._sweep = ProcessSweep(host)
         self._is_finished = False
-        for signum in _WAKEUP_SIGNALS:
-            signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
-        self._host = ProcessHost(keep, self._report)
-        self._host.watch(self._channel.fileno(), self._receive_orders)
+        host.report = self._report
+        host.watch(self._channel.fileno(), self._receive_orders)
 
     def begin(self) -> None:
         """Be the supervisor from now on, in the process that was forked for it. Raises OSError."""
-        self._host.pid = os.getpid()
-        wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
-        # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
-        # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKEUP_SIGNALS, *_FAULT_SIGNALS))
-        self._host.watch(wakeup, lambda: os.read(wakeup, 4096))
-        self._host.note_descriptors(alarm)
+        self._host.begin()
         self._report(SupervisorStarted(self._host.pid))
 
     def run(self) -> None:
-        while not self._is_finished:
-            self._check_keeper()
-            self._check_watchdog()
-            self._advance_sweep()
-            if self._is_finished:
-                break
-            if self._warm_pool is not None:
-                self._warm_pool.advance(has_rounds=bool(self._rounds) and not self._sweep.is_active)
-            self._host.wait(self._compute_timeout_ms())
-            self._reap()
-        deadline = time.monotonic() + FLUSH_LIMIT_S
-        while not self._channel.flush() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        while self.advance():
+            pass
+        deadline = self._host.read_clock() + FLUSH_LIMIT_S
+        while not self._channel.flush() and self._host.read_clock() < deadline:
+            self._host.pause(0.01)
+
+    def advance(self) -> bool:
+        """Do what is due, wait for an event, and handle it; return False once the last process has ended."""
+        self._check_keeper()
+        self._check_watchdog()
+        self._advance_sweep()
+        if self._is_finished:
+            return False
+        if self._warm_pool is not None:
+            self._warm_pool.advance(has_rounds=bool(self._rounds) and not self._sweep.is_active)
+        self._host.wait(self._compute_timeout_ms())
+        self._reap()
+        return True
 
     def _compute_timeout_ms(self) -> int | None:
-        wait_s = self._watchdog.wait_s if self._watchdog is not None else math.inf
-        if self._sweep.is_active:
-            wait_s = min(wait_s, self._sweep.wait_s)
-        if self._warm_pool is not None:
-            wait_s = min(wait_s, self._warm_pool.wait_s)
+        parts = (self._sweep, self._watchdog, self._warm_pool)
+        wait_s = min(part.wait_s for part in parts if part is not None)
         return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
 
     # Keeper and agent
 
     def _check_keeper(self) -> None:
         """End if the keeper has: what workers leave would then survive the loss of agent and supervisor."""
-        if not self._has_lost_keeper and os.getppid() != self._keeper_pid:
+        if not self._has_lost_keeper and self._host.read_parent_pid() != self._keeper_pid:
             self._has_lost_keeper = True  # the workers' end is then no failure of theirs
             self._start_sweep(self._rounds, is_last=True)
 
@@ -180,24 +163,18 @@ class SupervisorLoop:
             self._warm_pool.signal(round, signum, only)
         for worker in self._host.workers.values():
             if worker.round == round and (only is None or worker.local_rank in only):
-                try:
-                    os.killpg(worker.pid, signum)
-                except ProcessLookupError:  # forked, and not yet the leader of its own group
-                    os.kill(worker.pid, signum)
-                except PermissionError:  # a setuid program
-                    pass
+                self._host.send_signal(worker, signum)
 
     def _reap(self) -> bool:
         """Reap all children that have ended, adopted ones too; whether any child is left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, exit_code = self._host.reap()
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
             self._sweep.mark_reaped(pid)
-            exit_code = os.waitstatus_to_exitcode(status)
             workers = self._host.workers
             if self._warm_pool is not None and pid not in workers:
                 self._warm_pool.handle_exit(pid, exit_code)
@@ -241,7 +218,7 @@ class SupervisorLoop:
             from launcher.supervisor.watchdog import Watchdog
 
             try:
-                self._watchdog = Watchdog()
+                self._watchdog = Watchdog(self._host)
             except TemporaryError as error:
                 self._report(SupervisorLost(str(error), error.exit_code))
                 self._start_sweep(self._rounds, is_last=True)
@@ -290,7 +267,8 @@ class ProcessSweep:
     them. `rounds` are to be swept, and with `is_last` all processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: ProcessHost) -> None:
+        self._host = host
         self.rounds: set[int] = set()
         self.is_last = False
         self._began_at = 0.0
@@ -304,12 +282,12 @@ class ProcessSweep:
     @property
     def wait_s(self) -> float:
         """The seconds until the next pass."""
-        return self._next_pass_at - time.monotonic()
+        return self._next_pass_at - self._host.read_clock() if self.is_active else math.inf
 
     def begin(self, rounds: Collection[int], *, is_last: bool = False) -> None:
         """Sweep these rounds as well."""
         if not self.is_active:
-            self._began_at = time.monotonic()
+            self._began_at = self._host.read_clock()
         self._next_pass_at = 0.0
         self.rounds.update(rounds)
         self.is_last = self.is_last or is_last
@@ -323,10 +301,10 @@ class ProcessSweep:
 
     def run_pass(self, list_spared: Callable[[], Collection[int]]) -> bool:
         """Kill all but the spared processes, if it is time to; whether there were none."""
-        now = time.monotonic()
+        now = self._host.read_clock()
         if self._killed and now < self._next_pass_at:
             return False
-        found = kernel.kill_children(() if self.is_last else list_spared(), now - self._began_at > STUCK_LIMIT_S)
+        found = self._host.kill_children(() if self.is_last else list_spared(), now - self._began_at > STUCK_LIMIT_S)
         self._killed = set(found)
         self._next_pass_at = now + SWEEP_INTERVAL_S
         return not found

@@ -7,10 +7,9 @@ does not run. Most runs on one machine have no watchdog and never load this.
 from __future__ import annotations
 
 import math
-import time
 
-from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
+from launcher.supervisor.child import ProcessHost
 
 # The delay of the kernel's timer after the supervisor should have killed by itself: it hits only one that is stopped
 # or starved.
@@ -20,9 +19,10 @@ TIMER_MARGIN_S = 0.5
 class Watchdog:
     """Times are seconds of CLOCK_BOOTTIME. Raises TemporaryError where the kernel has no timer left for this user."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: ProcessHost) -> None:
+        self._host = host
         try:
-            self._timer = kernel.KillTimer()
+            self._timer = host.make_timer()
         except OSError as error:
             raise TemporaryError(
                 f"the supervisor cannot create the timer that ends workers: {error.strerror}; check `ulimit -i`"
@@ -32,12 +32,12 @@ class Watchdog:
 
     @property
     def is_expired(self) -> bool:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self._deadline
+        return self._host.read_clock() >= self._deadline
 
     @property
     def wait_s(self) -> float:
         """The seconds until its expiry has to be handled."""
-        return math.inf if self._is_handled else self._deadline - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return math.inf if self._is_handled else self._deadline - self._host.read_clock()
 
     def extend(self, until: float | None) -> None:
         """Set its expiry to `until`; None means no end."""

@@ -16,7 +16,7 @@ from launcher.hardware.linux.figures import write_figures
 
 COUNT_MAX = 256
 LENGTH_MAX = 64
-"""Of a name and of a value, in characters; both are the Trainer's limits, see launcher.observe.sinks.trainer_status."""
+"""Of a name and of a value, in characters; both are limits of Kubeflow Trainer's server."""
 
 _totals: dict[str, int] = {}
 _metrics: dict[str, str] = {}

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from launcher.hosts.ray.options import OPTIONS
+from launcher.extensions.ray.options import OPTIONS
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
-        [sys.executable, "-m", "launcher.hosts.ray", *words],
+        [sys.executable, "-m", "launcher.extensions.ray", *words],
         env={**environ, **variables},
         capture_output=True,
         text=True,
@@ -55,9 +55,8 @@ def test_a_mistake_is_said_before_ray_is_looked_for(words: list[str], sentence: 
 
 def run_with(ray: str) -> subprocess.CompletedProcess[str]:
     """The command in a Python where `ray`, an expression, is in the place of Ray, be it installed or not."""
-    script = (
-        f"import sys, types; sys.modules['ray'] = {ray}; from launcher.hosts.ray.main import main; sys.exit(main())"
-    )
+    script = f"import sys, types; sys.modules['ray'] = {ray}; "
+    script += "from launcher.extensions.ray.main import main; sys.exit(main())"
     return subprocess.run([sys.executable, "-c", script, "t.py"], capture_output=True, text=True, timeout=60)
 
 
@@ -77,5 +76,5 @@ def test_an_old_ray_is_refused_in_a_sentence(version: str) -> None:
 
 def test_the_agent_imports_nothing_of_hosts() -> None:
     script = "import sys, launcher.cli, launcher.agent.command, launcher.agent.build, launcher.calls.launch;"
-    script += "assert not [name for name in sys.modules if name.startswith(('launcher.hosts', 'ray'))]"
+    script += "assert not [name for name in sys.modules if name.startswith(('launcher.extensions.ray', 'ray'))]"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True)

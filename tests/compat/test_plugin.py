@@ -166,7 +166,7 @@ def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(
 ) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-    from launcher.hosts.torchrun import create, handler
+    from launcher.extensions.torchrun import create, handler
 
     monkeypatch.setattr(handler, "LEAVE_LIMIT_S", 0.0)
     monkeypatch.setenv("LAUNCHER_NODE_NAME", "n1")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config import scrub
-from launcher.observe.sinks import trainer_status
+from launcher.extensions.kubernetes import trainer_status
 from tests.support.jobs.single_node import Job
 from tests.support.network.metadata_servers import Request, Serving, reply, serving
 from tests.support.stores.certificates import Certificates

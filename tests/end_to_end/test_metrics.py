@@ -11,10 +11,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from launcher.extensions.metrics.exposition import encode_report
+from launcher.extensions.metrics.report_cache import ReportCache
+from launcher.extensions.metrics.server import make_metrics_server
 from launcher.observe.http_server import open_listener
-from launcher.observe.metrics.exposition import encode_report
-from launcher.observe.metrics.report_cache import ReportCache
-from launcher.observe.metrics.server import make_metrics_server
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts

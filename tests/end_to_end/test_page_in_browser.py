@@ -14,9 +14,9 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser, Page, expect
 
-from launcher.observe.page.document import save_document
-from launcher.observe.page.server import PageServer
-from launcher.observe.page.shared_run import SharedRun
+from launcher.extensions.page.document import save_document
+from launcher.extensions.page.server import PageServer
+from launcher.extensions.page.shared_run import SharedRun
 from tests.support.documents.browser import needs_browser
 from tests.support.page.browser import DESKTOP, PHONE, Window, open_browser
 from tests.support.page.fake_run import SCRIPT, FakeRun

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from launcher.ranks.environments.tpu import TpuEnvironment
+from launcher.extensions.devices.tpu_environment import TpuEnvironment
 from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
+from tests.unit.launcher.extensions.devices.test_tpu_environment import chips
 from tests.unit.launcher.hardware.test_slice_identity import GKE
 from tests.unit.launcher.placement.adapter.test_numbering_slices import host, plan, shares
 from tests.unit.launcher.ranks.environments.test_torch import PLACE
-from tests.unit.launcher.ranks.environments.test_tpu import chips
 
 HOSTS = loopback_hosts(4)
 # Host -> slice and worker id; their names, addresses and order of joining say nothing about either.

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.locality.measure.player import Player
-from launcher.locality.measure.procedure import RoundReport
-from launcher.locality.measure.schedule import LoadRound
-from launcher.locality.measure.tcp_load import BulkReceiver, BulkSender
-from launcher.locality.measure.udp_echo import EchoSocket
+from launcher.extensions.measure.player import Player
+from launcher.extensions.measure.procedure import RoundReport
+from launcher.extensions.measure.schedule import LoadRound
+from launcher.extensions.measure.tcp_load import BulkReceiver, BulkSender
+from launcher.extensions.measure.udp_echo import EchoSocket
 from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"

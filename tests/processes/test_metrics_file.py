@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from launcher.extensions.metrics import exporter
+from launcher.extensions.metrics.exporter import MetricsExporter
+from launcher.extensions.metrics.report_cache import ReportCache
+from launcher.extensions.metrics.textfile import MetricsFile
 from launcher.model.errors import UsageError
-from launcher.observe.metrics import exporter
-from launcher.observe.metrics.exporter import MetricsExporter
-from launcher.observe.metrics.report_cache import ReportCache
-from launcher.observe.metrics.textfile import MetricsFile
 from tests.support.reports import FixedSource, begin, make_report
 from tests.support.waiting import wait_until
 

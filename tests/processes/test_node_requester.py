@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.agent.parts.part import Fact, Publish
+from launcher.extensions.kubernetes import node_requester
+from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks import node_requester, teller
+from launcher.observe.sinks import teller
 from launcher.observe.sinks.node_demand import SETTLE_S
-from launcher.observe.sinks.node_requester import CHECK_S, NodeRequester
+from rendezvous.events import Exit
+from rendezvous.records import Verdict
+from tests.support.reasons import because
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
+
+VERDICT = Verdict(kind="success", exit_code=0, round=1, reason=because("done"))
+
+
+def make_event(wanted: int, present: int, reason: str, since: str) -> NodesRequested:
+    return NodesRequested(at=1.0, run_id="r", node="n0", wanted=wanted, present=present, reason=reason, since=since)
 
 
 class Run:
@@ -23,33 +35,39 @@ class Run:
 
     def __init__(self, command: str, *, takes_over: bool = False) -> None:
         self.present: int | None = 1
-        self.has_ended = False
+        self.has_taken_over = takes_over
         self.said: list[str] = []
         self.events: list[NodesRequested] = []
         self.now = 100.0
-        self.requester = NodeRequester(
-            command,
-            "--request-nodes",
-            2,
-            lambda: self.present,
-            lambda: takes_over,
-            lambda: self.has_ended,
-            self.add,
-            self.said.append,
-        )
+        machine: Any = self
+        self.requester = NodeRequester(command, "--request-nodes", 2, machine, make_event, self.said.append)
 
-    def add(self, wanted: int, present: int, reason: str, since: str) -> NodesRequested:
-        event = NodesRequested(
-            at=1.0, run_id="r", node="n0", wanted=wanted, present=present, reason=reason, since=since
-        )
-        self.events.append(event)
-        return event
+    @property
+    def is_leader(self) -> bool:
+        return self.present is not None
+
+    def list_members(self) -> dict[str, str]:
+        return {str(number): "" for number in range(self.present or 0)}
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
             self.now += CHECK_S
-            self.requester.advance(self.now)
+            self.turn()
+
+    def turn(self) -> None:
+        """Let the part do what is due."""
+        if self.requester.wake_at <= self.now:
+            for effect in self.requester.advance(self.now):
+                assert isinstance(effect, Publish)
+                assert isinstance(effect.what, NodesRequested)
+                self.events.append(effect.what)
+
+    def end(self) -> None:
+        """End the run."""
+        self.requester.take(Fact(Exit(0, because("done"), VERDICT), 1, self.now, 0.0))
+        self.turn()
+        self.requester.close()
 
     @property
     def problems(self) -> list[str]:
@@ -99,7 +117,8 @@ def test_what_was_asked_for_is_withdrawn_when_the_run_ends(tmp_path: Path, has_e
     run = Run(f'echo "$NODES_WANTED $NODES_PRESENT" >> {tmp_path}/told')
     run.pass_time(SETTLE_S + CHECK_S)
     wait_until(lambda: len(read(tmp_path)) == 1, 20, "the request")
-    run.has_ended = has_ended
+    if has_ended:
+        run.end()
     run.requester.close()
     assert read(tmp_path) == told
 
@@ -131,8 +150,7 @@ def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: p
     run = Run(f'echo "$NODES_WANTED" >> {tmp_path}/told; [ "$NODES_WANTED" = 0 ] || cat {go}')
     run.pass_time(SETTLE_S + CHECK_S)
     wait_until(lambda: read(tmp_path) == ["2"], 20, "the request")
-    run.has_ended = True
-    run.requester.close()
+    run.end()
     (problem,) = run.problems
     assert problem.endswith(": the last event was not sent: it still runs after 0.2 s")
     go.write_text("")

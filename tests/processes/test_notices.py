@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher.hardware.cloud_firmware import FIRMWARE_SIGNS
-from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server
-from launcher.hardware.notices import providers
-from launcher.hardware.notices.notice import Notice
-from launcher.hardware.notices.providers import (
+from launcher.extensions.notices import providers
+from launcher.extensions.notices.notice import Notice
+from launcher.extensions.notices.providers import (
     PROVIDERS,
     AmazonNotices,
     AzureNotices,
@@ -24,7 +22,9 @@ from launcher.hardware.notices.providers import (
     NoticeProvider,
     measure_left_s,
 )
-from launcher.hardware.notices.watcher import FAILURES_UNTIL_SAID, PAUSE_MAX_S, NoticeWatcher, make_watcher
+from launcher.extensions.notices.watcher import FAILURES_UNTIL_SAID, PAUSE_MAX_S, NoticeWatcher, make_watcher
+from launcher.hardware.cloud_firmware import FIRMWARE_SIGNS
+from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server
 from launcher.model.errors import describe
 from rendezvous.reasons import Reason
 from tests.support.network.metadata_servers import (

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.extensions.page import server
+from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe import http_server
 from launcher.observe.http_server import REFUSED_MAX, REFUSED_PAUSE_S
-from launcher.observe.page import server
-from launcher.observe.page.server import PageServer
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from launcher.calls.launch import make_python_command
-from launcher.hosts.store_service import StoreService
+from launcher.extensions.ray.store_service import StoreService
 from launcher.model.errors import TemporaryError
 
 

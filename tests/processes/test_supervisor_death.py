@@ -136,17 +136,6 @@ def test_a_stopped_agent_with_a_watchdog_loses_its_workers_in_time(agent: Agent)
     agent.wait_for("RoundSwept", 1)
 
 
-def test_an_agent_that_is_stopped_without_a_watchdog_keeps_its_workers(agent: Agent) -> None:
-    workers = start_families(agent, 1)
-    until = now() + 0.2
-    agent.ask("extend_watchdog", until)
-    agent.ask("extend_watchdog", None)
-    os.kill(agent.pid, signal.SIGSTOP)
-    wait_until(lambda: now() > until + 1, what="the time the watchdog would have ended, timer included")
-    assert is_alive(workers[0])
-    assert is_alive(agent.supervisor_pid)
-
-
 def test_the_kernel_kills_a_stopped_supervisor_with_a_watchdog_and_workers(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("extend_watchdog", now() + 0.5)
@@ -167,16 +156,6 @@ def test_an_extended_watchdog_ends_later(agent: Agent) -> None:
     assert is_alive(workers[0])
     agent.ask("extend_watchdog", now() + 0.1)
     agent.wait_for("RoundSwept", 1)
-
-
-def test_no_worker_starts_under_an_expired_watchdog_until_it_is_extended(agent: Agent) -> None:
-    agent.ask("extend_watchdog", now() - 10)
-    agent.spawn(1, SLEEP, SLEEP)
-    agent.wait_for("WorkersFenced", 1)
-    agent.wait_for("RoundSwept", 1)
-    assert not [report for report in agent.heard if report[0] == "Spawned"]
-    agent.ask("extend_watchdog", now() + 1000)
-    agent.start(2, SLEEP)
 
 
 def test_the_supervisor_outlives_an_expired_watchdog(agent: Agent) -> None:

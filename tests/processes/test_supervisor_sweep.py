@@ -79,16 +79,6 @@ def test_stopped_workers_are_killed(agent: Agent) -> None:
     sweep(agent, 1)
 
 
-def test_a_round_that_has_ended_and_one_that_never_was_are_gone(agent: Agent) -> None:
-    agent.spawn(1, ["true"], ["true"])
-    agent.wait_for("Exited", 1, 0)
-    agent.wait_for("Exited", 1, 1)
-    sweep(agent, 1)
-    sweep(agent, 7)
-    agent.start(8, SLEEP)
-    sweep(agent, 8)
-
-
 def test_what_a_worker_left_running_runs_on_until_the_sweep(agent: Agent) -> None:
     agent.spawn(1, shell("sleep 1000 & sleep 1000 &"), SLEEP)
     assert agent.wait_for("Exited", 1, 0)[4] == 0

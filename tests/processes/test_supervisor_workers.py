@@ -234,14 +234,6 @@ def test_a_signal_goes_to_the_worker_groups_of_its_own_round_only(agent: Agent) 
     assert is_alive(kept)
 
 
-def test_forty_workers_run_side_by_side(agent: Agent) -> None:
-    workers = agent.start(1, *[SLEEP] * 40)
-    assert len(set(workers)) == 40
-    assert all(map(is_alive, workers))
-    agent.do("signal", 1, signal.SIGTERM)
-    assert [agent.wait_for("Exited", 1, rank)[3:5] for rank in range(40)] == [[pid, -15] for pid in workers]
-
-
 def test_agent_and_supervisor_do_not_deadlock_when_both_send_much() -> None:
     tiny_buffers = """
 import socket

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from launcher.extensions.kubernetes import trainer_status
+from launcher.extensions.kubernetes.trainer_status import TrainerReporter
 from launcher.hardware.linux import figures, shared_page
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.concurrency import NO_THREAD
 from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
-from launcher.observe.sinks import trainer_status
-from launcher.observe.sinks.trainer_status import TrainerReporter
 from tests.support.network.metadata_servers import Answering, Request, Serving, dripping, reply, serving, silence
 from tests.support.stores.certificates import Certificates
 from tests.support.threads import no_threads

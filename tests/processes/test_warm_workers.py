@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import Agent, children, descriptors, freeze, is_alive, state
-from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold
+from tests.support.processes.tree import children, descriptors, freeze, is_alive, state
+from tests.support.processes.warm_agent import SLEEP, WarmAgent
 from tests.support.waiting import wait_until
 
 
@@ -120,19 +120,6 @@ def test_what_cannot_be_forked_or_run_is_told(tmp_path: Path) -> None:
         agent.wait_until_only_the_server_is_left()
         assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
         assert (descriptors(agent.supervisor_pid), descriptors(server)) == before
-
-
-def test_workers_that_do_not_say_how_they_are_forked_are_started_by_exec(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path, "import") as agent:
-        agent.is_preloading()
-        agent.do("spawn", 1, [{"local_rank": 0, "argv": SLEEP}])
-        agent.wait_for("Spawned", 1, 0)
-
-
-def test_without_a_fork_server_the_same_workers_are_started_by_exec() -> None:
-    with Agent() as agent:
-        (worker,) = agent.start(1, ["env", "COLD=1", *SLEEP], warm=["exec", *SLEEP])
-        becomes_cold(worker)
 
 
 def test_a_refusal_starts_nobody(tmp_path: Path) -> None:

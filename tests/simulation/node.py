@@ -19,6 +19,7 @@ from tests.simulation.network import Network
 from tests.simulation.peers import PresenceNetwork, SimulatedPeers
 from tests.simulation.processes import SUPERVISOR_LATE_S, SimulatedProcesses
 from tests.simulation.storage import Storage
+from tests.support.protocol.state import get_state
 
 
 class SimulatedNode(Host):
@@ -88,8 +89,8 @@ class SimulatedNode(Host):
             hosts_store=self.hosts_store,
             store_owner=config.store_owner,
         )
-        self.machine.state.requests.next_id += self._first_request
-        self.state = self.machine.state
+        self.state = get_state(self.machine)
+        self.state.requests.next_id += self._first_request
         self._timeline.trace(f"{self.name} starts")
         self.send(events.Start())
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.status.render import encode_overview
-from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.documents.pages import ROOT
 from tests.support.sections import make_jax
 from tests.support.stores.stored_job import StoredJob
+from tests.unit.launcher.extensions.devices.test_tpu_environment import place
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus, variables
-from tests.unit.launcher.ranks.environments.test_tpu import place
 
 FOLDER = ROOT / "tests/unit/frozen"
 

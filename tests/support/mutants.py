@@ -167,8 +167,8 @@ MUTANTS = (
     Mutant(
         "whoever is removed ends its workers in peace",
         "machine",
-        'local_round.stop_workers(self.state, "fence", Reason.of("no-member"), "isolation", now)',
-        'local_round.stop_workers(self.state, "grace", Reason.of("no-member"), "isolation", now)',
+        'local_round.stop_workers(self._state, "fence", Reason.of("no-member"), "isolation", now)',
+        'local_round.stop_workers(self._state, "grace", Reason.of("no-member"), "isolation", now)',
     ),
     Mutant(
         "a lapse forgets the workers",

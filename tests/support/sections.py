@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from launcher.config.options.readers import DeviceRequest
+from launcher.extensions.paddle.environment import PaddleEnvironment
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.model.node import Slot
 from launcher.ranks.environments.jax import JaxEnvironment
-from launcher.ranks.environments.paddle import PaddleEnvironment
 from launcher.ranks.environments.torch import TorchEnvironment
 from tests.support.options import resolve
 

@@ -16,17 +16,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Each package may import those before it. "" is the package's own __init__.
+# Each package may import those before it. "" is the package's own __init__; "extensions" the table of them, which is
+# strings and may be read anywhere; "extensions/" every folder there.
 ORDER = {
     "rendezvous": (
         "", "values", "errors", "codec", "settings", "reasons", "records", "sentences", "stores", "events", "peers",
         "policy", "state", "member", "leader", "machine", "driver",
     ),
     "launcher": (
-        "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "hosts",
+        "extensions", "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor",
+        "logs", "ranks", "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions/",
     ),
 }  # fmt: skip
+# What still imports an extension: (module, extension) -> what takes the place of the import. It only gets shorter.
+INTO_EXTENSIONS: dict[tuple[str, str], str] = {}
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
 TOP_ENTRIES_MAX = 19  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
@@ -37,19 +40,19 @@ PURE = (
     "launcher.diagnose.answer", "launcher.diagnose.evidence", "launcher.diagnose.failure_class",
     "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
     "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
-    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.hardware.notices.notice",
-    "launcher.hosts.ray.agent_pool",
-    "launcher.hosts.ray.bundles", "launcher.hosts.ray.environment", "launcher.hosts.ray.options",
-    "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.measure.grouping",
-    "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
-    "launcher.locality.merge", "launcher.logs.reports.report",
+    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
+    "launcher.extensions.measure.grouping", "launcher.extensions.measure.procedure",
+    "launcher.extensions.measure.rates", "launcher.extensions.measure.schedule", "launcher.extensions.notices.notice",
+    "launcher.extensions.page.view",
+    "launcher.extensions.ray.agent_pool",
+    "launcher.extensions.ray.bundles", "launcher.extensions.ray.environment", "launcher.extensions.ray.options",
+    "launcher.locality.contract", "launcher.locality.keys", "launcher.locality.merge", "launcher.logs.reports.report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
     "launcher.meshctl.live.ranks", "launcher.meshctl.live.top_state",
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state", "launcher.meshctl.table",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
     "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline", "launcher.observe.page.view",
+    "launcher.observe.timeline",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.reasons",
     "rendezvous.records", "rendezvous.sentences", "rendezvous.settings", "rendezvous.state*",
@@ -93,7 +96,24 @@ def list_imports(name: str, tree: ast.AST, modules: Mapping[str, object]) -> Ite
                 yield str(node.args[0].value)
 
 
+def name_extension(module: str) -> str:
+    """The folder of launcher/extensions/ that a module belongs to; "" for all others, the table of extensions too."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["launcher", "extensions"] and len(parts) > 2 else ""
+
+
+def find_imports_into_extensions(modules: Mapping[str, ast.Module]) -> set[tuple[str, str]]:
+    """(module, extension) where the module imports any of the extension and is not part of it."""
+    return {
+        (name, name_extension(imported))
+        for name, tree in modules.items()
+        for imported in list_imports(name, tree, modules)
+        if name_extension(imported) not in ("", name_extension(name))
+    }
+
+
 def find_upward_imports(modules: Mapping[str, ast.Module]) -> list[str]:
+    """Imports that do not go downwards; those into extensions are `find_imports_into_extensions`."""
     found = []
     for name, tree in modules.items():
         package, _, rest = name.partition(".")
@@ -101,10 +121,11 @@ def find_upward_imports(modules: Mapping[str, ast.Module]) -> list[str]:
             other, _, other_rest = imported.partition(".")
             if package == "rendezvous" and other == "launcher":
                 found.append(f"{name} imports {imported}: rendezvous does not know launcher")
-            if package != other or package not in ORDER:
+            if package != other or package not in ORDER or name_extension(imported):
                 continue
             order = ORDER[package]
-            own, target = rest.partition(".")[0], other_rest.partition(".")[0]
+            own = "extensions/" if name_extension(name) else rest.partition(".")[0]
+            target = other_rest.partition(".")[0]
             if own not in order:
                 found.append(f"{name} is in no package of ORDER")
             elif target not in order or order.index(target) > order.index(own):
@@ -159,15 +180,25 @@ def list_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def list_package_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Package -> those it imports, without what is to go; each extension is a package."""
+
+    def name_package(module: str) -> str:
+        return ".".join(module.split(".")[: 3 if name_extension(module) else 2])
+
     edges: defaultdict[str, set[str]] = defaultdict(set)
     for name, others in list_edges(modules).items():
-        own = ".".join(name.split(".")[:2])
-        edges[own] |= {other for other in (".".join(one.split(".")[:2]) for one in others) if other != own}
+        own = name_package(name)
+        kept = (other for other in others if (name, name_extension(other)) not in INTO_EXTENSIONS)
+        edges[own] |= {other for other in map(name_package, kept) if other != own}
     return edges
 
 
 def test_imports_go_downwards() -> None:
     assert find_upward_imports(MODULES) == []
+
+
+def test_the_kernel_imports_no_extension_and_no_extension_another() -> None:
+    assert find_imports_into_extensions(MODULES) == INTO_EXTENSIONS.keys()
 
 
 def test_decisions_touch_no_clock_file_or_socket() -> None:
@@ -227,6 +258,22 @@ def test_an_init_file_names_what_is_public_and_no_more() -> None:
 )
 def test_an_upward_import_is_found(module: str, source: str) -> None:
     assert len(find_upward_imports({module: ast.parse(source)})) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "is_found"),
+    [
+        ("launcher.agent.loop", "from launcher.extensions.ray.options import split", True),
+        ("launcher.meshctl.commands", "def late():\n    import launcher.extensions.ray.main", True),
+        ("launcher.extensions.torchrun.member", "from launcher.extensions.ray import options", True),
+        ("launcher.extensions.ray.main", "from launcher.extensions.ray import options", False),
+        ("launcher.cli", "from launcher import extensions", False),
+    ],
+)
+def test_an_import_into_an_extension_is_found(module: str, source: str, is_found: bool) -> None:
+    modules = {module: ast.parse(source), "launcher.extensions": ast.parse("")}
+    assert bool(find_imports_into_extensions(modules)) == is_found
+    assert find_upward_imports(modules) == []
 
 
 @pytest.mark.parametrize(

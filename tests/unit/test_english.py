@@ -33,7 +33,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.calls.bootstrap": ("<frozen runpy>",),
     "launcher.cli": ("can't start new thread",),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
-    "launcher.hosts.ray.cluster": ("node has died", "node was terminated", "node is dead"),
+    "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
     "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),

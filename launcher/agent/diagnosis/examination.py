@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.collection import NO_MESH, Collection, split_pages
@@ -36,42 +37,33 @@ REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 
 
 # docs/internals/decisions/0048-an-examiner-process-and-one-who-concludes.md
-class Examination:
-    """`submit` hands an event to the agreement, `begin_survey` asks all nodes. `read_round` returns what runs here.
-    `find_folder` returns a new incident folder of a round, or "". `keeps_failures`: whether a failure leaves one, too;
-    not where nobody has named a directory for logs.
-    """
+class Examination(Struct, eq=False):
+    """What this agent does when workers are looked at, and the leader's part in it."""
 
-    def __init__(
-        self,
-        examiner: LocalExaminer,
-        submit: Callable[[Event], None],
-        begin_survey: Callable[[Collection], None],
-        reporter: Reporter,
-        read_round: Callable[[], LocalRound | None],
-        node: str,
-        find_folder: Callable[[int], str],
-        *,
-        keeps_failures: bool = True,
-    ) -> None:
-        self._examiner = examiner
-        self._submit = submit
-        self._begin_survey = begin_survey
-        self._reporter = reporter
-        self._read_round = read_round
-        self._node = node
-        self._find_folder = find_folder
-        self._keeps_failures = keeps_failures
-        self._collection: Collection | None = None
-        self._news: deque[Conclusion] = deque()
-        self._silence: NodeSilence | None = None
-        self._repeat_at = math.inf
-        self._silent: dict[str, NodeSilence] = {}  # by member, as the leader has heard
-        self._failure_folders = 0
+    examiner: LocalExaminer
+    submit: Callable[[Event], None]
+    """Hands an event to the agreement."""
+    begin_survey: Callable[[Collection], None]
+    """Asks all nodes."""
+    reporter: Reporter
+    read_round: Callable[[], LocalRound | None]
+    """Returns what runs here."""
+    node: str
+    find_folder: Callable[[int], str]
+    """Returns a new incident folder of a round, or ""."""
+    keeps_failures: bool = True
+    """Whether a failure leaves one, too; not where nobody has named a directory for logs."""
+
+    _collection: Collection | None = None
+    _news: deque[Conclusion] = field(default_factory=deque)
+    _silence: NodeSilence | None = None
+    _repeat_at: float = math.inf
+    _silent: dict[str, NodeSilence] = field(default_factory=dict)  # by member, as the leader has heard
+    _failure_folders: int = 0
 
     @property
     def wake_at(self) -> float:
-        return min(self._examiner.wake_at, self._repeat_at)
+        return min(self.examiner.wake_at, self._repeat_at)
 
     # --- what this node reports ---
 
@@ -81,7 +73,7 @@ class Examination:
 
     def report_silence(self, now: float, *, is_silent: bool) -> None:
         """Tell the leader that no worker here makes progress, or that one does again."""
-        if (round := self._read_round()) is None:
+        if (round := self.read_round()) is None:
             return
         ranks = tuple(target.rank for target in round.targets) if is_silent else ()
         self._silence = NodeSilence(round=round.number, ranks=ranks, world_size=round.mesh.world_size)
@@ -95,8 +87,8 @@ class Examination:
             ranks = [one for one in report.ranks if one.groups is not None]
             take({one.rank: tuple((group.name, group.last) for group in one.groups or ()) for one in ranks})
 
-        if (round := self._read_round()) is not None:
-            self._examiner.begin(finish, round.targets, "recorder", lambda: "", LIMIT_S, now)
+        if (round := self.read_round()) is not None:
+            self.examiner.begin(finish, round.targets, "recorder", lambda: "", LIMIT_S, now)
 
     # --- what happens ---
 
@@ -114,17 +106,17 @@ class Examination:
 
     def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
-        self._examiner.advance(now)
+        self.examiner.advance(now)
         if self._silence is not None and now >= self._repeat_at:
             self._repeat_at = math.inf
-            round = self._read_round()
+            round = self.read_round()
             if round is not None and round.number == self._silence.round:
                 self._repeat_at = now + REPEAT_S
                 self._send(TO_LEADER, self._silence)
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def close(self) -> None:
-        self._examiner.close()
+        self.examiner.close()
 
     # --- the leader's part ---
 
@@ -139,7 +131,7 @@ class Examination:
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
             request = Examine(purpose=purpose, limit_s=limit_s)
             collection = Collection(request=request, until=until, takes=[self._conclude])
-            self._begin_survey(collection)
+            self.begin_survey(collection)
             self._collection = collection  # not before it has begun: nothing would end it
         return self._collection
 
@@ -157,7 +149,7 @@ class Examination:
     def _conclude(self, collection: Collection) -> None:
         """Conclude in a thread, since thousands of ranks take a while."""
         self._collection = None
-        self._reporter.submit("diagnosis", collection.conclude, partial(self._tell, collection))
+        self.reporter.submit("diagnosis", collection.conclude, partial(self._tell, collection))
 
     def _tell(self, collection: Collection, conclusion: Conclusion | None, problem: str) -> None:
         for finish in collection.finishes:
@@ -170,30 +162,30 @@ class Examination:
 
     def examine(self, order: Examine, finish: Callable[[Evidence, str], object], now: float) -> None:
         """Look at the workers of this node; `finish` takes the evidence, page by page."""
-        if (round := self._read_round()) is None:
+        if (round := self.read_round()) is None:
             finish(self._make_idle(), "")
             return
         find_folder = partial(self._choose_folder, round.number, order.purpose)
         look = partial(self._finish_evidence, finish, order.purpose, round.number)
-        self._examiner.begin(look, round.targets, "all", find_folder, order.limit_s, now)
+        self.examiner.begin(look, round.targets, "all", find_folder, order.limit_s, now)
 
     def _choose_folder(self, round: int, purpose: Purpose) -> str:
         """Return the incident folder of a look, "" for none."""
         if purpose == "failure":
-            if not self._keeps_failures or self._failure_folders >= FAILURE_FOLDERS_MAX:
+            if not self.keeps_failures or self._failure_folders >= FAILURE_FOLDERS_MAX:
                 return ""
             self._failure_folders += 1
-        return self._find_folder(round)
+        return self.find_folder(round)
 
     def _finish_evidence(
         self, finish: Callable[[Evidence, str], object], purpose: Purpose, number: int, report: ExamineReport
     ) -> None:
-        round = self._read_round()
+        round = self.read_round()
         if round is None or round.number != number:  # it has ended meanwhile
             finish(self._make_idle(), "")
             return
         evidence = Evidence(
-            node=self._node,
+            node=self.node,
             round=number,
             mesh=round.mesh,
             ranks=tuple(_add_end(one, round.exit_codes, purpose) for one in report.ranks),
@@ -204,10 +196,10 @@ class Examination:
             finish(page, "")
 
     def _make_idle(self) -> Evidence:
-        return Evidence(node=self._node, round=0, mesh=NO_MESH, ranks=())
+        return Evidence(node=self.node, round=0, mesh=NO_MESH, ranks=())
 
     def _send(self, to: str, note: Note) -> None:
-        self._submit(SendNote(to, encode_note(note)))
+        self.submit(SendNote(to, encode_note(note)))
 
 
 def _add_end(one: RankEvidence, exit_codes: Mapping[int, int], purpose: Purpose) -> RankEvidence:

@@ -8,15 +8,17 @@ too. It is imported and made with the first question.
 from __future__ import annotations
 
 import math
-import select
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.examination import ANSWER_LIMIT_S, Examination
+from launcher.agent.diagnosis.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.agent.diagnosis.question_socket import Connection, QuestionSocket
 from launcher.agent.inspection.messages import (
     Answer,
@@ -29,16 +31,27 @@ from launcher.agent.inspection.messages import (
     Request,
     decode_note,
 )
-from launcher.agent.inspection.observer import Observer
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.run_report import make_run_report
 from launcher.agent.inspection.survey import Survey, Surveys
-from launcher.diagnose.answer import Conclusion
+from launcher.agent.lifecycle import RunningRound
+from launcher.agent.parts.part import (
+    Effect,
+    EndWorkers,
+    Fact,
+    HoldStop,
+    Publish,
+    QuitSignalled,
+    VictimSuspected,
+)
+from launcher.diagnose.answer import Conclusion, render_answer
+from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
 from launcher.observe.local_socket import Question, RefusedQuestion
 from launcher.observe.node_report import ReadState
+from launcher.observe.run_events import HangReported
 from rendezvous import codec
-from rendezvous.events import AnswerCommand, Event
+from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
 if TYPE_CHECKING:
     from launcher.agent.inspection.node_answers import NodeAnswers
@@ -52,68 +65,134 @@ TakeConclusion = Callable[[Conclusion | None], object]
 """Takes an answer; None if nobody has answered in time."""
 
 
-class Inquiries:
-    """`poll`: the loop's. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
+class Inquiries(Struct, eq=False):
+    """The part that answers whoever asks, and acts on what is concluded."""
 
-    `observer`: has what this node says of itself. `listener`: the descriptor at which processes ask, registered with
-    `poll`.
-    """
+    surveys: Surveys
+    examination: Examination
+    reporter: Reporter
+    running: RunningRound
+    make_answers: Callable[[], NodeAnswers]
+    effects: deque[Effect]
+    """What the pieces ask of the kernel."""
+    identify: Callable[[], dict[str, str]]
+    """Returns what is said to who asks which run this is, fields of a `LocalAgent`."""
+    question_socket: QuestionSocket | None
+    """Where processes ask; None for nowhere."""
+    on_hang: str
+    """"report" or "restart"."""
 
-    def __init__(
-        self,
-        poll: select.poll,
-        surveys: Surveys,
-        examination: Examination,
-        reporter: Reporter,
-        observer: Observer,
-        submit: Callable[[Event], None],
-        identify: Callable[[], dict[str, str]],
-        listener: int | None,
-    ) -> None:
-        self._surveys = surveys
-        self.examination = examination
-        self._reporter = reporter
-        self._observer = observer
-        self._submit = submit
-        self._identify = identify
-        self._socket = None if listener is None else QuestionSocket(poll, listener)
-        self._answers: NodeAnswers | None = None
+    _answers: NodeAnswers | None = None
+    _facts: deque[object] = field(default_factory=deque)
+    _untold_silence: str = ""  # of this node; said once all are silent: one that waits for another's save is well
+    _has_complained: bool = False
 
     @property
     def wake_at(self) -> float:
-        """When to call `advance`."""
-        socket_at = self._socket.wake_at if self._socket is not None else math.inf
-        return min(self._surveys.wake_at, self.examination.wake_at, socket_at)
+        if self._facts or self.effects or self.reporter.has_results:
+            return -math.inf
+        socket_at = self.question_socket.wake_at if self.question_socket is not None else math.inf
+        return min(self.surveys.wake_at, self.examination.wake_at, socket_at)
+
+    def take(self, fact: Fact) -> None:
+        self._facts.append(fact.what)
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        while self._facts:
+            self._attempt(partial(self._handle, self._facts.popleft(), now))
+        for connection, question in self.question_socket.take(now) if self.question_socket is not None else ():
+            self._attempt(partial(self.answer, connection, question, now))
+        self._attempt(self.reporter.advance)
+        self._attempt(partial(self.surveys.advance, now))
+        for conclusion in self.examination.advance(now):
+            self.effects.extend(self._take_conclusion(conclusion))
+        return [self.effects.popleft() for _ in range(len(self.effects))]
+
+    def close(self) -> None:
+        self.examination.close()
+        if self.question_socket is not None:
+            self.question_socket.close()
+
+    def _attempt(self, call: Callable[[], object]) -> None:
+        """Do what a question or a note asks for: one that is malformed must not cost the answers to all others."""
+        try:
+            call()
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                log(f"a question about this run got no answer: {describe_bug(error)}")
+
+    def _handle(self, what: object, now: float) -> None:
+        running = self.running
+        match what:
+            case NoteReceived(member_id, text):
+                self.take_note(member_id, text, now)
+            case PassOn(token):
+                self.ask_why(
+                    lambda found: self.effects.append(AnswerCommand(token, encode_answer(found).decode())), now
+                )
+            case VictimSuspected():
+                self.examination.report_failure()
+            case QuitSignalled() if running.number:
+                self.effects.append(HoldStop(running.number, now + ANSWER_LIMIT_S))
+                self.ask_why(partial(self._show, running.number), now)
+            case SilenceChanged(is_silent, sentence):
+                if not is_silent and not self._untold_silence:
+                    log(sentence)
+                self._untold_silence = sentence if is_silent else ""
+                self.examination.report_silence(now, is_silent=is_silent)
+            case CountersWanted():
+                self.examination.count_calls(lambda counters: self.effects.append(Publish(CountersRead(counters))), now)
+
+    def _show(self, round: int, found: Conclusion | None) -> None:
+        """Show what the workers do to who has sent SIGQUIT, and let that go on."""
+        write_stderr(render_answer(found.answer).rstrip() if found else "no agent has reported what its workers do")
+        self.effects.append(HoldStop(round, 0.0))
+
+    def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
+        """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
+        is_current = conclusion.round == self.running.number
+        if conclusion.purpose == "failure":
+            if conclusion.is_news:
+                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
+            if is_current:
+                yield HoldStop(conclusion.round, 0.0)
+            return
+        silence, self._untold_silence = self._untold_silence, ""
+        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
+            if sentence:
+                log(sentence)
+        log(f"hint: {conclusion.answer.hint}")
+        answer = conclusion.answer
+        yield Publish(
+            HangReported(kind=answer.kind, ranks=answer.culprits, sentence=answer.sentences[0], folders=answer.folders)
+        )
+        if self.on_hang != "restart" or not is_current or self.running.share is None:
+            return
+        if conclusion.answer.kind == "healthy":
+            log("no restart: the workers are busy, and none waits for another")
+            return
+        to_end = conclusion.to_end or (0,)
+        own = tuple(local for local, rank in enumerate(self.running.share.ranks) if rank in to_end)
+        yield EndWorkers(conclusion.round, own, "no sign of progress")
 
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""
-        self._surveys.ask(
+        self.surveys.ask(
             Survey(request=Diagnose(), until=now + ANSWER_LIMIT_S, takes=[lambda asked: take(_find_conclusion(asked))])
         )
-
-    def pass_on(self, token: str, now: float) -> None:
-        """Answer a request that somebody has made through the store."""
-        self.ask_why(lambda found: self._submit(AnswerCommand(token, encode_answer(found).decode())), now)
 
     def take_note(self, member_id: str, text: str, now: float) -> None:
         """Handle a note of an agent; one of an unknown kind is ignored."""
         match decode_note(text):
             case Inspect() | Expect() | Reply() as note:
-                self._observer.attempt(partial(self._surveys.take_note, member_id, note))
+                self.surveys.take_note(member_id, note)
             case PassedRequest() as order:
-                self._answer_node(order.request, partial(self._surveys.reply, member_id, order), now)
+                self._answer_node(order.request, partial(self.surveys.reply, member_id, order), now)
             case None:
                 pass
             case note:
                 self.examination.take_note(member_id, note, now)
-
-    def advance(self, now: float) -> list[Conclusion]:
-        """Do what is due; return what was concluded without a question of this node."""
-        for connection, question in self._socket.take(now) if self._socket is not None else ():
-            self._observer.attempt(partial(self.answer, connection, question, now))
-        self._observer.attempt(self._reporter.advance)
-        self._observer.attempt(partial(self._surveys.advance, now))
-        return self.examination.advance(now)
 
     def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question."""
@@ -121,22 +200,17 @@ class Inquiries:
         if question.kind == "why":
             self.ask_why(lambda found: connection.answer(encode_answer(found)), now)
         elif question.kind == "inspect":
-            answer_run = partial(_answer_run, connection, self._identify()["run_id"])
-            self._surveys.ask(Survey(request=ReadState(), until=until, takes=[answer_run]))
+            answer_run = partial(_answer_run, connection, self.identify()["run_id"])
+            self.surveys.ask(Survey(request=ReadState(), until=until, takes=[answer_run]))
         elif question.kind != "inspect_node":
-            connection.answer(codec.encode(self._identify()))
+            connection.answer(codec.encode(self.identify()))
         elif request is None:
             _refuse(connection, "the question has no request")
         elif question.node:
             answer_one = partial(_answer_one, connection)
-            self._surveys.ask(Survey(node=question.node, request=request, until=until, takes=[answer_one]))
+            self.surveys.ask(Survey(node=question.node, request=request, until=until, takes=[answer_one]))
         else:
             self._answer_node(request, partial(_answer, connection), now)
-
-    def close(self) -> None:
-        self.examination.close()
-        if self._socket is not None:
-            self._socket.close()
 
     def _answer_node(self, request: Request, finish: Callable[[Any, str], object], now: float) -> None:
         """Have this node answer a request; `finish` takes an answer, or several, or None and a sentence."""
@@ -146,9 +220,9 @@ class Inquiries:
             elif isinstance(request, Diagnose):
                 self.examination.diagnose(finish, now)
             else:
-                self._answers = self._answers or self._observer.make_answers()
+                self._answers = self._answers or self.make_answers()
                 kind, work = self._answers.answer(request)
-                self._reporter.submit(kind, work, finish)
+                self.reporter.submit(kind, work, finish)
         except Exception as error:  # the loop has workers to look after
             finish(None, describe_bug(error))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-import select
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
+from launcher.agent.parts.host import Watcher
 from launcher.diagnose.request import ExamineReport, ExamineRequest, Levels, Target
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import WorkerSpec
@@ -32,13 +32,14 @@ class _Running(Struct, eq=False):
     output: bytearray
 
 
-class LocalExaminer:
-    """`poll`: the loop's, which wakes when an examiner has ended."""
+class LocalExaminer(Struct, eq=False):
+    """Starts examiners, one for each kind of look, and hands over what they report."""
 
-    def __init__(self, supervisor: Supervisor, poll: select.poll) -> None:
-        self._supervisor = supervisor
-        self._poll = poll
-        self._running: dict[int, _Running] = {}  # by descriptor
+    supervisor: Supervisor
+    watcher: Watcher
+    """Shows that an examiner has ended."""
+
+    _running: dict[int, _Running] = field(default_factory=dict)  # by descriptor
 
     @property
     def wake_at(self) -> float:
@@ -70,15 +71,15 @@ class LocalExaminer:
             return
         os.set_blocking(read_end, False)
         self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [finish], bytearray())
-        self._poll.register(read_end, select.POLLIN)
+        self.watcher.register(read_end)
         spec = WorkerSpec(local_rank=0, argv=argv, env={}, unset=(), stdout=write_end, stderr=None)
-        self._supervisor.examine(spec)
+        self.supervisor.examine(spec)
 
     def advance(self, now: float) -> None:
         """Hand over the reports of those that have ended, or whose limit is over."""
         for descriptor, one in list(self._running.items()):
             if self._read(descriptor, one.output) or now >= one.until:
-                self._poll.unregister(descriptor)
+                self.watcher.unregister(descriptor)
                 os.close(descriptor)
                 del self._running[descriptor]
                 report = _parse(one.output)
@@ -87,7 +88,7 @@ class LocalExaminer:
 
     def close(self) -> None:
         for descriptor in self._running:
-            self._poll.unregister(descriptor)
+            self.watcher.unregister(descriptor)
             os.close(descriptor)
         self._running.clear()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
+from msgspec import Struct, field
 
+from launcher.agent.parts.host import Watcher
 from launcher.model.concurrency import start_thread
 from launcher.observe.local_socket import Question, read_user
 from rendezvous.stores.listeners import limit_connections
@@ -35,15 +36,15 @@ SHORTAGE_PAUSE_S = 1.0
 """Where no descriptor is left."""
 
 
-class Connection:
+class Connection(Struct, eq=False):
     """A process that asks. Close it when it is answered."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._data = bytearray()
+    end: socket.socket
+
+    _data: bytearray = field(default_factory=bytearray)
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self.end.fileno()
 
     def read(self) -> Question | None:
         """Return the question once it is whole.
@@ -51,7 +52,7 @@ class Connection:
         Raises ValueError, RecursionError or OSError for what is none, or at the end.
         """
         try:
-            data = self._end.recv(LINE_MAX)
+            data = self.end.recv(LINE_MAX)
         except BlockingIOError:
             return None
         self._data += data
@@ -66,20 +67,20 @@ class Connection:
             self._send(text, SHORT_LIMIT_S)
 
     def _send(self, text: bytes, limit_s: float) -> None:
-        with suppress(OSError), self._end:
-            self._end.settimeout(limit_s)
-            self._end.sendall(text)  # megabytes, perhaps for many who ask: not copied for each
-            self._end.sendall(b"\n")
+        with suppress(OSError), self.end:
+            self.end.settimeout(limit_s)
+            self.end.sendall(text)  # megabytes, perhaps for many who ask: not copied for each
+            self.end.sendall(b"\n")
 
     def close(self) -> None:
-        self._end.close()
+        self.end.close()
 
 
 class QuestionSocket:
-    """`poll`: the loop's, which wakes for `descriptor`, a listener that belongs to this object from now on."""
+    """`watcher`: watches `descriptor`, a listener that belongs to this object from now on, already."""
 
-    def __init__(self, poll: select.poll, descriptor: int) -> None:
-        self._poll = poll
+    def __init__(self, watcher: Watcher, descriptor: int) -> None:
+        self._watcher = watcher
         self._listener = socket.socket(fileno=descriptor)
         self._connections_max = limit_connections(CONNECTIONS_MAX)
         self._refused_count = 0  # since the last pause
@@ -91,7 +92,7 @@ class QuestionSocket:
         """Yield what has been asked; the connection is the caller's from then on."""
         if now >= self.wake_at:
             self.wake_at = math.inf
-            self._poll.register(self._listener, select.POLLIN)
+            self._watcher.register(self._listener.fileno())
         for _ in range(BATCHES_MAX):
             is_more = self._accept(now)
             yield from self._read()
@@ -115,7 +116,7 @@ class QuestionSocket:
 
     def close(self) -> None:
         if not self._is_paused:
-            self._poll.unregister(self._listener)
+            self._watcher.unregister(self._listener.fileno())
         self._listener.close()
         for descriptor, connection in list(self._connections.items()):
             self._forget(descriptor)
@@ -132,7 +133,7 @@ class QuestionSocket:
                     self._refused_count += 1
                     continue
                 self._connections[end.fileno()] = Connection(end)
-                self._poll.register(end, select.POLLIN)
+                self._watcher.register(end.fileno())
             return not self._is_paused
         except BlockingIOError:
             pass
@@ -147,8 +148,8 @@ class QuestionSocket:
     def _pause(self, until: float) -> None:
         """Let connections wait in the kernel's queue."""
         self._refused_count, self.wake_at = 0, until
-        self._poll.unregister(self._listener)
+        self._watcher.unregister(self._listener.fileno())
 
     def _forget(self, descriptor: int) -> None:
-        self._poll.unregister(descriptor)
+        self._watcher.unregister(descriptor)
         del self._connections[descriptor]

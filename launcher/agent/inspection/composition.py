@@ -1,135 +1,250 @@
-"""The composition of what shows a run: journal, files of events, notifier, and the answers to those who look at it.
+"""Which parts an agent has, and what each is made of.
 
-Nothing of it is needed before the first workers run, so all but the `Observer` is imported and created when it is.
+None of them is needed before the first workers run, so each is imported when it is made.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.observer import History, Observer
+from msgspec import Struct
+
+from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
-from launcher.config.config import Config, MonitoringOptions, PlacementOptions
+from launcher.agent.parts.host import PartHost, Watcher
+from launcher.agent.parts.part import (
+    LATER_S,
+    Effect,
+    LatePart,
+    LeadershipChanged,
+    Part,
+    QuitSignalled,
+    Ready,
+    RoundStarting,
+    VictimSuspected,
+    load_extension,
+)
+from launcher.config.config import Config, MonitoringOptions
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.node import Slot
+from launcher.observe.local_listener import open_listener
 from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.handle import Supervisor
+from rendezvous.events import NoteReceived, PassOn
 
 if TYPE_CHECKING:
-    from launcher.agent.inspection.live_page import LivePage
+    from _socket import socket
+
+    from launcher.agent.inspection.journal import Journal
     from launcher.agent.inspection.node_answers import NodeAnswers
+    from launcher.config.options.readers import HangLimits
+    from launcher.diagnose.request import LocalRound
     from launcher.logs.pump import OutputPump
-    from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
     from launcher.observe.sinks.event_file import EventSink
-    from launcher.observe.sinks.node_requester import NodeRequester
+
+Ask = Callable[["Question", float], bytes]
+"""Asks this agent from another of its threads, as other processes do. Raises OSError."""
 
 
-def make_observer(
-    config: Config,
-    layout: LogLayout,
-    spec_builder: WorkerSpecBuilder,
-    membership: NodeMembership,
-    slots: Sequence[Slot],
-    reason: str,
-    shared_page: SharedPage | None,
-    pump: OutputPump | None,
-    host: str,
-    sinks: list[EventSink],
-) -> Observer:
-    """Make what notes the run's events, and answers who looks at it."""
-    driver = membership.driver
-    mesh_axes = tuple(axis.name for axis in config.placement.grid.axes)
-    log_dir = layout.root if layout.keeps_files else ""
-    started_at = time.time()
-    files: dict[int, dict[tuple[int, str], str]] = {}
+class Node(Struct, frozen=True, kw_only=True):
+    """What parts may look at. None of it is theirs to change."""
 
-    def make_journal() -> Journal:
-        from launcher.observe.journal import Journal, JournalHeader
+    config: Config
+    layout: LogLayout
+    host: str
+    slots: Sequence[Slot]
+    reason: str
+    """Explains the number of slots."""
+    shared_page: SharedPage | None
+    pump: OutputPump | None
+    spec_builder: WorkerSpecBuilder
+    supervisor: Supervisor
+    membership: NodeMembership
+    running: RunningRound
+    wake: Callable[[], None]
+    """Wakes the loop, from any thread."""
+    started_at: float
+    """Seconds since 1970."""
 
-        write_round = None
-        if log_dir and not layout.is_temporary:
-            from launcher.observe.sinks.event_file import make_round_writer
 
-            write_round = make_round_writer(log_dir, log)
-        header = JournalHeader(
-            run_id=layout.run_id,
-            node=host,
-            pid=os.getpid(),
-            started_at=started_at,
-            worker_count=len(slots),
-            reason=reason,
-            max_restarts=config.workers.max_restarts,
-            mesh_axes=mesh_axes,
+def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
+    """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
+
+    `sinks`: where events go. Raises UsageError for what can never work.
+    """
+    config, layout = node.config, node.layout
+    serve, asks_for_nodes = config.monitoring.serve, config.placement.request_nodes is not None
+    is_written = bool(sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
+    is_wanted = is_written or serve is not None or asks_for_nodes
+    journal = LatePart(
+        "the view of this run",
+        lambda: _make_journal(node, sinks),
+        LATER_S if is_wanted else math.inf,
+        is_written=is_written,
+    )
+    parts.add(journal)
+    asked: dict[type, float] = dict.fromkeys((NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled), 0.0)
+    limits = config.hangs.hang_limits
+    if limits is not None:
+        parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
+    watcher, listener = parts.make_watcher(), open_listener()
+    name = ""
+    if listener is not None:
+        name = listener.getsockname()[1:].decode()
+        watcher.register(listener.fileno())
+
+    def open_journal() -> Journal:
+        from launcher.agent.inspection.journal_part import JournalPart
+
+        part = journal.open()
+        assert isinstance(part, JournalPart)
+        return part.read()
+
+    def ask(question: Question, limit_s: float) -> bytes:
+        from launcher.observe.local_socket import exchange
+
+        if not name:
+            raise OSError(0, "this system does not allow the agent to open its socket")
+        return exchange(name, question, limit_s)
+
+    inquiries = LatePart(
+        "questions about this run",
+        lambda: _make_inquiries(node, watcher, listener, open_journal),
+        asked,
+    )
+    parts.add(inquiries, watcher)
+    if asks_for_nodes and config.rendezvous.network is not None:
+        requester = load_extension("request_nodes")(node)
+        parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
+    if serve is not None:
+        parts.add(LatePart("--serve", lambda: load_extension("serve")(node, ask), {LeadershipChanged: LATER_S}))
+    return ask
+
+
+def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
+    from launcher.agent.inspection.journal import Journal, JournalHeader
+    from launcher.agent.inspection.journal_part import JournalPart
+
+    config, layout = node.config, node.layout
+    write_round = None
+    if layout.keeps_files and not layout.is_temporary:
+        from launcher.observe.sinks.event_file import make_round_writer
+
+        write_round = make_round_writer(layout.root, log)
+    if config.workers.reports_progress:
+        sinks.append(load_extension("progress")(os.environ, node.shared_page, log))
+    header = JournalHeader(
+        run_id=layout.run_id,
+        node=node.host,
+        pid=os.getpid(),
+        started_at=node.started_at,
+        worker_count=len(node.slots),
+        reason=node.reason,
+        max_restarts=config.workers.max_restarts,
+        mesh_axes=tuple(axis.name for axis in config.placement.grid.axes),
+    )
+    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
+
+
+def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> Part:
+    """Make what watches the workers. `asked`: of which facts whoever examines them is made; those of this part, too."""
+    from launcher.agent.diagnosis.facts import CountersWanted, SilenceChanged
+    from launcher.agent.diagnosis.progress_part import ProgressPart
+
+    asked |= dict.fromkeys((CountersWanted, SilenceChanged), 0.0)
+    return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
+
+
+def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]) -> Part:
+    """Make what answers for this node's workers."""
+    from launcher.agent.diagnosis.examination import Examination
+    from launcher.agent.diagnosis.inquiries import Inquiries
+    from launcher.agent.diagnosis.local_examiner import LocalExaminer
+    from launcher.agent.diagnosis.question_socket import QuestionSocket
+    from launcher.agent.inspection.reporter import Reporter
+    from launcher.agent.inspection.survey import Surveys
+    from rendezvous import __version__
+
+    machine, layout = node.membership.driver.machine, node.layout
+    effects: deque[Effect] = deque()
+    surveys, reporter = Surveys(machine, effects.append), Reporter(node.wake)
+    examination = Examination(
+        LocalExaminer(node.supervisor, watcher),
+        effects.append,
+        surveys.begin,
+        reporter,
+        lambda: read_local_round(node),
+        node.host,
+        layout.make_incident_path,
+        keeps_failures=not layout.is_temporary,
+    )
+
+    def identify() -> dict[str, str]:
+        fields = {"run_id": layout.run_id, "node": node.host}
+        return {**fields, "version": __version__, "job": machine.joined_root}
+
+    return Inquiries(
+        surveys,
+        examination,
+        reporter,
+        node.running,
+        lambda: _make_answers(node, open_journal),
+        effects,
+        identify,
+        None if listener is None else QuestionSocket(watcher, listener.detach()),
+        node.config.hangs.on_hang,
+    )
+
+
+def _make_answers(node: Node, open_journal: Callable[[], Journal]) -> NodeAnswers:
+    from launcher.agent.inspection.local_state import LocalState
+    from launcher.agent.inspection.node_answers import NodeAnswers
+    from launcher.agent.inspection.snapshot import SnapshotSource
+    from launcher.hardware.accelerators.device_memory import make_device_memory
+
+    log_dir = node.layout.root if node.layout.keeps_files else ""
+    memory = make_device_memory(node.slots)
+    source = SnapshotSource(
+        driver=node.membership.driver,
+        slots=node.slots,
+        shared_page=node.shared_page,
+        pump=node.pump,
+        describe_rank=node.spec_builder.describe_rank,
+        locality=node.membership.locality,
+        log_dir=log_dir,
+    )
+    return NodeAnswers(open_journal, source, LocalState(memory.read if memory else None), log_dir, node.running.files)
+
+
+def read_local_round(node: Node) -> LocalRound | None:
+    """Return what is looked at of the round that runs here; None before its workers are started."""
+    from launcher.diagnose.request import LocalRound, Target
+
+    running, share, builder = node.running, node.running.share, node.spec_builder
+    if not running.has_workers or share is None:
+        return None
+    files = running.files.get(running.number, {})
+    targets = (
+        Target(
+            rank=share.ranks[local_rank],
+            pid=pid,
+            socket_path=builder.find_recorder_socket(local_rank),
+            outputs=tuple(path for (rank, _), path in files.items() if rank == share.ranks[local_rank]),
         )
-        if config.workers.reports_progress:
-            from launcher.observe.sinks.trainer_status import TrainerReporter
-
-            sinks.append(TrainerReporter(os.environ, shared_page, log))
-        return Journal(header, [sink.write for sink in sinks], write_round)
-
-    def make_answers() -> NodeAnswers:
-        from launcher.agent.inspection.local_state import LocalState
-        from launcher.agent.inspection.node_answers import NodeAnswers
-        from launcher.agent.inspection.snapshot import SnapshotSource
-        from launcher.hardware.accelerators.device_memory import make_device_memory
-
-        memory = make_device_memory(slots)
-        source = SnapshotSource(
-            driver=driver,
-            slots=slots,
-            shared_page=shared_page,
-            pump=pump,
-            describe_rank=spec_builder.describe_rank,
-            locality=membership.locality,
-            log_dir=log_dir,
-        )
-        return NodeAnswers(history.open, source, LocalState(memory.read if memory else None), log_dir, files)
-
-    is_written = bool(sinks) or config.workers.reports_progress or bool(log_dir and not layout.is_temporary)
-    serve = config.monitoring.serve
-    is_wanted = is_written or serve is not None or config.placement.request_nodes is not None
-    history = History(make_journal, read_clock, is_wanted=is_wanted)
-
-    def make_page(ask: Callable[[Question, float], bytes]) -> LivePage:
-        from launcher.agent.inspection.live_page import LivePage
-        from launcher.observe.local_socket import QuestionSource
-
-        assert serve is not None
-        source = QuestionSource(ask, layout.run_id)
-        return LivePage(serve, config.monitoring.origins["serve"], source, lambda: driver.machine.is_leader, log)
-
-    serves = make_page if serve is not None else None
-    requester = None
-    if config.placement.request_nodes is not None and config.rendezvous.network is not None:
-        target = int(config.rendezvous.settings.get("target_nodes", 0))
-        requester = _make_requester(config.placement, target, membership, history, len(slots))
-    return Observer(history, files, make_answers, sinks, serves, requester)
-
-
-def _make_requester(
-    options: PlacementOptions, target: int, membership: NodeMembership, history: History, slot_count: int
-) -> NodeRequester:
-    """Make what runs the command. `slot_count`: of this node, as of those that are wanted. Raises UsageError."""
-    from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
-    from launcher.observe.sinks.node_requester import NodeRequester
-
-    assert options.request_nodes is not None
-    machine = membership.driver.machine
-    useful = count_useful_nodes(options.grid, membership.elastic_max, slot_count)
-    return NodeRequester(
-        options.request_nodes,
-        options.origins["request_nodes"],
-        choose_wanted(options.nodes_min, options.nodes_max, target, useful),
-        lambda: len(machine.list_members()) if machine.is_leader else None,
-        lambda: machine.has_taken_over,
-        lambda: machine.state.leaving.verdict is not None,
-        history.add_request,
-        log,
+        for local_rank, pid in running.pids.items()
+    )
+    return LocalRound(
+        number=running.number,
+        mesh=builder.make_worker_mesh(share),
+        targets=tuple(targets),
+        exit_codes={share.ranks[local_rank]: exit_code for local_rank, exit_code in running.exit_codes.items()},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.observe.goodput import TimeSpent, compute_goodput
@@ -45,17 +45,16 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """On the agent's clock."""
 
 
-class LocalState:
-    """Makes reports of snapshots, and remembers what it needs for rates and ages between two of them.
+class LocalState(Struct, eq=False):
+    """Makes reports of snapshots, and remembers what it needs for rates and ages between two of them."""
 
-    `read_devices` returns (bytes in use, bytes in all) of the devices with these names; (-1, -1) if nobody can say.
-    """
+    read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None
+    """Returns (bytes in use, bytes in all) of the devices with these names; (-1, -1) if nobody can say."""
 
-    def __init__(self, read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None) -> None:
-        self._read_devices = read_devices
-        self._cpu: dict[int, tuple[float, float]] = {}  # by pid: CPU seconds, and when
-        self._spent: dict[tuple[int, float], tuple[float, ...]] = {}  # by pid and start of a worker
-        self._signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}  # by round and local rank: since when
+    _cpu: dict[int, tuple[float, float]] = field(default_factory=dict)  # by pid: CPU seconds, and when
+    _spent: dict[tuple[int, float], tuple[float, ...]] = field(default_factory=dict)  # by pid and start of a worker
+    _signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    """By round and local rank: the counts, and since when they are so."""
 
     def report(self, snapshot: NodeSnapshot, *, has_rounds: bool) -> NodeReport:
         """Make the report of a snapshot."""
@@ -84,7 +83,7 @@ class LocalState:
         signs = snapshot.signs.get(worker.local_rank, RankSigns())
         names = snapshot.devices.get(worker.local_rank, ())
         is_seen = own is not None and names
-        used, total = self._read_devices(names) if is_seen and self._read_devices is not None else (-1, -1)
+        used, total = self.read_devices(names) if is_seen and self.read_devices is not None else (-1, -1)
         is_running = worker.state == "running"
         return RankReport(
             rank=worker.rank,

@@ -7,15 +7,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.agent.inspection.journal import Journal
 from launcher.agent.inspection.local_state import LocalState
 from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.agent.inspection.messages import is_sendable
 from launcher.agent.inspection.reporter import Kind
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
-from launcher.observe.journal import Journal
 from launcher.observe.node_report import (
     PAGE_BYTES_MAX,
     EventPage,
@@ -28,30 +29,23 @@ from launcher.observe.node_report import (
 )
 
 
-class NodeAnswers:
-    """`log_dir`: the job's log directory. `files`: of the last rounds, by round: (rank, stream) -> path."""
+class NodeAnswers(Struct, eq=False):
+    """Answers for this node."""
 
-    def __init__(
-        self,
-        open_journal: Callable[[], Journal],
-        source: SnapshotSource,
-        state: LocalState,
-        log_dir: str,
-        files: Mapping[int, Mapping[tuple[int, str], str]],
-    ) -> None:
-        self._open_journal = open_journal
-        self._source = source
-        self._state = state
-        self._log_dir = log_dir
-        self._files = files
+    open_journal: Callable[[], Journal]
+    source: SnapshotSource
+    state: LocalState
+    log_dir: str
+    """Of the job."""
+    files: Mapping[int, Mapping[tuple[int, str], str]]
 
     def answer(self, request: NodeRequest) -> tuple[Kind, Callable[[], NodeReply]]:
         """Return the kind of thread (`reporter`), and what it is to do."""
-        journal = self._open_journal()
+        journal = self.open_journal()
         match request:
             case ReadState(has_rounds=has_rounds):
-                snapshot = self._source.take(journal, read_clock())
-                return "state", partial(self._state.report, snapshot, has_rounds=has_rounds)
+                snapshot = self.source.take(journal, read_clock())
+                return "state", partial(self.state.report, snapshot, has_rounds=has_rounds)
             case ReadEvents(after=after):
                 return "state", partial(fit_event_page, journal.buffer.read(after))
             case ReadLogs():
@@ -61,8 +55,8 @@ class NodeAnswers:
 
     def _list_sources(self) -> list[LogSource]:
         return [
-            LogSource(name=os.path.relpath(path, self._log_dir), path=path, rank=rank, stream=stream, round=round)
-            for round, paths in self._files.items()
+            LogSource(name=os.path.relpath(path, self.log_dir), path=path, rank=rank, stream=stream, round=round)
+            for round, paths in self.files.items()
             for (rank, stream), path in sorted(paths.items())
         ]
 

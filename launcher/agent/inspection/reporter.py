@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import describe_bug
 
@@ -22,13 +24,14 @@ Kind = Literal["state", "logs", "diagnosis"]
 _Task = tuple[Callable[[], object], Callable[[Any, str], object]]
 
 
-class Reporter:
-    """`wake` may be called from any thread. The threads start with the first task of their kind."""
+class Reporter(Struct, eq=False):
+    """The threads start with the first task of their kind."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._done: deque[Callable[[], object]] = deque()
-        self._queues: dict[Kind, queue.Queue[_Task]] = {}  # of the kinds whose thread runs
+    wake: Callable[[], None]
+    """Called from any thread when something is done."""
+
+    _done: deque[Callable[[], object]] = field(default_factory=deque)
+    _queues: dict[Kind, queue.Queue[_Task]] = field(default_factory=dict)  # of the kinds whose thread runs
 
     def submit(self, kind: Kind, work: Callable[[], object], take: Callable[[Any, str], object]) -> None:
         """Do `work` in the thread of this kind; `advance` calls `take` with its result, or None and a sentence."""
@@ -45,6 +48,11 @@ class Reporter:
             self._queues[kind].put_nowait((work, take))
         except queue.Full:
             self._finish(take, None, f"{PENDING_MAX} requests are already waiting on this node")
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `advance` has something to hand over."""
+        return bool(self._done)
 
     def advance(self) -> None:
         """Hand over what is done, in the caller's thread."""
@@ -66,4 +74,4 @@ class Reporter:
 
     def _finish(self, take: Callable[[Any, str], object], result: object, problem: str) -> None:
         self._done.append(lambda: take(result, problem))
-        self._wake()
+        self.wake()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.agent.inspection.journal import Journal
 from launcher.agent.inspection.local_state import NodeSnapshot, RankSigns
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 from launcher.model.node import Slot
-from launcher.observe.journal import Journal
 from launcher.observe.node_report import NodeReport
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import __version__

@@ -81,13 +81,13 @@ class Survey(Struct, kw_only=True, eq=False):
         return not self.node and self.request == ReadState()
 
 
-class Surveys:
+class Surveys(Struct, eq=False):
     """The surveys of this node, and the leader's part in those of others. Nothing here waits: `advance` ends them."""
 
-    def __init__(self, member: MemberMachine, submit: Callable[[Event], None]) -> None:
-        self._member = member
-        self._submit = submit
-        self._pending: dict[str, Survey] = {}
+    member: MemberMachine
+    submit: Callable[[Event], None]
+
+    _pending: dict[str, Survey] = field(default_factory=dict)
 
     @property
     def wake_at(self) -> float:
@@ -109,7 +109,7 @@ class Surveys:
     def begin(self, survey: Survey) -> None:
         """Ask the nodes that a survey is about."""
         question = Inspect(id=os.urandom(8).hex(), node=survey.node, request=survey.request)
-        if not (self._member.list_members() or notes.fits(encode_note(question))):
+        if not (self.member.list_members() or notes.fits(encode_note(question))):
             survey.error = "the question is too long for a message: ask on the leader's node"
             _end(survey)
             return
@@ -125,7 +125,7 @@ class Surveys:
                 self._pending[id].members, self._pending[id].leader = members, leader
             case Reply(asker=asker) if asker in (TO_LEADER, TO_ROUND, TO_ALL):
                 pass  # no member's id: it would come back to this agent for ever
-            case Reply(asker=asker) as reply if asker != self._member.member_id:
+            case Reply(asker=asker) as reply if asker != self.member.member_id:
                 self._send(asker, reply)  # this agent leads
             case Reply(id=id) as reply if id in self._pending:
                 _add_reply(self._pending[id], reply)
@@ -146,7 +146,7 @@ class Surveys:
         reply = Reply(
             id=order.id,
             asker=order.asker,
-            member_id=self._member.member_id,
+            member_id=self.member.member_id,
             answer=Raw(codec.encode(answer)),
             error=problem.encode(errors="replace").decode(),  # it may name a file
         )
@@ -154,10 +154,10 @@ class Surveys:
 
     def _pass_on(self, asker: str, question: Inspect) -> None:
         """The leader's part: find those it is about, tell the asker who they are, and ask them."""
-        members = self._member.list_members()
+        members = self.member.list_members()
         if not members:  # it leads no more
             return
-        own_id = self._member.member_id
+        own_id = self.member.member_id
         node = own_id if isinstance(question.request, Diagnose) else question.node
         chosen = {one: name for one, name in members.items() if node in ("", one)}
         chosen = chosen or {one: name for one, name in members.items() if name == node}
@@ -178,7 +178,7 @@ class Surveys:
             self._send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
 
     def _send(self, to: str, note: Note) -> None:
-        self._submit(SendNote(to, encode_note(note)))
+        self.submit(SendNote(to, encode_note(note)))
 
 
 def _add_reply(survey: Survey, reply: Reply) -> None:

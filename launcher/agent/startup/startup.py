@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.agent import stores
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import (
     find_other_server,
     find_own_address,

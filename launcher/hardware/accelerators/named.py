@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.config import plugins
 from launcher.config.scrub import drop_secrets
 from launcher.hardware import slice_identity, slice_types
@@ -48,8 +48,8 @@ def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bo
         "amd": {"with_integrated": is_requested},
         "intel": {"with_integrated": is_requested},
     }
-    module = import_module(f"launcher.hardware.accelerators.{kind}")
-    detector: Detector = module.Detector(**options.get(kind, {}))
+    make = plugins.load_entry(extensions.DEVICES.get(kind, f"launcher.hardware.accelerators.{kind}:Detector"))
+    detector: Detector = make(**options.get(kind, {}))
     return detector
 
 

@@ -211,12 +211,10 @@ def _choose_width(
     devices: Sequence[Device], workers: WorkerOptions, environ: Mapping[str, str]
 ) -> int | Literal["all"]:
     """Return one device per worker; for JAX on TPUs all chips of the host, the usual way to run JAX there."""
-    if (
-        devices[0].kind == "tpu"
-        and "jax" in choose_environments(workers.framework, devices, workers.python, environ).names
-    ):
-        return "all"
-    return 1
+    if devices[0].kind != "tpu":
+        return 1
+    choice = choose_environments(workers.framework, devices, workers.python, environ)
+    return "all" if "jax" in choice.names else 1
 
 
 def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:

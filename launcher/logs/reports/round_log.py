@@ -31,8 +31,9 @@ class RoundLog:
         self._settings = settings
         self._status: Log | None = None  # the agreement's last one, until it is logged
         self._awaited = "first"  # the awaited round, "" once its condition was logged
-        self._noted_at: float | None = None  # when `log_waiting` first saw that status
+        self._noted_at: float | None = None  # when `advance` first saw that status
         self._waiting_since: float | None = None  # or since something was logged
+        self._runs = False  # a round, here
         self._is_leaving = False
         self._growth: Log | None = None  # of the running round, until it is logged
         self._growth_at = math.inf
@@ -41,18 +42,16 @@ class RoundLog:
 
     @property
     def wake_at(self) -> float:
-        """When to call `log_waiting` again."""
-        if self._waiting_since is None:
+        """When to call `advance` again."""
+        return min(self._find_waiting_wake(), self._growth_at, self._unfinished_at)
+
+    def _find_waiting_wake(self) -> float:
+        if self._runs or self._waiting_since is None:
             return math.inf
         if self._status is not None and self._noted_at is not None:
             return min(self._noted_at + STABLE_S, self._waiting_since + SILENCE_MAX_S)
         has_no_deadline = self._is_standalone or self._is_leaving or not self._awaited
         return math.inf if has_no_deadline else self._waiting_since + SILENCE_MAX_S
-
-    @property
-    def running_wake_at(self) -> float:
-        """When to call `log_running`."""
-        return min(self._growth_at, self._unfinished_at)
 
     def note(self, entry: Log, now: float) -> None:
         """Log an event of the agreement at once, and its state when nothing runs here for long.
@@ -108,8 +107,12 @@ class RoundLog:
         )
         self._unfinished_at = now + UNFINISHED_S
 
-    def log_running(self, now: float) -> None:
-        """Log that the round could grow, and which workers still run some time after another has succeeded."""
+    def advance(self, now: float) -> None:
+        """Log what this node waits for, if that lasts; that the round could grow; and which workers still run some time
+        after another has succeeded.
+        """
+        if not self._runs:
+            self._log_waiting(now)
         if self._growth is not None and now >= self._growth_at:
             log(self._describe(self._growth, now))
             self._growth, self._growth_at = None, math.inf
@@ -117,15 +120,10 @@ class RoundLog:
             log(self._unfinished)
             self._unfinished_at = math.inf
 
-    def set_leaving(self) -> None:
-        """Note that this node is leaving, and waits for no round any more."""
-        self._is_leaving = True
-
-    def log_waiting(self, now: float) -> None:
-        """Log what this node waits for, if that lasts. Call it while nothing runs here."""
+    def _log_waiting(self, now: float) -> None:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         self._noted_at = now if self._noted_at is None else self._noted_at
-        if now < self.wake_at:
+        if now < self._find_waiting_wake():
             return
         if self._status is not None:
             log(self._describe(self._status, now))
@@ -133,17 +131,25 @@ class RoundLog:
             log(f"waiting for the {self._awaited} round: the leader logs the reason")
         self._status, self._awaited, self._waiting_since = None, "", now
 
-    def end_waiting(self) -> None:
+    def set_leaving(self) -> None:
+        """Note that this node is leaving, and waits for no round any more."""
+        self._is_leaving = True
+
+    def begin_round(self) -> None:
         """Note that a round begins here, so that nothing is awaited."""
-        self._status, self._awaited, self._waiting_since = None, "next", None
+        self._status, self._awaited, self._waiting_since, self._runs = None, "next", None, True
         self._end_running()
+
+    def end_round(self) -> None:
+        """Note that nothing runs here any more."""
+        self._runs = False
 
     def _end_running(self) -> None:
         self._growth, self._growth_at, self._unfinished_at = None, math.inf, math.inf
 
     def log_start(self, start: StartRound, assignment: NodeAssignment) -> None:
         """Log that the workers of a round are about to be started."""
-        self.end_waiting()
+        self.begin_round()
         used = f"{start.restart_count} of {self._settings.max_restarts} restarts used"
         if self._is_standalone:
             if start.round > 1:

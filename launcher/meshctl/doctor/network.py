@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from launcher.agent import stores
+from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import find_own_address, find_serving_addresses, is_resolvable
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import choose_serving_addresses, listen, require_master_port

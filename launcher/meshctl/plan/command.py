@@ -18,8 +18,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.config.options.readers import Value, parse_node_range
 from launcher.config.options.table import BY_NAME
+from launcher.config.plugins import load_entry
 from launcher.hardware.linux.files import replacing
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
@@ -32,7 +34,6 @@ from launcher.meshctl.plan.cluster import (
     require_same_mesh,
 )
 from launcher.meshctl.plan.generate import generate, is_form
-from launcher.meshctl.plan.picture import render_html, render_svg
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UsageError, describe, find_shortage_hint, give_hint
@@ -201,10 +202,11 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, ans
     code = 0
     plan = replace(answer.plan, reasons=(*answer.plan.reasons, *answer.warnings))
     drawn = (plan, task.mesh, cluster.levels, answer.change)
-    for what, path in (("picture", request.svg), ("page", request.html)):
+    for form, what, path in (("svg", "picture", request.svg), ("html", "page", request.html)):
         if path is None:
             continue
-        text = render_html(*drawn, explain(plan, cluster.nodes, *task)) if what == "page" else render_svg(*drawn)
+        draw = load_entry(extensions.PICTURES[form])
+        text = draw(*drawn, explain(plan, cluster.nodes, *task)) if form == "html" else draw(*drawn)
         try:
             write_file(path, text)
         except LauncherError as error:

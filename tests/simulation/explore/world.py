@@ -254,7 +254,7 @@ class ExploredCluster(Cluster):
                 found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._list_fault("fail", f"a worker of {name} fails", node.processes.fail)
         if node.is_up and not node.is_frozen:
-            lease = node.machine.state.lease.id if node.machine is not None else None
+            lease = node.state.lease.id if node.state is not None else None
             found += self._list_fault("crash", f"the agent of {name} is killed", node.crash)
             found += self._list_fault("power", f"{name} loses its power", node.power_off)
             found += self._list_fault("pause", f"{name} is paused", node.pause, PAUSE_S)
@@ -428,7 +428,7 @@ def is_known(event: Event, node: Any) -> bool:
     """Whether the watch cache of this member already has what the event contains."""
     if not isinstance(event, events.WatchUpdate):
         return False
-    cache = node.machine.state.cache
+    cache = node.state.cache
     items = [change.item for change in event.batch.events]
     is_news = any(item.mod_revision > cache.keys.find_newest(item.key) for item in items)
     return event.key not in cache.watched or not is_news

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.locality.measure.procedure import Reports, RoundReport, Steps, TreeFinding
-from launcher.locality.measure.schedule import NOBODY, LoadRound, list_asked
+from launcher.extensions.measure.procedure import Reports, RoundReport, Steps, TreeFinding
+from launcher.extensions.measure.schedule import NOBODY, LoadRound, list_asked
 
 Link = tuple[str, bool]  # domain or host, whether it leads upwards
 PROBES = 5

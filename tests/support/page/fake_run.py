@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from launcher.diagnose.answer import Conclusion, CulpritStack, Gap, HangAnswer
 from launcher.diagnose.evidence import Frame
+from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError
 from launcher.observe.goodput import TimeSpent, compute_goodput
 from launcher.observe.node_report import (
@@ -32,7 +33,6 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
-from launcher.observe.page.server import PageServer
 from launcher.observe.run_events import (
     FailureFound,
     RemarkMade,

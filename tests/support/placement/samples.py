@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from launcher.extensions.pictures.picture import render_html, render_svg
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change
 from launcher.meshctl.plan.generate import generate
-from launcher.meshctl.plan.picture import render_html, render_svg
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes

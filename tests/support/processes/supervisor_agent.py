@@ -79,7 +79,7 @@ poll.register(supervisor, select.POLLIN)
 buffer = b""
 is_listening = True
 while True:
-    left_s = min(supervisor.reports_due_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
+    left_s = min(supervisor.wake_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
     for descriptor, _ in poll.poll(max(0.0, left_s) * 1000) or [(-1, 0)]:
         if descriptor == wakeup:
             os.read(wakeup, 4096)

@@ -31,8 +31,10 @@ from rendezvous.policy.view import MemberView, Size
 from rendezvous.reasons import Reason
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
+from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.protocol.state import get_state
 
 Kind = TypeVar("Kind")
 LOOK_S = 0.001  # a leader looks at what comes close together at once
@@ -80,6 +82,10 @@ class Bench:
         )
 
     @property
+    def state(self) -> MemberState:
+        return get_state(self.protocol)
+
+    @property
     def job(self) -> records.Keys:
         current = self.store.get(records.make_current_key("p", "r")).first
         assert current is not None
@@ -87,7 +93,7 @@ class Bench:
 
     def step(self, event: Event) -> list[Action]:
         """One event, and nothing is answered. Watches follow the member's wishes at once."""
-        actions = self.protocol.step(event, self.now)
+        actions = self.protocol.steps((event,), self.now)
         self.made += actions
         for action in actions:
             match action:

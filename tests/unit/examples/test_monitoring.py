@@ -12,7 +12,7 @@ from itertools import combinations
 import pytest
 import yaml
 
-from launcher.observe.metrics.table import METRICS
+from launcher.extensions.metrics.table import METRICS
 from tests.support.prometheus import FOLDER, list_queries, read_board
 
 LABELS = {metric.full_name: {"run", "node", *metric.labels} for metric in METRICS}

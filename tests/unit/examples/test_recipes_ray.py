@@ -9,8 +9,8 @@ import yaml
 
 from launcher import cli
 from launcher.config.options import command_line
-from launcher.hosts.ray.bundles import ClusterNode, choose_demand, list_fitting
-from launcher.hosts.ray.options import OPTIONS, STOP_MARGIN_S, make_agent_words, split
+from launcher.extensions.ray.bundles import ClusterNode, choose_demand, list_fitting
+from launcher.extensions.ray.options import OPTIONS, STOP_MARGIN_S, make_agent_words, split
 from tests.support.documents import schemas
 from tests.support.documents.recipes import KUBERNETES, Document, documents
 

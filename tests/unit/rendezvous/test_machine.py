@@ -166,7 +166,7 @@ def test_a_store_may_count_in_whole_seconds() -> None:
     bench.now += 1.0
     ask = only(bench.step(Tick()), StoreRequest)
     assert isinstance(ask.request, events.KeepAlive)
-    renewal = Renewal(5, True, 99, bench.protocol.state.membership.revision)
+    renewal = Renewal(5, True, 99, bench.state.membership.revision)
     assert only(bench.step(events.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
 
 
@@ -290,7 +290,7 @@ def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(failure:
 def test_what_is_told_of_another_round_is_ignored(event: Event) -> None:
     bench = running()
     assert bench.tell(event) == []
-    assert bench.protocol.state.round.alive_round == 1
+    assert bench.state.round.alive_round == 1
 
 
 @pytest.mark.parametrize("is_seen", [False, True], ids=["found when it is told again", "seen by the watch before"])
@@ -384,7 +384,7 @@ def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> No
     ignored = f"the value of {key} is not JSON, so it was not written by meshrun"
     assert said.count(Reason.of("record-ignored", error=ignored)) == 1
     assert none(actions, StopRound, StartRound, Exit)
-    assert bench.protocol.state.round.alive_round == 1
+    assert bench.state.round.alive_round == 1
 
 
 def test_a_round_goes_on_to_the_next_though_somebody_has_spoilt_its_seal() -> None:
@@ -420,9 +420,9 @@ def test_events_that_come_together_are_compared_once() -> None:
 @pytest.mark.parametrize(("is_final", "outcome"), [(False, ""), (True, "failed")])
 def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final: bool, outcome: str) -> None:
     bench = running()
-    local_round.stop_workers(bench.protocol.state, "kill", "a worker failed elsewhere", "failure", bench.now)
+    local_round.stop_workers(bench.state, "kill", "a worker failed elsewhere", "failure", bench.now)
     bench.tell(RoundFailed(1, 3, False, "late", is_final=is_final))
-    assert bench.protocol.state.round.status.outcome == outcome
+    assert bench.state.round.status.outcome == outcome
 
 
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
@@ -461,7 +461,7 @@ def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None
     assert bench.asks[0].request.success[0] == assignment
     bench.serve(first.request)  # it comes late, and is what counts
     bench.settle()
-    assert bench.protocol.state.round.alive_round == 1
+    assert bench.state.round.alive_round == 1
     assert len(bench.store.get(bench.job.make_assignments_prefix(1), prefix=True).items) == 1
 
 
@@ -511,7 +511,7 @@ def answer_renewal_at(bench: Bench, revision: int) -> list[events.Action]:
     bench.step(Tick())
     (ask,) = (ask for ask in bench.asks if isinstance(ask.request, events.KeepAlive))
     bench.asks.remove(ask)
-    own = bench.protocol.state.membership.revision
+    own = bench.state.membership.revision
     return bench.step(events.StoreReply(ask.id, Renewal(5.0, True, revision, own)))
 
 
@@ -543,7 +543,7 @@ def test_an_answer_to_a_request_from_before_is_no_sign_of_it() -> None:
     bench.store.put(f"{bench.job.control}drained/other", b"{}")
     bench.deliver()  # of a later revision than the answer that is under way
     bench.asks.remove(ask)
-    own = bench.protocol.state.membership.revision
+    own = bench.state.membership.revision
     assert none(bench.step(events.StoreReply(ask.id, Renewal(5.0, True, known, own))), StopRound, Exit)
 
 

@@ -109,8 +109,8 @@ class Job(Bench):
         self.tell(RoundFailed(self.round, 1, False, ""))
         for _ in range(3):
             stop, seal = (
-                self.protocol.state.cache.read(Stop, self.keys.stop),
-                self.protocol.state.cache.read(Seal, self.keys.round),
+                self.state.cache.read(Stop, self.keys.stop),
+                self.state.cache.read(Seal, self.keys.round),
             )
             if stop is not None and seal is not None:
                 stopped = Status(round=stop.round, plan_token=seal.plan_token, is_stopped=True)

@@ -1,20 +1,52 @@
-"""The agent's loop, turn by turn, between parts that do nothing."""
+"""The agent's loop, turn by turn, between pieces that do nothing: what parts are told, and what their effects do."""
 
 from __future__ import annotations
 
 import math
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from unittest.mock import Mock
 
 import pytest
 
-from launcher.agent.loop import Agent
+from launcher.agent import loop
+from launcher.agent.lifecycle import RunningRound
+from launcher.agent.loop import GRACE_LEAST_S, QUIT_LIMIT_S, Agent
+from launcher.agent.parts.host import PartHost
+from launcher.agent.parts.part import (
+    Effect,
+    EndWorkers,
+    Fact,
+    HoldStop,
+    LeadershipChanged,
+    LimitGrace,
+    Publish,
+    QuitSignalled,
+    RoundStarting,
+    VictimSuspected,
+)
+from launcher.logs.reports.failures import RootCause
 from launcher.model.errors import ShortageError
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkerSpec
-from rendezvous.events import CheckpointSaved, NoteReceived, RoundStopped, StartRound
+from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkersFenced, WorkerSpec
+from rendezvous.events import (
+    AnswerCommand,
+    CheckpointSaved,
+    LeaveRequest,
+    NoteReceived,
+    RoundFailed,
+    RoundStopped,
+    RoundSucceeded,
+    SendNote,
+    StartRound,
+    StopRound,
+    WatchdogExpired,
+)
 from rendezvous.settings import Settings
+from tests.support.reasons import because
 
 SHARE = NodeAssignment(
     ranks=(0, 1),
@@ -27,104 +59,317 @@ SHARE = NodeAssignment(
     master_addr="h",
 )
 SPECS = [WorkerSpec(local_rank=rank, argv=("x",), env={}, unset=(), stdout=None, stderr=None) for rank in range(2)]
+ROOT = RootCause(text="", exit_code=1, rank=1, failure_class=None, consequence=(None, False))
+
+
+class Seen:
+    """A part that says in `log`, where the kernel's acts are too, what it is told; `asks` are its effects by fact."""
+
+    def __init__(self, log: list[object], asks: Mapping[type, Effect]) -> None:
+        self._log = log
+        self._asks = asks
+        self._effects: list[Effect] = []
+        self.wake_at = math.inf
+
+    def take(self, fact: Fact) -> None:
+        self._log.append(fact.what)
+        if type(fact.what) in self._asks:
+            self._effects.append(self._asks[type(fact.what)])
+            self.wake_at = -math.inf
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        effects, self._effects, self.wake_at = self._effects, [], math.inf
+        return effects
+
+    def close(self) -> None:
+        self._log.append("closed")
 
 
 class Turns:
-    """An agent, and what comes in its next turn. `inquiries`: what is made for the first question."""
+    """An agent at `now`. `log`: what happened, in order: facts, and what was ordered of supervisor and agreement."""
 
-    def __init__(self) -> None:
-        self.inquiries = Mock(**{"advance.return_value": []})
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, asks: Mapping[type, Effect] | None = None) -> None:
+        self.now = 100.0
+        self.log: list[object] = []
+        monkeypatch.setattr(loop, "read_clock", lambda: self.now)
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
-        self.builder.make_targets.side_effect = lambda share, specs, pids: list(pids)
-        self.driver = Mock(wake_at=0.0)
-        self.channel = Mock()
+        self.builder.list_log_files.return_value = {}
+        self.machine = Mock(is_leader=False)
+        self.driver = Mock(wake_at=0.0, machine=self.machine)
+        self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
+        self.channel = Mock(wake_at=math.inf)
         for name in ("check_saves", "check_heartbeats", "list_claims"):
             getattr(self.channel, name).return_value = {}
-        self.channel.list_started.return_value = {}
-        self._supervisor = Mock()
-        self._observer = Mock()
+        self.channel.read_step.return_value = -1
+        self.channel.request_stop.side_effect = lambda *order: self.log.append(("save by", order[1]))
+        self.channel.abort.side_effect = lambda round, ranks, why, now: self.log.append(("abort", *ranks))
+        self.channel.signal_workers.side_effect = lambda round, signum, notice: self.log.append(("signal", signum))
+        self.supervisor = Mock(wake_at=math.inf)
+        for order in ("spawn", "sweep"):
+            getattr(self.supervisor, order).side_effect = lambda *_, order=order: self.log.append(order)
+        self.termination = Mock(**{"check.return_value": None}, signum=None, notice_signum=0)
+        self.termination.leave.side_effect = lambda asked: asked
+        self.termination.take_signal.side_effect = lambda signum: LeaveRequest(because("signal"), 128 + signum)
+        self.failures = Mock(**{"note.return_value": "own", "set_root_cause.return_value": ROOT})
+        parts = PartHost(select.poll(), lambda: self.now, self.log.append)
+        parts.add(Seen(self.log, asks or {}))
         self.agent = Agent(
             script="train.py",
             reason="",
-            settings=Settings(),
-            supervisor=self._supervisor,
+            settings=Settings(shutdown_timeout_s=30.0),
+            supervisor=self.supervisor,
             fork_server=None,
             membership=Mock(driver=self.driver),
-            termination=Mock(**{"take_notices.return_value": [], "check.return_value": None, "signum": None}),
-            wakeup=Mock(**{"take.return_value": []}),
-            port=Mock(),
+            termination=self.termination,
+            wakeup=Mock(),
+            port=Mock(number=1, **{"is_taken.return_value": False}),
             spec_builder=self.builder,
             worker_channel=self.channel,
             pump=None,
-            observer=self._observer,
+            poll=parts.poll,
+            parts=parts,
+            running=RunningRound(),
             round_log=Mock(),
-            failures=Mock(),
-            make_inquiries=lambda poll, listener, read_round: self.inquiries,
+            failures=self.failures,
         )
 
-    def turn(self, *actions: object, reports: tuple[object, ...] = (), is_asked: bool = False) -> None:
-        self.driver.run.side_effect = [list(actions), []] if actions else [[]]
-        self._supervisor.read_reports.return_value = reports
-        self.agent._inquire_at = 0.0 if is_asked else math.inf
+    def turn(self, *actions: object, reports: Iterable[object] = (), signals: Iterable[int] = ()) -> list[object]:
+        """What happens in a turn with this."""
+        self.log.clear()
+        self.driver.run.side_effect = [[*actions], *[[]] * 9] if actions else [[]] * 9
+        self.supervisor.read_reports.return_value = reports
+        self.agent.wakeup.take.return_value = signals  # type: ignore[attr-defined]
         self.agent._run_once()
+        return [*self.log]
+
+    def begin(self, round: int = 1) -> None:
+        """Start a round of two workers."""
+        self.turn(start(round))
+        self.turn(reports=(Spawned(round, 0, 41), Spawned(round, 1, 42)))
+
+    def pass_time(self, seconds: float) -> list[object]:
+        self.now += seconds
+        return self.turn()
 
 
 def start(round: int) -> StartRound:
     return StartRound(round=round, restart_count=round - 1, world_size=2, coordinator="h:1", assignment="")
 
 
-def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one() -> None:
-    job = Turns()
-    job.turn(start(1))
-    job.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42), Exited(1, 1, 42, 0, 0.0)))
+def stop(mode: str = "grace", round: int = 1) -> StopRound:
+    return StopRound(round, mode, because("growth"), "growth")
+
+
+# --- the life of a round, as parts are told of it ---
+
+
+def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    assert job.turn(start(1)) == [RoundStarting(start(1), SHARE), "spawn"]
+    spawned = (Spawned(1, 0, 41), Spawned(1, 1, 42))
+    assert job.turn(reports=spawned) == [*spawned]
+    assert job.agent.running.list_live() == {0: 41, 1: 42}
+    assert job.turn(stop()) == [stop(), ("save by", 130.0), ("signal", signal.SIGTERM)]
+    assert job.agent.running.is_stopping
+    ended = [Exited(1, 0, 41, -15, 0.0), Exited(1, 1, 42, -15, 0.0)]
+    assert job.turn(reports=ended) == [*ended, "sweep"]
+    stopped = RoundStopped(1, 1)
+    assert job.turn(reports=(RoundSwept(1),)) == [RoundSwept(1), ("submit", stopped), stopped]
+    assert job.agent.running.number == 0
+
+
+def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    told = job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
+    assert told[-2:] == [("submit", RoundSucceeded(1)), RoundSucceeded(1)]
+
+
+def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bad:
+        wake_at = -math.inf
+
+        def take(self, fact: Fact) -> None:
+            raise KeyError("x")
+
+        advance = close = take
+
+    job = Turns(monkeypatch)
+    job.agent.parts = PartHost(job.agent.poll, lambda: job.now, lambda sentence: None)
+    job.agent.parts.add(Bad())  # type: ignore[arg-type]
+    assert job.turn(start(1)) == ["spawn"]
+
+
+def test_leadership_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    assert job.turn() == []
+    job.machine.is_leader = True
+    assert job.turn() == [LeadershipChanged(True)]
+    assert job.turn() == []
+    job.machine.is_leader = False
+    assert job.turn() == [LeadershipChanged(False)]
+
+
+def test_an_expired_watchdog_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    assert job.turn(reports=(WorkersFenced(1),))[-2:] == [("submit", WatchdogExpired()), WatchdogExpired()]
+
+
+# --- effects ---
+
+
+def test_what_a_part_asks_of_the_agreement_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for effect in (SendNote("leader", "x"), AnswerCommand("token", "{}")):
+        job = Turns(monkeypatch, {NoteReceived: effect})
+        assert job.turn(NoteReceived("m", "{}")) == [NoteReceived("m", "{}"), ("submit", effect)]
+
+
+def test_a_part_has_this_node_leave_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = LeaveRequest(because("the machine goes"), 143)
+    job = Turns(monkeypatch, {NoteReceived: leave})
+    assert job.turn(NoteReceived("m", "{}"))[1:] == [("submit", leave), leave]
+    job.termination.leave.side_effect = lambda asked: None
+    assert job.turn(NoteReceived("m", "{}"))[1:] == []
+
+
+def test_what_a_part_publishes_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {NoteReceived: Publish("news")})
+    assert job.turn(NoteReceived("m", "{}"))[1:] == ["news"]
+
+
+def test_workers_are_ended_only_of_the_round_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, done in ((1, [("abort", 1)]), (2, [])):
+        job = Turns(monkeypatch, {NoteReceived: EndWorkers(number, (1, 7), "no sign of progress")})
+        job.begin()
+        assert job.turn(NoteReceived("m", "{}"))[1:] == done
+
+
+def test_a_grace_ends_before_the_machine_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kill_in_s, save_in_s, grace_s in ((20.0, 22.0, 20.0), (1.0, 90.0, GRACE_LEAST_S), (-5.0, math.inf, 30.0)):
+        grace = LimitGrace(100.0 + kill_in_s, 100.0 + save_in_s)
+        job = Turns(monkeypatch, {NoteReceived: grace})
+        job.begin()
+        job.turn(NoteReceived("m", "{}"))
+        assert job.turn(stop())[1] == ("save by", 100.0 + min(grace_s, save_in_s))
+        assert "sweep" not in job.pass_time(grace_s - 0.1)
+        assert job.pass_time(0.2) == ["sweep"]
+
+
+def test_a_save_that_is_under_way_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {NoteReceived: LimitGrace(110.0, 112.0)})
+    job.begin()
+    job.turn(stop())
+    assert job.turn(NoteReceived("m", "{}"))[1:] == [("save by", 110.0)]
+    assert job.pass_time(10.0) == ["sweep"]
+
+
+def fail(job: Turns) -> list[object]:
+    """One worker fails, perhaps for want of the other."""
+    job.failures.note.return_value = "another"
+    job.begin()
+    return job.turn(reports=(Exited(1, 1, 42, 1, 0.0),))
+
+
+def list_failures(log: Iterable[object]) -> list[object]:
+    return [one for one in log if isinstance(one, RoundFailed)]
+
+
+def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    told = fail(job)
+    assert told[1:] == [VictimSuspected(1)]
+    assert list_failures(job.pass_time(0.2)) == []
+    assert len(list_failures(job.pass_time(0.2))) == 1
+
+
+@pytest.mark.parametrize(("number", "count"), [(1, 1), (2, 0)])
+def test_a_look_that_is_done_ends_the_wait_of_its_round(
+    number: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Turns(monkeypatch, {VictimSuspected: HoldStop(number, 0.0)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+    assert len(list_failures(fail(job))) == count
+
+
+def test_a_look_that_is_still_done_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 200.0)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+    assert list_failures(fail(job)) == []
+    assert len(list_failures(job.pass_time(0.4))) == 1, "no longer than without a part"
+
+
+def test_a_survivor_that_is_about_to_end_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {VictimSuspected: HoldStop(1, 0.0)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=True))
+    assert list_failures(fail(job)) == []
+
+
+def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {StopRound: HoldStop(1, 200.0)})
+    job.begin()
+    assert job.turn(stop("fence")) == [stop("fence"), "sweep"]
+
+
+# --- SIGQUIT ---
+
+QUIT = LeaveRequest(because("signal"), 128 + signal.SIGQUIT)
+
+
+def test_sigquit_ends_the_job_where_no_part_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled(), ("submit", QUIT), QUIT]
+
+
+def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, 105.0), NoteReceived: HoldStop(1, 0.0)})
+    job.begin()
+    assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled()]
+    assert job.pass_time(4.9) == []
+    job.turn(NoteReceived("m", "{}"))
+    assert job.turn() == [("submit", QUIT), QUIT]
+    assert job.pass_time(10.0) == []
+
+
+def test_sigquit_waits_no_longer_than_the_part_or_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for until, waits_s in ((105.0, 5.0), (1e9, QUIT_LIMIT_S)):
+        job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, until)})
+        job.begin()
+        job.turn(signals=(signal.SIGQUIT,))
+        assert job.pass_time(waits_s - 0.1) == []
+        assert job.pass_time(0.2) == [("submit", QUIT), QUIT]
+
+
+def test_a_second_sigquit_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {QuitSignalled: HoldStop(1, 105.0)})
+    job.begin()
+    job.turn(signals=(signal.SIGQUIT,))
+    assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
+
+
+# --- shortages, and the end ---
+
+
+def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    job.turn(reports=(Exited(1, 1, 42, 0, 0.0),))
+    assert job.agent.running.exit_codes == {1: 0}
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
-    shown = job.agent.read_round()
-    assert shown is not None
-    assert (shown.number, shown.exit_codes) == (1, {1: 0})
-    job.turn(start(2))
-    assert job.agent.read_round() is None
+    assert "spawn" not in job.turn(start(2))
+    assert (job.agent.running.has_workers, job.agent.running.exit_codes) == (False, {})
     job.builder.make_specs.side_effect = None
-    job.turn(start(2))
-    shown = job.agent.read_round()
-    assert shown is not None
-    assert (shown.number, shown.exit_codes) == (2, {})
+    assert job.pass_time(loop.SHORTAGE_PAUSE_S) == ["spawn"]
+    assert job.agent.running.has_workers
 
 
-@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
-def test_a_question_without_what_it_takes_is_tried_again(error: Exception) -> None:
-    job = Turns()
-    tries: list[Exception | None] = [error, None]
-
-    def make(poll: object, listener: int | None, read_round: object) -> Mock:
-        if (problem := tries.pop(0)) is not None:
-            raise problem
-        return job.inquiries
-
-    job.agent.make_inquiries = make
-    job.turn(is_asked=True)
-    job.inquiries.advance.assert_not_called()
-    job.turn(is_asked=True)
-    job.inquiries.advance.assert_called_once()
-
-
-@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
-def test_a_note_without_what_it_takes_is_lost_and_the_agent_stays(error: Exception) -> None:
-    job = Turns()
-    job.inquiries.take_note.side_effect = error
-    job.turn(NoteReceived("m", "{}"))
-    job.inquiries.take_note.side_effect = None
-    job.turn(NoteReceived("m", "{}"))
-    assert job.inquiries.take_note.call_count == 2
-
-
-def test_a_checkpoint_that_was_saved_just_before_the_end_of_a_round_counts() -> None:
-    job = Turns()
+def test_a_checkpoint_that_was_saved_just_before_the_end_of_a_round_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
     job.channel.check_saves.side_effect = math.isinf
-    job.turn(start(1))
-    job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
-    job.turn(reports=(RoundSwept(1),))
-    told = [call.args[0] for call in job.driver.submit.call_args_list]
-    assert [type(one) for one in told[-2:]] == [CheckpointSaved, RoundStopped]
+    job.begin()
+    job.turn(stop("kill"))
+    told = job.turn(reports=(RoundSwept(1),))
+    assert [type(one) for one in told[1:]] == [tuple, CheckpointSaved, tuple, RoundStopped]
 
 
 def test_the_sentence_of_a_stop_needs_nothing_that_was_not_loaded_before() -> None:

@@ -98,7 +98,7 @@ def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest
     bench.image.take(Preloading(7), 100.0)
     bench.image.expect_workers(105.0)
     assert bench.image.wake_at == 105.0 + preload.WAIT_NOTICE_S
-    bench.image.report_delay(115.2)
+    bench.image.advance(115.2)
     assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
     assert bench.image.wake_at == float("inf")
 
@@ -106,7 +106,7 @@ def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest
 def test_a_round_that_waits_long_for_plain_pythons_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
     bench.image.expect_workers(100.0)
-    bench.image.report_delay(110.0)
+    bench.image.advance(110.0)
     assert bench.told() == ["the workers wait for a Python (--standby), which has taken 10 s so far"]
 
 

@@ -49,14 +49,6 @@ def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "
     return spec
 
 
-def test_only_workers_with_a_pid_are_looked_at() -> None:
-    maker = make_builder(cli.parse(("train.py",), {}))
-    specs = maker.make_specs(1, 0, SHARE, None)
-    assert maker.make_targets(SHARE, specs, {}) == ()
-    (target,) = maker.make_targets(SHARE, specs, {0: 4711})
-    assert (target.rank, target.pid) == (0, 4711)
-
-
 class FullPump(OutputPump):
     """A pump that has descriptors for files, and for some streams."""
 

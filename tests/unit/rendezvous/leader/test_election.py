@@ -369,8 +369,8 @@ def test_a_leader_that_lost_its_lease_early_waits_for_connected_members(is_parte
     member.tell(PeerUp("L", L_IS, True))
     if is_parted_first:
         member.tell(PeerDown("L"))
-    assert member.protocol.state.lease.id is not None
-    member.store.lease_revoke(member.protocol.state.lease.id)
+    assert member.state.lease.id is not None
+    member.store.lease_revoke(member.state.lease.id)
     member.store.lease_revoke(member.lease)
     member.settle()
     if not is_parted_first:
@@ -389,8 +389,8 @@ def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None
     member.record(JOB.make_assignment_key(1, "plan", member.id), own)  # so that nobody waits for the membership before
     member.record(JOB.make_status_key("S"), Status(round=1, plan_token="plan", is_stopped=True))
     member.tell(PeerUp("L", L_IS, True))
-    assert member.protocol.state.lease.id is not None
-    member.store.lease_revoke(member.protocol.state.lease.id)
+    assert member.state.lease.id is not None
+    member.store.lease_revoke(member.state.lease.id)
     member.settle()
     member.tell(PeerDown("L"))
     member.tell(RoundStopped(1, 4001))

@@ -276,11 +276,11 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     said = [action.reason for action in bench.made if isinstance(action, Log) and action.is_remark]
     assert said == [Reason.of("other-arguments", run="r")]
     bench.made.clear()
-    bench.protocol.state.requests.actions = []
-    join.restart(bench.protocol.state)  # as when another agent has written meanwhile
-    bench.protocol.state.membership.is_current_read = bench.protocol.state.membership.is_inspected = True
-    assert join._may_join(bench.protocol.state, bench.now)
-    assert not bench.protocol.state.requests.actions
+    bench.state.requests.actions = []
+    join.restart(bench.state)  # as when another agent has written meanwhile
+    bench.state.membership.is_current_read = bench.state.membership.is_inspected = True
+    assert join._may_join(bench.state, bench.now)
+    assert not bench.state.requests.actions
     found = bench.store.get(bench.job.spec).first
     assert found is not None
     assert records.decode(Spec, found.value, found.key).arguments_digest == "--lr 1", "it stays the first agent's"
@@ -306,7 +306,7 @@ def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
     verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("done"))
     bench = Bench(with_job(spec=with_arguments("--lr 1"), ctl_verdict=verdict), options=OTHER)
-    bench.protocol.state.membership.joined_root = "/p/r/job"
+    bench.state.membership.joined_root = "/p/r/job"
     end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.verdict) == (0, verdict)
 

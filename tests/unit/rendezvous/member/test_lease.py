@@ -44,21 +44,19 @@ def answer(bench: Bench, ask: StoreRequest, answered: Renewal) -> list[events.Ac
 def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None:
     bench = running()
     ask = renewal(bench)
-    assert ask.request == KeepAlive(
-        bench.protocol.state.lease.id or 0, bench.job.make_member_key(bench.protocol.member_id)
-    )
+    assert ask.request == KeepAlive(bench.state.lease.id or 0, bench.job.make_member_key(bench.protocol.member_id))
     sent_at, bench.now = bench.now, bench.now + 0.7
-    own = Renewal(5.0, True, REVISION, bench.protocol.state.membership.revision)
+    own = Renewal(5.0, True, REVISION, bench.state.membership.revision)
     assert only(answer(bench, ask, own), ExtendWatchdog).until == sent_at + 4.0
 
 
 def test_a_renewal_by_a_stale_leader_extends_nothing_and_is_repeated() -> None:
     bench = running()
-    until = bench.protocol.state.lease.membership_until
+    until = bench.state.lease.membership_until
     ask = renewal(bench)
-    actions = answer(bench, ask, Renewal(5.0, False, REVISION, bench.protocol.state.membership.revision))
+    actions = answer(bench, ask, Renewal(5.0, False, REVISION, bench.state.membership.revision))
     assert none(actions, ExtendWatchdog, StopRound, StoreRequest)
-    assert bench.protocol.state.lease.membership_until == until
+    assert bench.state.lease.membership_until == until
     bench.now += 0.2
     assert [action for action in bench.step(Tick()) if _is_renewal(action)]
     bench.now = until
@@ -76,8 +74,8 @@ def test_a_renewal_without_the_own_key_extends_nothing_and_stops_the_round(creat
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
     bench = running()
-    bench.protocol.state.requests.revision = 0  # as when a renewal is requested while the agent joins
-    actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.protocol.state.membership.revision - 1, 0))
+    bench.state.requests.revision = 0  # as when a renewal is requested while the agent joins
+    actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.state.membership.revision - 1, 0))
     assert none(actions, StopRound)
     assert only(actions, ExtendWatchdog).until == bench.now + 4.0
 
@@ -86,14 +84,14 @@ def lose_key(bench: Bench) -> StoreRequest:
     """Have the own key deleted under the lease; the question that follows."""
     bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     bench.deliver()
-    assert bench.protocol.state.round.phase == "fencing", "killed first, asked later"
+    assert bench.state.round.phase == "fencing", "killed first, asked later"
     (ask,) = (ask for ask in bench.asks if ask.kind == "probe lease")
     return ask
 
 
 def test_a_key_lost_with_its_lease_ends_the_membership_and_is_made_anew() -> None:
     bench = running()
-    former, lease = bench.protocol.member_id, bench.protocol.state.lease.id
+    former, lease = bench.protocol.member_id, bench.state.lease.id
     assert lease is not None
     bench.store.lease_revoke(lease)
     bench.deliver()
@@ -102,7 +100,7 @@ def test_a_key_lost_with_its_lease_ends_the_membership_and_is_made_anew() -> Non
     assert Log(Reason.of("membership-lost", why=Reason.of("lease-ended-early")), True) in actions
     bench.tell(RoundStopped(1, 4001))
     assert bench.protocol.member_id != former
-    assert bench.protocol.state.round.alive_round == 2
+    assert bench.state.round.alive_round == 2
 
 
 def test_a_key_deleted_under_a_live_lease_ends_the_agent_without_remains() -> None:
@@ -115,7 +113,7 @@ def test_a_key_deleted_under_a_live_lease_ends_the_agent_without_remains() -> No
 
 def test_whether_the_lease_lives_is_asked_again_until_its_time_is_over() -> None:
     bench = running()
-    former, until = bench.protocol.member_id, bench.protocol.state.lease.membership_until
+    former, until = bench.protocol.member_id, bench.state.lease.membership_until
     questions = [lose_key(bench)]
     while bench.now < until:
         bench.asks.clear()
@@ -139,7 +137,7 @@ def test_a_grant_is_repeated_under_one_id_and_counts_from_its_first_try() -> Non
     assert again.request == first.request
     bench.answer(again)
     assert bench.store.list_leases() == [first.request.id]
-    assert bench.protocol.state.lease.ends_at == begun + 5.0
+    assert bench.state.lease.ends_at == begun + 5.0
 
 
 def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
@@ -150,8 +148,8 @@ def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     assert [ask.kind for ask in asks] == ["renew"]
     assert isinstance(grant.request, Grant)
     bench.settle()
-    assert bench.protocol.state.round.alive_round == 1
-    assert bench.protocol.state.lease.id == grant.request.id
+    assert bench.state.round.alive_round == 1
+    assert bench.state.lease.id == grant.request.id
 
 
 def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
@@ -192,7 +190,7 @@ def test_unanswered_writes_are_repeated_less_often_until_the_store_is_back() -> 
 )
 def test_who_cannot_register_again_says_what_the_store_shows(round_mod: int, has_verdict: bool, kind: str) -> None:
     bench = running()
-    bench.protocol.state.lease.held_seal = 5
+    bench.state.lease.held_seal = 5
     kept = {bench.job.round: round_mod, bench.job.verdict: 9 if has_verdict else 0}
     control = {key: KeyValue(key, b"", 1, mod, 1, 0) for key, mod in kept.items() if mod}
-    assert lease._explain_refusal(control, bench.protocol.state).kind == kind
+    assert lease._explain_refusal(control, bench.state).kind == kind

@@ -215,6 +215,6 @@ def test_a_success_of_an_earlier_membership_ends_no_later_one() -> None:
     member.pass_time(8.0)
     member.is_away = False
     member.pass_time(2.0)
-    assert member.protocol.state.is_member
+    assert member.state.is_member
     member.is_away = True
     assert none(member.pass_time(60.0), Exit)

@@ -121,7 +121,7 @@ def test_a_member_that_has_acknowledged_replaces_no_leader_for_a_while() -> None
     member = Cut(lease_ttl_s=5.0, probe_s=1.0, kill_margin_s=1.0)
     member.pass_time(1.5)
     member.ask(1)
-    assert member.protocol.state.outage.no_omission_before == member.now + 5.0 + 1.0 + 1.0
+    assert member.state.outage.no_omission_before == member.now + 5.0 + 1.0 + 1.0
 
 
 # --- the watchdog
@@ -159,7 +159,7 @@ def test_a_round_lives_through_a_minute_without_a_store_on_default_times() -> No
     member = Cut()
     member.pass_time(1.5)
     assert none(member.beats(60), StopRound)
-    assert member.protocol.state.round.alive_round == 1
+    assert member.state.round.alive_round == 1
     assert member.protocol.member_id == member.id
 
 
@@ -188,7 +188,7 @@ def test_nothing_is_written_while_the_lease_is_over() -> None:
 def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.state.lease.id
+    lease = member.state.lease.id
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -197,7 +197,7 @@ def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     actions = member.pass_time(0.5)
     assert none(actions, StopRound)
     assert asked(actions, "register again") == []
-    assert member.protocol.state.lease.ends_at >= member.now + 4.0
+    assert member.state.lease.ends_at >= member.now + 4.0
 
 
 def back(member: Cut) -> list[Any]:
@@ -218,14 +218,14 @@ def test_a_confirmed_member_registers_on_a_new_lease_and_the_round_goes_on() -> 
     (request,) = asked(actions, "register again")
     assert {(c.key, c.target, c.operand) for c in request.compares} == {
         (JOB.make_member_key(member.id), "create", 0),
-        (JOB.round, "mod", member.protocol.state.cache.keys.get_revision(JOB.round)),
+        (JOB.round, "mod", member.state.cache.keys.get_revision(JOB.round)),
         (JOB.verdict, "create", 0),
         ("/p/r/current", "mod", member.store.get("/p/r/current").items[0].mod_revision),
     }
     own = member.store.get(JOB.make_member_key(member.id)).first
     assert own is not None
     assert own.lease != before.lease
-    assert member.protocol.state.membership.revision == own.create_revision > before.create_revision
+    assert member.state.membership.revision == own.create_revision > before.create_revision
     assert records.decode(Member, own.value, own.key).member_id == member.id
     assert none(member.pass_time(12.0), StopRound), "and the new lease is renewed"
 
@@ -287,7 +287,7 @@ def test_a_registration_answered_after_its_lease_has_expired_is_taken_in() -> No
         member.hold(probe)
         member.pass_time(1.0)
     member.step(reply)
-    assert member.protocol.state.membership.revision == reply.answer.found[0].items[0].create_revision
+    assert member.state.membership.revision == reply.answer.found[0].items[0].create_revision
 
 
 def wait_for_registration(member: Cut) -> StoreRequest:
@@ -306,7 +306,7 @@ def wait_for_registration(member: Cut) -> StoreRequest:
 def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.state.lease.id
+    lease = member.state.lease.id
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -390,12 +390,12 @@ def test_a_single_node_acknowledges_itself() -> None:
         assert none(bench.wait(0.5), StopRound)
     bench.is_away = False
     assert none(bench.wait(0.5), StopRound)
-    assert bench.protocol.state.round.alive_round == 1
+    assert bench.state.round.alive_round == 1
 
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
     leader = Leader()
-    leading = leader.protocol.state.leadership
+    leading = leader.state.leadership
     assert leading is not None
     leading.is_loaded = False
     assert leader.questions(leader.pass_time(2.0)) == []

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, field
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.inquiries import Inquiries
 from launcher.agent.inspection.messages import Evidence, NodeFailure, NodeSilence, Reply, encode_note
 from launcher.agent.inspection.reporter import Reporter
 from launcher.agent.inspection.survey import Surveys
+from launcher.agent.lifecycle import RunningRound
 from launcher.diagnose.answer import Conclusion
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, LocalRound, Target
@@ -75,6 +76,16 @@ class FakeExaminer:
         pass
 
 
+class Told(Inquiries):
+    """What is concluded without a question, in a list."""
+
+    told: list[Conclusion] = field(default_factory=list)
+
+    def _take_conclusion(self, conclusion: Conclusion) -> tuple[()]:
+        self.told.append(conclusion)
+        return ()
+
+
 class Agents:
     """Agents on one bus. The first leads. Each has two ranks, unless it is a spare."""
 
@@ -110,7 +121,7 @@ class Agents:
 
         examiner: Any = self.examiners[name]
         member: Any = SimpleNamespace(member_id=name, list_members=list_members)
-        observer: Any = SimpleNamespace(attempt=lambda call: call())
+        answers: Any = None
         surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
         self.agents[name] = Examination(
             examiner,
@@ -122,7 +133,9 @@ class Agents:
             lambda round: f"/log/{round}",
             keeps_failures=self.keeps_failures,
         )
-        return Inquiries(select.poll(), surveys, self.agents[name], reporter, observer, submit, dict, None)
+        made = Told(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
+        made.told = self.told[name]
+        return made
 
     def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
         self.rounds[name] = LocalRound(number=number, mesh=MESH, targets=tuple(targets), exit_codes={})
@@ -140,8 +153,8 @@ class Agents:
 
     def advance(self, name: str, now: float) -> None:
         with no_threads():
-            self.told[name] += self.inquiries[name].advance(now)
-            self.told[name] += self.inquiries[name].advance(now)  # what it has concluded in the first turn
+            self.inquiries[name].advance(now)
+            self.inquiries[name].advance(now)  # what it has concluded in the first turn
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""
@@ -268,7 +281,7 @@ def test_what_is_concluded_for_who_asks_is_not_told_to_all() -> None:
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = Agents("a", "b")
     with monkeypatch.context() as patch:
-        patch.setattr(agents.agents["a"], "_begin_survey", Mock(side_effect=MemoryError))
+        patch.setattr(agents.agents["a"], "begin_survey", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             agents.agents["a"].take_note("b", NodeFailure(), AT)
     agents.ask("b")

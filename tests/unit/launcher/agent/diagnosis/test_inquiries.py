@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import select
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +13,14 @@ import pytest
 from launcher.agent.diagnosis.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.agent.inspection.messages import Diagnose
 from launcher.agent.inspection.survey import Survey
+from launcher.agent.lifecycle import RunningRound
+from launcher.agent.parts.part import Fact
 from launcher.diagnose.answer import Conclusion, make_answer
 from launcher.diagnose.verdict import Diagnosis
 from launcher.observe.local_socket import Question
 from launcher.observe.node_report import EventPage, NodeRequest, ReadEvents, ReadState
 from launcher.worker.grid import WorkerMesh
-from rendezvous.events import AnswerCommand
+from rendezvous.events import AnswerCommand, PassOn
 
 MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
@@ -38,21 +39,18 @@ class Bench:
 
     def __init__(self) -> None:
         self.asked: list[Survey] = []
-        self.submitted: list[Any] = []
         self.identity = {"run_id": "night", "node": "h1"}
         self.error: Exception | None = None
         parts: Any = self
-        submit = self.submitted.append
-        self.inquiries = Inquiries(select.poll(), parts, parts, parts, parts, submit, lambda: self.identity, None)
+        self.effects: deque[Any] = deque()
+        self.inquiries = Inquiries(
+            parts, parts, parts, RunningRound(), self.make_answers, self.effects, lambda: self.identity, None, "report"
+        )
 
     def ask(self, survey: Survey) -> None:
         if self.error is not None:
             raise self.error
         self.asked.append(survey)
-
-    def attempt(self, call: Callable[[], object]) -> None:
-        with suppress(Exception):
-            call()
 
     def advance(self, now: float = 0.0) -> list[Conclusion]:
         return []
@@ -118,7 +116,7 @@ def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     bench, connection = Bench(), FakeConnection()
     questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
-    bench.inquiries._socket, bench.error = socket, ValueError("a bug")
+    bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
@@ -161,9 +159,10 @@ def test_a_run_whose_name_is_no_text_answers() -> None:
 
 def test_a_request_through_the_store_is_answered_there() -> None:
     bench = Bench()
-    bench.inquiries.pass_on("token", 0.0)
+    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    assert bench.inquiries.advance(0.0) == []
     bench.end(answers={"m": conclude()})
-    (event,) = bench.submitted
+    (event,) = bench.inquiries.advance(0.0)
     assert isinstance(event, AnswerCommand)
     assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
 

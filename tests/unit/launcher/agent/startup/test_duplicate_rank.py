@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from launcher.agent.cluster import ClusterMembership
+from launcher.agent.cluster import serve_store
 from launcher.agent.startup import duplicate_rank
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import ProbeResult
@@ -22,12 +22,12 @@ from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.placement.adapter.description import Description, encode_description
 from rendezvous import records
-from rendezvous.records import Member
-from rendezvous.settings import Settings
+from rendezvous.records import Member, StoreOwner
 from rendezvous.stores.listeners import PortTaken
 from rendezvous.stores.memory.store import MemoryStore
 
 JOB = records.make_job_keys("meshrun", "run7", "abc")
+OWNER = StoreOwner(prefix="meshrun", run_id="run7", node_name="h4", presence_address="")
 
 
 @pytest.fixture
@@ -136,11 +136,10 @@ def test_the_second_of_two_store_hosts_joins_the_first_if_nodes_have_ranks(
     place = replace(place, network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
     taken = PortTaken("the port is taken")
     with place.listener:
-        member = SimpleNamespace(_startup=place, _settings=Settings())
         monkeypatch.setattr("launcher.agent.cluster.stores.serve", Mock(side_effect=taken))
         monkeypatch.setattr("launcher.agent.cluster.probe", lambda _: ProbeResult("good"))
         with pytest.raises(TemporaryError) if raises else nullcontext():
-            assert ClusterMembership._serve(member, is_numbered, None) is None  # type: ignore[arg-type]
+            assert serve_store(place, OWNER, 30.0, is_numbered=is_numbered) is None
 
 
 @pytest.mark.parametrize(
@@ -170,10 +169,9 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
     monkeypatch.setattr("launcher.agent.cluster.stores.serve", serve)
     monkeypatch.setattr("launcher.agent.cluster.probe", lambda _: ProbeResult(next(seen)))  # type: ignore[arg-type]
     with place.listener:
-        member = SimpleNamespace(_startup=place, _settings=Settings())
         ends_badly = outcome == "the port is taken"
         with pytest.raises(TemporaryError, match=outcome) if ends_badly else nullcontext():
-            assert ClusterMembership._serve(member, False, None) == outcome  # type: ignore[arg-type]
+            assert serve_store(place, OWNER, 30.0, is_numbered=False) == outcome
 
 
 def test_who_said_that_it_comes_and_has_died_is_waited_for(

@@ -210,9 +210,7 @@ def channel(board: SharedPage, be: Any) -> Channel:
 def make_channel(board: SharedPage, timeout_s: float | None, be: Any, act: Callable[[], object]) -> Channel:
     orders = Orders()
     channel = WorkerChannel(board, orders, timeout_s)  # type: ignore[arg-type]
-    channel.begin(2, 0.0)
-    for local_rank in range(2):
-        channel.add_worker(local_rank, os.getpid())
+    channel.begin({0: os.getpid(), 1: os.getpid()}, 2, 0.0)
     be(board, 1)
     act()
     return channel, orders, Round(1, 2)
@@ -262,7 +260,7 @@ def test_what_needs_the_shared_page_is_refused_where_there_is_none() -> None:
 
 def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPage, be: Any) -> None:
     channel = WorkerChannel(board, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
-    channel.begin(2, 0.0)
+    channel.begin({}, 2, 0.0)
     be(board, 0)
     assert checkpoint_saved()
     be(board, 1)
@@ -271,7 +269,7 @@ def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPag
     assert channel.check_saves(channel.wake_at)
     assert not channel.check_saves(channel.wake_at)
     assert checkpoint_saved()
-    channel.begin(2, 10.0)
+    channel.begin({}, 2, 10.0)
     assert not channel.check_saves(channel.wake_at)
     assert checkpoint_saved()
     assert channel.check_saves(channel.wake_at)
@@ -282,7 +280,7 @@ def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPag
 
 def test_a_saved_checkpoint_that_no_agent_reads_is_not_reported(board: SharedPage, be: Any) -> None:
     channel = WorkerChannel(board, Orders(), None)  # type: ignore[arg-type]
-    channel.begin(1, 0.0)
+    channel.begin({}, 1, 0.0)
     be(board, 0)
     assert not checkpoint_saved()
     assert (channel.wake_at, channel.check_saves(10.0), channel.check_saves(math.inf)) == (math.inf, False, False)

@@ -53,11 +53,11 @@ def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]
 def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.note(Log(because("waiting for nodes: 2 are present")), 10.0)
-    narrator.log_waiting(10.0)
+    narrator.advance(10.0)
     assert told(capfd) == []
     assert narrator.wake_at == 10.0 + STABLE_S
-    narrator.log_waiting(narrator.wake_at)
-    narrator.log_waiting(30.0)
+    narrator.advance(narrator.wake_at)
+    narrator.advance(30.0)
     assert told(capfd) == ["meshrun: waiting for nodes: 2 are present"]
     assert narrator.wake_at == math.inf
 
@@ -68,9 +68,9 @@ def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
     narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
         narrator.note(Log(because(f"{count} nodes are present")), 10.0)
-        narrator.log_waiting(10.0 + count / 8)
+        narrator.advance(10.0 + count / 8)
     assert told(capfd) == ["meshrun: 16 nodes are present"]
-    narrator.log_waiting(narrator.wake_at)
+    narrator.advance(narrator.wake_at)
     assert told(capfd) == ["meshrun: 20 nodes are present"]
 
 
@@ -80,20 +80,21 @@ def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.
         narrator.note(Log(because("round 1 runs 4 ranks")), 10.0)
         narrator.note(Log(because("the store is back"), True), 10.0)
         assert told(capfd) == ([] if is_alone else ["meshrun: the store is back"])
-        narrator.log_waiting(10.0)
-        narrator.log_waiting(11.0)
+        narrator.advance(10.0)
+        narrator.advance(11.0)
         assert told(capfd) == ["meshrun: round 1 runs 4 ranks"]
 
 
 def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     for at in (10.0, 11.0, 12.5, 13.0):
-        narrator.log_waiting(at)
+        narrator.advance(at)
     assert told(capfd) == ["meshrun: waiting for the first round: the leader logs the reason"]
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
+    narrator.end_round()
     told(capfd)
     for at in (20.0, 21.0, 22.5, 23.0):
-        narrator.log_waiting(at)
+        narrator.advance(at)
     assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
 
 
@@ -106,9 +107,9 @@ def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.Captur
 def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.set_leaving()
-    narrator.log_waiting(10.0)
+    narrator.advance(10.0)
     assert narrator.wake_at == math.inf
-    narrator.log_waiting(20.0)
+    narrator.advance(20.0)
     assert told(capfd) == []
 
 
@@ -128,9 +129,9 @@ def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.Capt
     ):
         reason = sentence if isinstance(sentence, Reason) else because(sentence)
         narrator.note(Log(reason, until=until, setting=setting), 13.0)
-        narrator.log_waiting(13.0)
-        narrator.log_waiting(14.0)
-        narrator.log_waiting(20.0)
+        narrator.advance(13.0)
+        narrator.advance(14.0)
+        narrator.advance(20.0)
     assert told(capfd) == [
         "meshrun: waiting for more nodes: 1 is here; up to 27 s more (--join-grace)",
         "meshrun: round 2 was short, as 1 before it: pausing for 1 s",
@@ -177,18 +178,18 @@ def test_growth_is_announced_while_the_round_runs(
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     told(capfd)
     narrator.note(entry, 9.5)
-    narrator.log_running(narrator.running_wake_at)
-    narrator.log_running(1000.0)
+    narrator.advance(narrator.wake_at)
+    narrator.advance(1000.0)
     assert told(capfd) == [f"meshrun: {describe(entry.reason)}{end}"]
-    assert narrator.running_wake_at == math.inf
+    assert narrator.wake_at == math.inf
 
 
 def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
     for count in range(100):  # a hundredth of a second from one to the next
         narrator.note(Log(because(f"{count} more"), until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
-        narrator.log_running(10.0 + count / 100)
-    narrator.log_running(narrator.running_wake_at)
+        narrator.advance(10.0 + count / 100)
+    narrator.advance(narrator.wake_at)
     assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow)"]
 
 
@@ -200,7 +201,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
         narrator.log_end(1, because("a worker failed"))
     else:
         narrator.note(Log(because("round 1 runs 1 rank")), 10.2)
-    narrator.log_running(20.0)
+    narrator.advance(20.0)
     assert told(capfd) == []
 
 
@@ -214,8 +215,8 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
 def test_a_spare_knows_when_it_may_be_used(grow: str, end: str, capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(grow=grow)
     narrator.note(Log(because("this node stands by"), setting="spare"), 10.0)
-    narrator.log_waiting(10.0)
-    narrator.log_waiting(11.0)
+    narrator.advance(10.0)
+    narrator.advance(11.0)
     assert told(capfd) == [f"meshrun: this node stands by{end}"]
 
 
@@ -223,21 +224,22 @@ def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     narrator = make_log()
+    narrator.begin_round()
     narrator.note_success((4, 5, 6), 0, 2, 100.0)
-    narrator.log_running(120.0)
+    narrator.advance(120.0)
     assert told(capfd) == []
-    narrator.log_running(narrator.running_wake_at)
-    narrator.log_running(1000.0)
+    narrator.advance(narrator.wake_at)
+    narrator.advance(1000.0)
     assert told(capfd) == ["meshrun: rank 4 ended 60 s ago, 2 of 3 still run here"]
     narrator.note_success((4, 5, 6), 1, 1, 1000.0)
-    narrator.log_running(1060.0)
+    narrator.advance(1060.0)
     assert told(capfd) == ["meshrun: rank 5 ended 60 s ago, 1 of 3 still runs here"]
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
     narrator.note_success((4, 5, 6), 2, 0, 110.0)
-    assert narrator.running_wake_at == math.inf, "all have ended"
+    assert narrator.wake_at == math.inf, "all have ended"
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
     narrator.log_end(1, because("a worker failed"))
-    assert narrator.running_wake_at == math.inf
+    assert narrator.wake_at == math.inf
 
 
 def test_a_repeated_failure_is_told_on_one_machine_too(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,221 @@
+"""The seam: how everything in an agent that is not needed to run workers is told of the run, and acts on it.
+
+The kernel (agreement, supervision, output) knows no feature by name. A feature is a `Part`. It is told facts, which are
+the kernel's own messages, and asks for effects:
+
+    kernel --- Fact --->  Part.take      in the order of `build`; the part keeps what it needs, and sets `wake_at`
+    kernel --- now ---->  Part.advance   once `wake_at` has come; the part does its work, and yields effects
+    kernel <-- Effect --                 carried out at once, and dropped if it names a round that is over
+
+Two facts come before the kernel acts on them: `RoundStarting` before the workers are spawned, and StopRound before the
+first signal. The parts that are due are advanced in between.
+
+What a part may not do: wait (the loop has workers and a lease to look after; what takes more than some milliseconds is
+done in a thread, which wakes the loop), raise from `take`, change anything of the kernel's, or speak to the agreement
+but by effects. One that raises is closed and said once; the job goes on without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from launcher.placement.adapter.description import NodeAssignment
+    from rendezvous import events
+
+KEPT_MAX = 1000
+"""Facts that a part which is not made yet has waiting: then it is made, since it takes less memory than they do."""
+LATER_S = 1.0
+"""From a round's start, or the agent's, until what takes long to import is made: by then workers run, or others are
+waited for.
+"""
+RETRY_S = 1.0
+"""Until a part is called again that lacked a descriptor, memory or a thread."""
+
+
+class Fact(Struct, frozen=True):
+    """Something that has happened on this node."""
+
+    what: object
+    """A message of the agreement (rendezvous.events: StopRound, RoundFailed, RoundStopped, CheckpointSaved, Log,
+    LeaveRequest, NoteReceived, PassOn, Exit ...), of the supervisor (launcher.supervisor.messages: Spawned,
+    SpawnFailed, Exited ...), one of those below, or what another part has published.
+    """
+    round: int
+    """The round that runs here, or the last one; 0 before the first."""
+    at: float
+    """On the loop's clock."""
+    wall: float
+    """Seconds since 1970."""
+
+
+# --- facts of the kernel's own ---
+
+
+class RoundStarting(Struct, frozen=True):
+    """This node's workers of a round are about to be started."""
+
+    start: events.StartRound
+    share: NodeAssignment
+
+
+class LeadershipChanged(Struct, frozen=True):
+    """This agent leads its job from now on, or leads it no more."""
+
+    is_leader: bool
+
+
+class VictimSuspected(Struct, frozen=True):
+    """A worker has failed, perhaps since another that still lives left it waiting: its report waits for a moment."""
+
+    local_rank: int
+
+
+class QuitSignalled(Struct, frozen=True):
+    """SIGQUIT has come while workers run. A part that has something to show first holds the stop."""
+
+
+class Ready(Struct, frozen=True):
+    """A descriptor that the part watches is ready; told to that part alone."""
+
+    descriptor: int
+
+
+# --- effects; SendNote, AnswerCommand and LeaveRequest of rendezvous.events are effects, too ---
+
+
+class HoldStop(Struct, frozen=True):
+    """Let what is about to end the round wait: the report of a possible victim, or SIGQUIT. Nothing else waits."""
+
+    round: int
+    until: float
+    """On the loop's clock; the kernel cuts it to its own limits. 0 ends the hold, and the cause counts as explained."""
+
+
+class EndWorkers(Struct, frozen=True):
+    """End these workers, so that the round fails: SIGABRT first, which leaves their stacks."""
+
+    round: int
+    local_ranks: tuple[int, ...]
+    why: str
+    """A clause for the report."""
+
+
+class LimitGrace(Struct, frozen=True):
+    """What is known of this machine's end, on the loop's clock. The newest counts, for all rounds to come."""
+
+    kill_at: float
+    """Workers must not live longer than this, unless it has passed."""
+    save_by: float
+    """Workers are told to have saved by then."""
+
+
+class Publish(Struct, frozen=True):
+    """Tell all parts a fact of this part's own."""
+
+    what: object
+
+
+Effect = object
+"""One of those above."""
+
+
+# --- parts ---
+
+
+def load_extension(option: str) -> Any:
+    """Return what the extension for an option has: a function that makes its part, or what a part needs."""
+    from launcher import extensions
+    from launcher.config.plugins import load_entry
+
+    return load_entry(extensions.PARTS[option])
+
+
+# docs/internals/decisions/0061-features-are-parts.md
+class Part(Protocol):
+    """A feature in the agent's loop."""
+
+    @property
+    def wake_at(self) -> float:
+        """On the loop's clock, when `advance` is to be called: -inf for now, inf for never."""
+        ...
+
+    def take(self, fact: Fact) -> None:
+        """Keep what concerns this part. No I/O; it must not raise."""
+        ...
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        """Do what is due."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. The agent is about to end."""
+        ...
+
+
+class LatePart:
+    """A part that is imported and made when it is needed: no worker waits for what takes milliseconds to import.
+
+    `make` makes it, or returns None if it has nothing to do here after all. `wants`: the kinds of facts that are kept
+    for it, and how many seconds after one of a kind has come the part is made; infinite for kinds that do not need it.
+    A number is for facts of all kinds. `make_at`: when it is made in any case. `is_written`: facts that are kept when
+    the agent ends make it, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Part | None],
+        wants: Mapping[type, float] | float,
+        *,
+        make_at: float = math.inf,
+        is_written: bool = False,
+    ) -> None:
+        self.name = name
+        """As in what is said of it."""
+        self._make = make
+        self._wants = wants
+        self._make_at = make_at
+        self._is_written = is_written
+        self._kept: list[Fact] = []
+        self._part: Part | None = None
+
+    @property
+    def wake_at(self) -> float:
+        return self._make_at if self._part is None else self._part.wake_at
+
+    def take(self, fact: Fact) -> None:
+        if self._part is not None:
+            self._part.take(fact)
+        elif (delay_s := self._find_delay(type(fact.what))) is not None:
+            self._kept.append(fact)
+            self._make_at = min(self._make_at, fact.at if len(self._kept) >= KEPT_MAX else fact.at + delay_s)
+
+    def _find_delay(self, kind: type) -> float | None:
+        return self._wants if isinstance(self._wants, float) else self._wants.get(kind)
+
+    def open(self) -> Part | None:
+        """Return the part, which has taken all that was kept. Raises what making it does."""
+        if self._part is None:
+            self._part = self._make()
+            self._make_at, kept, self._kept = math.inf, self._kept, []
+            if self._part is None:
+                self._wants = {}
+            else:
+                for fact in kept:
+                    self._part.take(fact)
+        return self._part
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        part = self.open()
+        return part.advance(now) if part is not None and part.wake_at <= now else ()
+
+    def close(self) -> None:
+        if self._part is None and self._kept and self._is_written:
+            self.open()
+        if self._part is not None:
+            self._part.close()

@@ -1,0 +1,38 @@
+"""What needs a foreign system, or most users never start: a folder for each, over a kernel that knows none of them.
+
+A folder has its code and its command; its tests lie where those of a package lie, and its guide is in docs/guides. An
+extension imports the kernel, never another extension, and the kernel imports none: what two of them need lies below
+both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they are strings, and
+nothing is imported here. They are asked only for words that the kernel does not know, and
+`launcher.config.plugins.load_entry` imports what they say.
+"""
+
+COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "launcher.extensions.page.command:serve"}
+"""Of meshctl: a command of click's, which adds itself to the group of launcher/meshctl/group.py."""
+
+DEVICES = {"intel": "launcher.extensions.devices.intel:Detector", "tpu": "launcher.extensions.devices.tpu:Detector"}
+"""Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
+
+ENVIRONMENTS = {
+    "paddle": "launcher.extensions.paddle.environment:PaddleEnvironment",
+    "tpu": "launcher.extensions.devices.tpu_environment:TpuEnvironment",
+    "xla": "launcher.extensions.devices.tpu_environment:XlaEnvironment",
+}
+"""Frameworks of --framework, and what is added for a kind of device: an Environment of
+launcher/ranks/environments/contract.py.
+"""
+
+PARTS = {
+    "metrics_address": "launcher.extensions.metrics.exporter:MetricsExporter",
+    "notices": "launcher.extensions.notices.part:make_notice_part",
+    "progress": "launcher.extensions.kubernetes.trainer_status:TrainerReporter",
+    "request_nodes": "launcher.extensions.kubernetes.node_requester:make_requester",
+    "serve": "launcher.extensions.page.part:make_page",
+}
+"""Options for which an agent has a part (launcher/agent/parts), or what one of its parts needs."""
+
+PICTURES = {
+    "svg": "launcher.extensions.pictures.picture:render_svg",
+    "html": "launcher.extensions.pictures.picture:render_html",
+}
+"""Options of `meshctl plan`, which name a file: a function from the plan to its text."""

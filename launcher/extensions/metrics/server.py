@@ -1,0 +1,57 @@
+"""What --metrics-port answers: /metrics for Prometheus, /healthz and /readyz for probes.
+
+| path | 200 | 503, with the reason |
+|---|---|---|
+| /metrics | the metrics | the agent does not answer |
+| /healthz | the agent's loop answers | it does not |
+| /readyz | workers of a round run here, or this node is a spare | neither |
+"""
+
+from __future__ import annotations
+
+import socket
+
+from launcher.extensions.metrics.exposition import encode_report
+from launcher.extensions.metrics.report_cache import ReportCache
+from launcher.model.errors import TemporaryError, describe
+from launcher.observe.http_server import HttpServer, Request, Response
+from launcher.observe.node_report import NodeReport
+
+# docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
+CONNECTIONS_MAX = 64
+PATHS = ("/metrics", "/healthz", "/readyz")
+
+
+def make_metrics_server(listener: socket.socket, cache: ReportCache) -> HttpServer:
+    """Make the server of the node whose reports `cache` reads."""
+    return HttpServer(listener, 2 * CONNECTIONS_MAX, lambda request: _answer(request, cache))
+
+
+def _answer(request: Request, cache: ReportCache) -> Response:
+    path = request.target.partition("?")[0]
+    if path not in PATHS:
+        return _say(404, f"the paths are {', '.join(PATHS)}")
+    try:
+        report = cache.read()
+    except TemporaryError as error:
+        return _say(503, str(error))
+    if path == "/metrics":
+        page, content_type = encode_report(report, request.headers.get("accept", ""))
+        return Response(status=200, body=page, content_type=content_type)
+    if path == "/healthz":
+        return _say(200, "ok")
+    is_ready, sentence = describe_readiness(report)
+    return _say(200 if is_ready else 503, sentence)
+
+
+def _say(status: int, sentence: str) -> Response:
+    return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
+
+
+def describe_readiness(report: NodeReport) -> tuple[bool, str]:
+    """Return whether this node does what it is there for, and a sentence."""
+    if report.state == "running":
+        return True, f"round {report.round} runs here, with {len(report.ranks)} of {report.world_size} ranks"
+    if report.state == "spare":
+        return True, "this node is a spare"
+    return False, f"{report.state}: {describe(report.waiting)}" if report.waiting else report.state

@@ -1,0 +1,109 @@
+"""The page as a document: one HTML file with its style, its script and, where it was saved, its data.
+
+The script and the style are allowed by their hashes, and nothing else is: no other host, no inline handler, no image.
+A saved page has the same rules in itself, and its data in a block that no browser runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from functools import lru_cache
+from importlib.resources import files
+
+import msgspec
+from msgspec import Struct
+
+from launcher.extensions.page.shared_run import SharedRun
+from launcher.observe.node_report import LogPage, ReadLogs
+from rendezvous.errors import MeshrunError
+
+_SLOT = '<script type="application/json" id="saved"></script>'
+_META = '<meta name="policy">'
+SAVED_LOG_NODES_MAX = 32
+SAVED_LOG_LINES = 100
+SAVED_LOGS_LIMIT_S = 15.0
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """`text`: the page without data. `policy`: its Content-Security-Policy, which a server sends."""
+
+    text: bytes
+    policy: str
+
+
+@lru_cache(maxsize=1)
+def load_document() -> Document:
+    """Load the page from the package."""
+    text = files(__package__).joinpath("live.html").read_text("utf-8")
+    policy = _make_policy(text, "connect-src 'self'", "frame-ancestors 'none'")
+    return Document(text=text.replace(_META, "").encode(), policy=policy)
+
+
+def _make_policy(text: str, *rules: str) -> str:
+    hashes = {
+        name: " ".join(f"'sha256-{_hash(part)}'" for part in re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL))
+        for name in ("script", "style")
+    }
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {hashes['script']}",
+            f"style-src {hashes['style']}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            *rules,
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
+    """Return the page with its data, for a file: state, events, the ends of logs, and the last answer to why.
+
+    `has_stacks`: ask why now. What cannot be read is left out, with its reason in the page. Raises TemporaryError if
+    the run does not answer at all.
+    """
+    view = shared.read_run().text
+    remarks: list[str] = []
+    events = None
+    try:
+        events = shared.list_events(-1)
+    except MeshrunError as error:
+        remarks.append(f"no events: {error}")
+    why = shared.last_why
+    if has_stacks:
+        try:
+            why = shared.ask_why()
+        except MeshrunError as error:
+            remarks.append(f"no stacks: {error}")
+
+    until = time.monotonic() + SAVED_LOGS_LIMIT_S
+
+    def read_logs(node: str) -> LogPage:
+        if time.monotonic() > until:
+            return LogPage(chunks=(), cursors=(), remark=f"not read: others took {SAVED_LOGS_LIMIT_S:g} s")
+        try:
+            return shared.list_logs(node, ReadLogs(tail_lines=SAVED_LOG_LINES))
+        except MeshrunError as error:
+            return LogPage(chunks=(), cursors=(), remark=str(error))
+
+    logs = {node: read_logs(node) for node in shared.list_log_nodes(SAVED_LOG_NODES_MAX)}
+    data = msgspec.json.encode(
+        {
+            "run": msgspec.Raw(view),
+            "events": events,
+            "why": msgspec.Raw(why or b"null"),
+            "logs": logs,
+            "remarks": remarks,
+        }
+    )
+    text = files(__package__).joinpath("live.html").read_text("utf-8")
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(text)}">'
+    safe = data.decode().replace("<", "\\u003c")  # no text of the job can end the block
+    return text.replace(_META, policy).replace(_SLOT, _SLOT.replace("><", f">{safe}<", 1)).encode()

@@ -1,0 +1,97 @@
+"""The page that the leader serves with `--serve`: it comes and goes with the leadership.
+
+Listening may ask a name server and importing the server takes tens of milliseconds, so both happen in a thread of their
+own, after the first workers have started. A port that is taken costs the page and not the job: it is logged once, and
+tried again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from launcher.agent.inspection.composition import Ask, Node
+from launcher.agent.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
+from launcher.model.concurrency import LateThread
+from launcher.model.console import log
+from launcher.observe.local_socket import QuestionSource
+from launcher.observe.run_source import RunSource
+
+if TYPE_CHECKING:
+    from launcher.extensions.page.server import PageServer
+
+REOPEN_S = 30.0
+
+
+class LivePage(Struct, eq=False):
+    """The part that opens the page and closes it."""
+
+    address: tuple[str, int]
+    """Host and port."""
+    origin: str
+    """The option that named them."""
+    source: RunSource
+    log: Callable[[str], None]
+
+    _problem: type[Exception] | None = None  # the kind that was said last
+    _is_wanted: bool = False
+    _is_closed: bool = False
+    _changed: threading.Event = field(default_factory=threading.Event)
+    wake_at: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._thread = LateThread(self._run, "live page")
+
+    def take(self, fact: Fact) -> None:
+        """Have the page opened if this agent has begun to lead, closed if it leads no more."""
+        if isinstance(fact.what, LeadershipChanged):
+            self._is_wanted, self.wake_at = fact.what.is_leader, -math.inf
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        self._changed.set()
+        self._thread.start()
+        self.wake_at = now + RETRY_S if self._thread.is_missing else math.inf
+        return ()
+
+    def close(self) -> None:
+        """End the page."""
+        self._is_closed = True
+        self._changed.set()
+
+    def _run(self) -> None:
+        server: PageServer | None = None
+        while not self._is_closed:
+            if self._is_wanted and server is None:
+                server = self._open()
+            elif server is not None and not self._is_wanted:
+                server.close()
+                server = None
+            self._changed.wait(REOPEN_S if self._is_wanted and server is None else None)
+            self._changed.clear()
+        if server is not None:
+            server.close()
+
+    def _open(self) -> PageServer | None:
+        try:
+            from launcher.extensions.page.server import PageServer  # not before the first worker
+
+            server = PageServer(self.source, *self.address)
+        except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
+            if type(error) is not self._problem:
+                self._problem = type(error)
+                self.log(f"{self.origin}: {error}; the job continues; retrying every {REOPEN_S:g} s")
+            return None
+        self._problem = None
+        self.log(f"live page: {server.url}")
+        return server
+
+
+def make_page(node: Node, ask: Ask) -> LivePage:
+    """Make the part for --serve."""
+    options = node.config.monitoring
+    assert options.serve is not None
+    return LivePage(options.serve, options.origins["serve"], QuestionSource(ask, node.layout.run_id), log)

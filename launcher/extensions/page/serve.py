@@ -1,0 +1,49 @@
+"""`meshctl serve`: the live page of a run of this machine, from a process beside its agents.
+
+The page lives as long as this command, also when the run has ended: what was last known can still be read and saved.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from launcher.extensions.page.document import save_document
+from launcher.extensions.page.server import PageServer
+from launcher.extensions.page.shared_run import SharedRun
+from launcher.meshctl.live.source import LocalSource
+from launcher.meshctl.plan.command import write_file
+from launcher.model.console import write_stderr, write_stdout
+from rendezvous.records import name_run
+
+PROGRAM = "meshctl"
+
+
+def save_page(source: LocalSource, path: str, *, has_stacks: bool) -> None:
+    """Write the page with its data to a file. Raises TemporaryError if the run does not answer, UsageError."""
+    page = save_document(SharedRun(source), has_stacks=has_stacks)
+    write_file(path, page.decode())
+    write_stdout(f"{path}: {len(page):,} bytes; it needs no server")
+
+
+def serve_page(source: LocalSource, host: str, port: int) -> int:
+    """Serve the page until a signal; return the exit code. Raises UsageError if the port is taken."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    page = PageServer(source, host, port)
+    try:
+        write_stdout(page.url)
+        write_stderr(f"{PROGRAM}: the page of {name_run(source.run_id)}, until Ctrl-C{_advise(page)}")
+        ended.wait()
+    finally:
+        page.close()
+    return 0
+
+
+def _advise(page: PageServer) -> str:
+    if page.needs_token:
+        return "; anyone with this URL can see the run's logs and stacks"
+    host = os.uname().nodename
+    return f"\nhint: from another machine: ssh -N -L {page.port}:{page.host}:{page.port} {host}"

@@ -1,0 +1,189 @@
+"""What all readers of the page share: a question to the run is asked once a second at most, however many they are.
+
+Nothing is asked while there is no reader. Each kind of answer has its own age: a view of the run is made anew after a
+second, and an inquiry into what all ranks do, which has every node look at its workers, after ten. Who comes while a
+question is under way waits for its answer. Questions are limited in number, because an agent takes only a few at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.extensions.page.view import RunView, SeenNode, make_view, remember
+from launcher.model.errors import TemporaryError
+from launcher.observe.event_buffer import EventBuffer
+from launcher.observe.kept_answer import WAIT_LIMIT_S, KeptAnswer
+from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
+from launcher.observe.run_events import parse_time
+from launcher.observe.run_source import RunSource
+from rendezvous.errors import MeshrunError
+
+RUN_AGE_S = 1.0
+LOGS_AGE_S = 1.0
+WHY_AGE_S = 10.0
+QUESTIONS_MAX = 4
+"""At a time, fewer than the connections of an agent's socket."""
+ANSWERS_MAX = 64
+Answer = TypeVar("Answer")
+EVENTS_MAX, EVENTS_BYTES_MAX = 1000, 1 << 20
+EVENT_PAGES_MAX = 50  # of one refresh
+_COMPRESSION = 1  # an eighth of the time of the usual 6, and a tenth more bytes
+
+
+class Body(Struct, frozen=True, kw_only=True):
+    """An answer as JSON, and the same compressed, for browsers that take it."""
+
+    text: bytes
+    gzip: bytes
+
+
+class SharedRun:
+    """A run for many readers, in any threads. Its methods raise TemporaryError or UsageError with a sentence.
+
+    `clock`: monotonic, in seconds.
+    """
+
+    def __init__(self, source: RunSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._clock = clock
+        self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)
+        self._lock = threading.Lock()  # of the answers and events
+        self._answers: OrderedDict[tuple[object, ...], KeptAnswer[Any]] = OrderedDict()
+        self._report: tuple[RunReport, float] | None = None
+        self._seen: dict[str, SeenNode] = {}
+        self._events = EventBuffer(EVENTS_MAX, EVENTS_BYTES_MAX)
+        self._agent_next = 0  # the number of the next line, as the agent that is asked counts
+        self._switch_count = 0
+        self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
+        self._why: bytes = b""
+
+    def read_run(self) -> Body:
+        """Return the RunView as JSON; after the first, it is an old one with a `problem` if the run does not answer."""
+        return self._keep(("run",), RUN_AGE_S, self._make_run)
+
+    def list_events(self, after: int) -> EventPage:
+        """Return the lines after number `after`, -1 for all that are kept."""
+        self._keep(("events",), RUN_AGE_S, self._take_events)
+        with self._lock:
+            return self._events.read(after, EVENTS_BYTES_MAX)
+
+    def list_logs(self, node: str, request: ReadLogs) -> LogPage:
+        """Return a page of a node's logs."""
+
+        def ask() -> LogPage:
+            page = self._ask(lambda: self._source.read_node(node, request))
+            assert isinstance(page, LogPage), page
+            return page
+
+        return self._keep(("logs", node, msgspec.json.encode(request)), LOGS_AGE_S, ask)
+
+    def ask_why(self) -> bytes:
+        """Return the Conclusion as JSON, with `age_s`: which rank the run waits for, and where all ranks stand."""
+
+        def ask() -> tuple[dict[str, object], float]:
+            answer = self._ask(self._source.ask_why)
+            fields = msgspec.json.decode(answer, type=dict[str, object])
+            if not fields:
+                raise TemporaryError("no leader has answered in time")
+            return fields, self._clock()
+
+        fields, at = self._keep(("why",), WHY_AGE_S, ask)
+        self._why = msgspec.json.encode({**fields, "age_s": round(self._clock() - at, 1)})
+        return self._why
+
+    @property
+    def last_why(self) -> bytes:
+        """The last answer of `ask_why`, b"" before there is one."""
+        return self._why
+
+    def list_log_nodes(self, most: int) -> list[str]:
+        """List the nodes whose logs say most, as far as is known: with failed ranks first, then by oldest progress."""
+        if self._report is None:
+            return []
+
+        def worth(node: int) -> tuple[bool, float]:
+            ranks = nodes[node].ranks
+            return any(rank.exit_code for rank in ranks), max((rank.progress_age_s for rank in ranks), default=-1.0)
+
+        nodes = [one for one in self._report[0].nodes if one.log_dir]
+        chosen = sorted(range(len(nodes)), key=lambda index: worth(index), reverse=True)[:most]
+        return [nodes[index].node for index in chosen]
+
+    def _make_run(self) -> Body:
+        now = self._clock()
+        problem = ""
+        try:
+            report = self._ask(self._source.read_run)
+            self._report, self._seen = (report, now), remember(self._seen, report, now)
+        except MeshrunError as error:
+            if self._report is None:
+                raise
+            problem = str(error)
+        report, at = self._report
+        view: RunView = make_view(report, self._seen, at)
+        view = replace(view, problem=problem, age_s=round(now - at, 1))
+        text = msgspec.json.encode(view)
+        return Body(text=text, gzip=compress(text))
+
+    def _take_events(self) -> None:
+        for _ in range(EVENT_PAGES_MAX):
+            switch_count = self._source.switch_count
+            if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
+                self._switch_count, self._agent_next = switch_count, 0
+                self._skip_until = _read_time(self._events.newest)
+            request = ReadEvents(after=self._agent_next - 1)
+            page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
+            assert isinstance(page, EventPage), page
+            if self._source.switch_count != switch_count:
+                continue  # it may be of either agent
+            with self._lock:
+                if page.first > self._agent_next and not self._skip_until:  # some are kept no more
+                    self._events.skip(page.first - self._agent_next)
+                lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
+                self._agent_next = max(self._agent_next, page.first + len(page.lines))
+                for line in lines:
+                    if _read_time(line) >= self._skip_until:
+                        self._skip_until = 0.0
+                        self._events.add(line)
+            if page.is_last:
+                return
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        if not self._questions.acquire(timeout=WAIT_LIMIT_S):
+            raise TemporaryError(f"{QUESTIONS_MAX} questions to the run were not answered within {WAIT_LIMIT_S:g} s")
+        try:
+            return question()
+        finally:
+            self._questions.release()
+
+    def _keep(self, key: tuple[object, ...], age_s: float, make: Callable[[], Answer]) -> Answer:
+        """Return the answer that is kept, or make it; an error is kept for as long."""
+        with self._lock:
+            kept: KeptAnswer[Answer] = self._answers.setdefault(key, KeptAnswer(self._clock))
+            self._answers.move_to_end(key)
+            while len(self._answers) > ANSWERS_MAX:
+                self._answers.popitem(last=False)
+        return kept.read(age_s, make)
+
+
+def _read_time(line: str) -> float:
+    """Return when an event happened, in seconds since 1970; 0 if its line does not tell."""
+    try:
+        return parse_time(str(msgspec.json.decode(line, type=dict[str, object]).get("time", "")))
+    except msgspec.MsgspecError:
+        return 0.0
+
+
+def compress(text: bytes) -> bytes:
+    """Compress for `Content-Encoding: gzip`."""
+    packer = zlib.compressobj(_COMPRESSION, wbits=31)
+    return packer.compress(text) + packer.flush()

@@ -1,0 +1,55 @@
+"""The store of a job, served by the program that starts its agents.
+
+Where one of the agents serves the store, the job ends with that agent's node. A host has a process that lives as long
+as the job, outside of the nodes that may be lost: there the store costs nothing more, and every agent is a client of
+it, whichever node it is on. A token that is drawn for each job keeps others out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from launcher.agent.startup.stores import require_grpc, require_h2
+from launcher.model.errors import TemporaryError
+from rendezvous.errors import StoreError
+from rendezvous.stores.addresses import join_address
+from rendezvous.stores.server.server import StoreServer
+
+GRACE_S = 0.5  # for calls in progress, once every agent has ended
+
+
+class StoreService:
+    """Serves an empty store at `address`, on any free port, in the block of a `with`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._token = secrets.token_hex(16)
+        self._server = StoreServer(address, 0, token=self._token)
+
+    def __enter__(self) -> StoreService:
+        """Raises UsageError if a package is missing, TemporaryError if the store cannot listen there."""
+        require_grpc()
+        require_h2()
+        try:
+            self._server.start()
+        except StoreError as error:
+            raise TemporaryError(str(error), error.hint) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close(GRACE_S)
+
+    @property
+    def endpoint(self) -> str:
+        return join_address(self._address, self._server.port)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options by which agents find it. is_host=0: none of them serves one itself."""
+        return ("--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-conf=is_host=0")
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables that agents need to be let in; secret."""
+        return {"LAUNCHER_STORE_TOKEN": self._token}

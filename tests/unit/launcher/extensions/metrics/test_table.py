@@ -1,0 +1,84 @@
+"""What each metric says of a report, and what is left out of one that does not know."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from launcher.extensions.metrics.table import METRICS
+from launcher.observe.node_report import NodeReport
+from tests.support.reports import make_rank, make_report
+
+
+def read(name: str, report: NodeReport) -> dict[tuple[str, ...], float]:
+    (metric,) = [one for one in METRICS if one.full_name == name]
+    return dict(metric.read(report))
+
+
+def test_a_name_has_its_unit_and_is_there_once() -> None:
+    names = [metric.full_name for metric in METRICS]
+    assert len(names) == len(set(names))
+    for metric in METRICS:
+        assert re.fullmatch(r"meshrun(_[a-z]+)+", metric.full_name)
+        assert not re.search(r"_(ms|kb|mb|s|percent)(_total)?$", metric.full_name)
+        assert metric.help.endswith((".", ";")), "a sentence"
+        assert metric.kind == "counter" or not metric.name.endswith("_total")
+
+
+def test_every_value_of_a_full_report_is_told() -> None:
+    report = make_report()
+    empty = [metric.full_name for metric in METRICS if not list(metric.read(report))]
+    assert empty == []
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("meshrun_store_latency_seconds", "store_latency_s"),
+        ("meshrun_nodes", "member_count"),
+        ("meshrun_spare_nodes", "spare_count"),
+        ("meshrun_step", "step"),
+    ],
+)
+def test_what_an_agent_does_not_know_is_left_out(name: str, field: str) -> None:
+    assert read(name, make_report(**{field: -1})) == {}
+    assert read(name, make_report(**{field: 0})) == {(): 0.0}
+
+
+def test_states_causes_and_classes_are_complete_from_the_start() -> None:
+    idle = make_report(state="waiting", round=0, ranks=(), end_counts={}, failure_counts={})
+    assert read("meshrun_node_state", idle)[("waiting",)] == 1
+    assert sum(read("meshrun_node_state", idle).values()) == 1
+    assert set(read("meshrun_rounds_ended_total", idle).values()) == {0}
+    assert ("loss",) in read("meshrun_rounds_ended_total", idle)
+    assert ("user code",) in read("meshrun_failures_total", idle)
+    assert read("meshrun_rounds_total", idle) == {(): 0}
+
+
+def test_a_round_that_runs_counts_as_started() -> None:
+    assert read("meshrun_rounds_total", make_report()) == {(): 2}
+    assert read("meshrun_rounds_total", make_report(round=0)) == {(): 1}
+
+
+def test_only_workers_that_run_use_anything() -> None:
+    ranks = (make_rank(0), make_rank(1, state="blocked"), make_rank(2, state="failed", rss_bytes=0))
+    report = make_report(ranks=ranks)
+    assert read("meshrun_worker_resident_memory_bytes", report).keys() == {("0",), ("1",)}
+    states = read("meshrun_ranks", report)
+    assert (states["running",], states["blocked",], states["failed",], states["succeeded",]) == (1, 1, 1, 0)
+
+
+def test_a_worker_without_known_progress_or_device_has_no_such_sample() -> None:
+    report = make_report(ranks=(make_rank(0, progress_age_s=-1.0, step=-1, device_memory_bytes=-1),))
+    assert read("meshrun_worker_progress_age_seconds", report) == {}
+    assert read("meshrun_worker_step", report) == {}
+    assert read("meshrun_worker_device_memory_used_bytes", report) == {}
+
+
+def test_a_spare_that_never_ran_has_no_goodput() -> None:
+    spare = make_report(state="spare", round=0, rounds=(), ranks=())
+    assert read("meshrun_goodput_ratio", spare) == {}
+    assert read("meshrun_lost_seconds", spare) == {}
+    assert read("meshrun_goodput_ratio", make_report()) == {(): 0.8}
+    assert read("meshrun_lost_seconds", make_report())["failure",] == 15.0

@@ -1,0 +1,202 @@
+"""What many readers share: how often the run is asked, and what they get when it does not answer."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from launcher.extensions.page import shared_run
+from launcher.extensions.page.shared_run import EVENTS_MAX, SharedRun
+from launcher.model.errors import TemporaryError
+from launcher.observe.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
+from tests.support.page.fake_run import FakeRun
+from tests.support.waiting import wait_until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_two_hundred_readers_cost_one_question_a_second() -> None:
+    source, clock = FakeRun(4), Clock()
+    shared = SharedRun(source, clock)
+    source.gate.clear()
+    with ThreadPoolExecutor(200) as readers:
+        answers = [readers.submit(shared.read_run) for _ in range(200)]
+        wait_until(lambda: source.counts.get("run"), 20, "the first question")
+        source.gate.set()
+        assert len({answer.result().text for answer in answers}) == 1
+    assert source.counts == {"run": 1}
+    clock.now += 1.0
+    shared.read_run()
+    shared.read_run()
+    assert source.counts == {"run": 2}
+
+
+def test_the_compressed_answer_is_the_same() -> None:
+    body = SharedRun(FakeRun(4)).read_run()
+    assert gzip.decompress(body.gzip) == body.text
+
+
+def test_what_was_last_known_is_shown_with_its_age() -> None:
+    source, clock = FakeRun(4), Clock()
+    shared = SharedRun(source, clock)
+    shared.read_run()
+    source.problem, clock.now = "the agent has ended", 190.0
+    view = msgspec.json.decode(shared.read_run().text)
+    assert (view["problem"], view["age_s"], len(view["nodes"])) == ("the agent has ended", 90.0, 6)
+
+
+def test_a_run_that_has_never_answered_is_an_error() -> None:
+    source, clock = FakeRun(4), Clock()
+    source.problem = "no leader has answered"
+    shared = SharedRun(source, clock)
+    for _ in range(3):
+        with pytest.raises(TemporaryError, match="no leader"):
+            shared.read_run()
+    assert source.counts == {"run": 1}
+
+
+def test_an_inquiry_into_all_ranks_is_made_once_in_ten_seconds() -> None:
+    source, clock = FakeRun(4), Clock()
+    shared = SharedRun(source, clock)
+    first = msgspec.json.decode(shared.ask_why())
+    clock.now += 9
+    again = msgspec.json.decode(shared.ask_why())
+    assert (first["age_s"], again["age_s"], source.counts) == (0.0, 9.0, {"why": 1})
+    clock.now += 2
+    shared.ask_why()
+    assert source.counts == {"why": 2}
+
+
+def test_an_empty_answer_to_why_is_an_error() -> None:
+    source = FakeRun(4)
+    source.ask_why = lambda: b"{}\n"  # type: ignore[method-assign]
+    with pytest.raises(TemporaryError, match="has answered in time"):
+        SharedRun(source).ask_why()
+
+
+def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_run, "WAIT_LIMIT_S", 0.05)
+    source = FakeRun(4)
+    shared = SharedRun(source)
+    source.gate.clear()
+
+    def read(rank: int) -> str:
+        try:
+            shared.list_logs("h0", ReadLogs(rank=rank))
+        except TemporaryError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(8) as readers:
+        held = [readers.submit(read, rank) for rank in range(4)]
+        wait_until(lambda: source.counts.get("ReadLogs") == 4, 20, "four questions")
+        assert read(5) == "4 questions to the run were not answered within 0.05 s"
+        source.gate.set()
+        assert [one.result() for one in held] == [""] * 4
+
+
+class EventRun(FakeRun):
+    """Has `lines`, of which those before `first` are kept no more; answers three at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = 0
+        self.lines: list[str] = []
+
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        assert isinstance(request, ReadEvents)
+        start = max(request.after + 1, self.first)
+        found = tuple(self.lines[start : start + 3])
+        after = start + len(found) - 1
+        return EventPage(lines=found, first=start, next_after=after, is_last=after + 1 >= len(self.lines))
+
+
+def test_events_are_read_once_each_by_every_reader() -> None:
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = [f"e{index}" for index in range(10)]
+    page = shared.list_events(-1)
+    assert (page.first, page.lines) == (0, tuple(source.lines))
+    assert shared.list_events(9) == EventPage(first=10, lines=(), next_after=9)
+    source.lines.append("e10")
+    clock.now += 1
+    assert shared.list_events(9).lines == ("e10",)
+    assert shared.list_events(7) == EventPage(first=8, lines=("e8", "e9", "e10"), next_after=10)
+
+
+def make_lines(node: str, times: Iterable[int]) -> list[str]:
+    return [f'{{"event":"remark","time":"2026-01-31T08:00:{at:02}.000Z","node":"{node}"}}' for at in times]
+
+
+@pytest.mark.parametrize("later", [range(2, 12), range(8, 12), range(12)])
+def test_the_events_of_another_agent_go_on_where_the_last_one_was(later: range) -> None:
+    """Its numbers are its own: there may be fewer of its events, or more."""
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = make_lines("h0", range(6))
+    assert shared.list_events(-1).lines == tuple(source.lines)
+    source.lines, source.switch_count = make_lines("h1", later), 1
+    clock.now += 1
+    page = shared.list_events(5)
+    assert (page.first, page.dropped) == (6, 0)
+    assert page.lines == tuple(make_lines("h1", (at for at in later if at >= 5)))
+    source.lines += make_lines("h1", [13])
+    clock.now += 1
+    assert shared.list_events(page.first + len(page.lines) - 1).lines == tuple(make_lines("h1", [13]))
+
+
+def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
+    class SwitchingRun(EventRun):
+        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+            if clock.now > 100 and not self.switch_count:
+                self.switch_count, self.lines = 1, make_lines("h1", range(12))
+            return super().read_node(node, request)
+
+    source, clock = SwitchingRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = make_lines("h0", range(6))
+    shared.list_events(-1)
+    clock.now += 1
+    assert shared.list_events(5).lines == tuple(make_lines("h1", range(5, 12)))
+
+
+def test_events_that_are_kept_no_more_are_counted() -> None:
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = [f"e{index}" for index in range(30)]
+    shared.list_events(-1)
+    source.lines += [f"e{index}" for index in range(30, 50)]
+    source.first, clock.now = 40, 102.0
+    page = shared.list_events(29)
+    assert (page.first, page.dropped, page.lines[0]) == (40, 10, "e40")
+
+
+def test_events_are_bounded() -> None:
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = [f"e{index}" for index in range(EVENTS_MAX + 500)]
+    for _ in range(12):  # a refresh takes only so many pages
+        shared.list_events(-1)
+        clock.now += 1
+    page = shared.list_events(-1)
+    assert (page.first, len(page.lines), page.dropped) == (500, EVENTS_MAX, 500)
+
+
+def test_answers_that_are_kept_are_bounded() -> None:
+    before = threading.active_count()
+    shared = SharedRun(FakeRun(4))
+    for rank in range(shared_run.ANSWERS_MAX * 2):
+        shared.list_logs("h0", ReadLogs(rank=rank))
+    assert len(shared._answers) == shared_run.ANSWERS_MAX
+    assert threading.active_count() < before + 50

@@ -1,0 +1,299 @@
+"""Pictures and pages of a plan: what is shown, where it stands, in which colours, and that names do no harm."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from launcher.extensions.pictures.picture import DARK, HUES, INK, LIGHT, STYLE, WIDTH, Palette
+from launcher.meshctl.plan.changes import Change
+from launcher.model.node import Node
+from launcher.model.rates import parse_rates
+from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.limits import Costs
+from tests.support.placement import samples
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Box(NamedTuple):
+    """A node or a frame: its tooltip, the kind of its border, its place, its colours and words."""
+
+    tip: str
+    kind: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    colours: list[str]
+    words: list[str]
+
+
+def list_boxes(text: str) -> list[Box]:
+    """All nodes and frames, in the order of the file; raises unless it is well-formed."""
+    found: list[Box] = []
+
+    def look(element: xml.Element, x: float, y: float) -> None:
+        move = re.fullmatch(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
+        x, y = (x + float(move[1]), y + float(move[2])) if move else (x, y)
+        for rect in element.findall(f"{SVG}rect"):
+            if element.find(f"{SVG}title") is not None and re.match("node|frame", rect.get("class", "")):
+                width, height = float(rect.get("width", "")), float(rect.get("height", ""))
+                fills = [each.get("fill", "") for each in element.iter(f"{SVG}rect") if each.get("fill")]
+                words = [each.text or "" for each in element.iter(f"{SVG}text")]
+                tip = element.findtext(f"{SVG}title", "")
+                found.append(Box(tip, rect.get("class", ""), x, y, x + width, y + height, fills, words))
+        for inner in element:
+            look(inner, x, y)
+
+    look(xml.fromstring(text), 0, 0)
+    return found
+
+
+def list_nodes(text: str) -> dict[str, Box]:
+    """Name -> box."""
+    return {box.tip.partition("; ")[0]: box for box in list_boxes(text) if box.kind.startswith("node")}
+
+
+def list_words(text: str) -> list[str]:
+    return [each.text or "" for each in xml.fromstring(text).iter(f"{SVG}text")]
+
+
+def test_every_node_has_its_place_its_ranks_and_the_colour_of_its_replica() -> None:
+    nodes = list_nodes(samples.lost_one().svg())
+    assert len(nodes) == 31
+    assert nodes["h15"].tip == "h15; l1; pp 2 · dp 0; 112-119"
+    assert nodes["h15"].words == ["h15", "pp 2 · dp 0", "112-119"]
+    assert nodes["h15"].colours == nodes["h1"].colours == [HUES[0]]
+    assert nodes["h16"].colours == [HUES[1]]
+    assert (nodes["h31"].kind, nodes["h31"].words, nodes["h31"].colours) == ("node spare", ["h31", "spare"], [])
+
+
+def test_the_head_says_world_cost_and_spares_and_the_legend_what_is_drawn() -> None:
+    words = list_words(samples.lost_one().svg())
+    assert words[:2] == ["mesh pp=4, dp=7, tp=8: 224 ranks on 28 nodes", "J 1,552, lower bound 1,008.5; 3 spares"]
+    assert words[2:11] == ["dp 0", "1", "2", "3", "4", "5", "6", "spare", "leaf l0"]
+
+
+def test_a_change_is_told_and_marked() -> None:
+    text = samples.changed().svg()
+    nodes = list_nodes(text)
+    for lost in ("h3", "h9"):
+        assert (nodes[lost].kind, nodes[lost].words) == ("node lost", [lost, "lost"])
+    assert text.count('class="cross"') == 3  # one in the legend
+    assert (nodes["h7"].kind, nodes["h7"].words[2]) == ("node changed", "24-31 from h3")
+    assert (nodes["h40"].kind, nodes["h40"].words) == ("node spare", ["h40", "spare (new)"])
+    words = list_words(text)
+    assert "h3, h9 are lost; h40 joins; 16 of 224 ranks move: 8 from h3 to h7, 8 from h9 to h15" in words
+    assert {"spare", "lost", "new, or has ranks of another node"} <= set(words)
+
+
+def test_a_node_of_two_replicas_has_a_band_for_each() -> None:
+    node = list_nodes(samples.two_groups_a_node().svg())["h1"]
+    assert node.colours == [HUES[2], HUES[3]]
+    assert "pp 0 · dp 2-3" in node.words
+
+
+def test_colours_repeat_and_the_legend_says_so() -> None:
+    text = samples.racks().svg()
+    assert list_nodes(text)["rack0-n8"].colours == [HUES[0]]
+    assert "... 17, the colours repeat" in list_words(text)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "first", "colours"),
+    [
+        ("pp=2,dp=*,tp=8", (2, 4, 8), "dp 0", [HUES[1]]),
+        ("dp=4,pp=*,tp=8", (4, 2, 8), "pp 0", [HUES[1]]),  # of the elastic axis, whatever its name
+        ("pp=2,FSDP=4,tp=8", (2, 4, 8), "FSDP 0", [HUES[1]]),
+        ("a=1,b=2,c=32", (1, 2, 32), "b 0", [HUES[0]]),
+        ("tp=64", (64,), "tp 0", list(HUES)),
+        ("tp=1", (1,), "tp 0", []),
+    ],
+)
+def test_the_axis_whose_coordinates_are_the_colours(
+    mesh: str, shape: Sequence[int], first: str, colours: list[str]
+) -> None:
+    text = samples.filled(samples.hosts(1, 1, 8), mesh, shape).svg()
+    assert first in list_words(text)
+    assert list_nodes(text)["h1"].colours == colours
+
+
+def test_of_many_replicas_on_a_node_some_are_drawn() -> None:
+    case = samples.filled([Node(id="h0", slot_count=1000)], "dp=*", (1000,), ())
+    assert 8 <= len(list_nodes(case.svg())["h0"].colours) <= 16
+
+
+def test_thousands_of_nodes_are_drawn_without_words() -> None:
+    text = samples.too_many().svg()
+    nodes = list_nodes(text)
+    assert len(nodes) == 4096
+    assert not any(box.words for box in nodes.values())
+    assert nodes["h1"].tip == "h1; p0/l0; pp 0 · dp 1; 8-15"
+
+
+def test_long_sentences_are_wrapped_below_each_other() -> None:
+    case = samples.small()
+    root = xml.fromstring(case._replace(change=Change(nodes=tuple(case.nodes), sentence="word " * 90)).svg())
+    lines = next(group for group in root.iter(f"{SVG}g") if (group.findtext(f"{SVG}text") or "").startswith("word"))
+    places = [group.get("transform") for group in lines.findall(f"{SVG}g")]
+    assert len(places) >= 2
+    assert places == [f"translate(0 {15.6 * (index + 1):g})" for index in range(len(places))]
+
+
+@pytest.mark.parametrize("case", [samples.changed, samples.hostile])
+def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], samples.Case]) -> None:
+    one = case()
+    nodes = one.change.nodes
+    other = one._replace(
+        change=replace(one.change, nodes=(*nodes[5:], *reversed(nodes[:5]))),
+        plan=replace(one.plan, ranks=dict(sorted(one.plan.ranks.items(), reverse=True))),
+    )
+    assert one.svg() == other.svg()
+
+
+def test_names_are_names_and_no_markup() -> None:
+    case = samples.hostile()
+    root = xml.fromstring(case.svg())  # raises unless it is well-formed, control characters included
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "g", "rect", "text", "title", "path", "style"}
+    assert any(tip.startswith(f"{samples.HOSTILE};") for tip in (box.tip for box in list_boxes(case.svg())))
+    page = case.html()
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+
+
+def test_nodes_of_unknown_locality_stand_together_in_a_dashed_frame() -> None:
+    paths = [("p0", "l0"), ("p0", "l0"), ("p0", None), (None, None), (None, None), ("p1", "l0"), ("p1", "l0")]
+    nodes = [Node(id=f"h{index}", slot_count=1, path=path) for index, path in enumerate(paths)]
+    text = samples.filled(nodes, "dp=*", (7,), ("pod", "leaf")).svg()
+    frames = [(box.tip, box.kind) for box in list_boxes(text) if box.kind.startswith("frame")]
+    assert frames == [
+        ("pod p0, 3 nodes", "frame"),
+        ("leaf l0, 2 nodes", "frame"),
+        ("leaf unknown, 1 node", "frame unknown"),
+        ("pod p1, 2 nodes", "frame"),
+        ("leaf l0, 2 nodes", "frame"),
+        ("pod unknown, 2 nodes", "frame unknown"),
+        ("leaf unknown, 2 nodes", "frame unknown"),
+    ]
+    assert re.search(r"\.unknown { .*stroke-dasharray", STYLE)
+
+
+def is_apart(one: Box, other: Box) -> bool:
+    return one.right <= other.left or other.right <= one.left or one.bottom <= other.top or other.bottom <= one.top
+
+
+def is_inside(one: Box, other: Box) -> bool:
+    return other.left < one.left < one.right < other.right and other.top < one.top < one.bottom < other.bottom
+
+
+@pytest.mark.parametrize("case", [each for each in samples.ALL if each is not samples.too_many])
+def test_boxes_stand_apart_inside_their_frames_and_the_sheet(case: Callable[[], samples.Case]) -> None:
+    one = case()
+    text = one.svg()
+    root = xml.fromstring(text)
+    width, height = float(root.get("width", "")), float(root.get("height", ""))
+    assert width == WIDTH
+    boxes = list_boxes(text)
+    nodes = [box for box in boxes if box.kind.startswith("node")]
+    frames = [box for box in boxes if box.kind.startswith("frame")]
+    assert all(is_apart(*pair) for pair in itertools.combinations(nodes, 2))
+    assert all(is_apart(a, b) or is_inside(b, a) for a, b in itertools.combinations(frames, 2))
+    for node in nodes:
+        assert 0 < node.left < node.right < width
+        assert 0 < node.top < node.bottom < height
+        around = [frame for frame in frames if not is_apart(frame, node)]
+        assert len(around) == len(one.limits.levels)
+        assert all(is_inside(node, frame) for frame in around)
+
+
+def test_what_is_wider_than_the_sheet_makes_it_wider() -> None:
+    levels = tuple(f"level{depth}" for depth in range(90))
+    nodes = [Node(id=f"h{index}", slot_count=1, path=("a",) * 90) for index in range(3)]
+    text = samples.filled(nodes, "dp=*", (3,), levels).svg()
+    width = float(xml.fromstring(text).get("width", ""))
+    assert all(box.right < width for box in list_boxes(text))
+    assert len([box for box in list_boxes(text) if box.kind == "frame"]) == 6  # the outermost levels
+
+
+def luminance(code: str) -> float:
+    return float(linear(code) @ [0.2126, 0.7152, 0.0722])
+
+
+def linear(code: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    parts = np.array([int(code[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_words_and_marks_can_be_read_on_a_light_and_on_a_dark_page(palette: Palette) -> None:
+    for ground in (palette.paper, palette.card):
+        assert min(contrast(words, ground) for words in (palette.text, palette.lost)) >= 4.5
+
+
+@pytest.mark.parametrize("hue", HUES)
+def test_dark_words_can_be_read_on_every_colour(hue: str) -> None:
+    assert contrast(hue, INK) >= 4.5
+
+
+# How people see who lack one kind of cones: Machado, Oliveira, Fernandes 2009, severity 1, for linear RGB.
+SIGHTS = {
+    "all cones": np.eye(3),
+    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+    "no blue": np.array([[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]]),
+}
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_the_first_six_hues_differ_whatever_cones_are_lacking(sight: str) -> None:
+    # Distances in Oklab, where about 0.02 can just be seen.
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
+    to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
+    seen = [to_lab @ np.cbrt(cones @ np.clip(SIGHTS[sight] @ linear(hue), 0, 1)) for hue in HUES[:6]]
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 0.06
+
+
+# The page.
+
+
+def test_a_page_is_the_picture_and_tables_and_needs_nothing_besides_itself() -> None:
+    case = samples.lost_one()
+    page = case.html()
+    assert case.svg() in page
+    outside = page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?:|src=|href=|@import|url\(|<script", outside)
+    assert "<tr><td>h31<td>l3<td>spare" in page
+    assert "<tr><td>share of J<td>" in page
+    assert "Time" not in page
+
+
+def test_a_page_tells_a_change_and_compares_orders() -> None:
+    case = samples.changed()
+    page = case.html()
+    assert "<tr><td>h3<td>l0<td>lost" in page
+    assert "<tr><td>h7<td>l0<td>24-31 from h3" in page
+    assert "<tr><td>join order<td>7,336<td>95.5 % more" in page
+
+
+def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
+    case = samples.filled(samples.hosts(1, 2, 2, slot_count=1), "dp=*", (4,))
+    costs = Costs(traffic=parse_traffic("dp=1MB", case.mesh), rates=parse_rates("host=40Mbit,leaf:l0=20Mbit"))
+    page = case._replace(costs=costs).html()
+    assert "<h2>Time: 0.4 s for a step&#x27;s communication" in page
+    assert "<tr><td>dp<td>0.4 s<td>leaf l0&#x27;s uplink: 1 MB at 20Mbit" in page
