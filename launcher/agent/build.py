@@ -104,7 +104,6 @@ def build_agent(
             wake=wakeup.wake,
             devices=[device for slot in slots for device in slot.devices],
         )
-    running = RunningRound()
     node = Node(
         config=config,
         layout=layout,
@@ -116,11 +115,12 @@ def build_agent(
         spec_builder=spec_builder,
         supervisor=supervisor,
         membership=membership,
-        running=running,
+        running=RunningRound(),
+        parts=parts,
         wake=wakeup.wake,
         started_at=time.time(),
     )
-    ask = add_parts(parts, node, sinks)
+    ask = add_parts(node, sinks)
     if show is not None:
         show(ask, layout.run_id)
     return Agent(
@@ -138,7 +138,7 @@ def build_agent(
         pump=node.pump,
         poll=parts.poll,
         parts=parts,
-        running=running,
+        running=node.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
         failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
         progress_file=config.hangs.progress_file,

@@ -154,8 +154,8 @@ class Agent(Struct, kw_only=True, eq=False):
         clocks = (self.membership.driver, self.parts, self.supervisor, self.termination, self.round_log)
         of_round = (self.worker_channel, self._round, self.fork_server)
         times = [one.wake_at for one in (*clocks, *of_round) if one is not None]
-        wake_at = min(*times, *self._timers.values())
-        ready = self.poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        left_s = min(*times, *self._timers.values()) - read_clock()
+        ready = self.poll.poll(math.ceil(min(max(0.0, left_s), POLL_LIMIT_S) * 1000))
         self.parts.tell_ready([descriptor for descriptor, _ in ready], self._make_fact(None))
 
     def _run_once(self) -> None:
@@ -214,8 +214,9 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._tell(what)
             case LimitGrace():
                 self._grace = effect
-                if round is not None and self._stop_reason and round.wake_at < math.inf:  # a save is under way
-                    grace_s = self._request_stop(round, round.wake_at - read_clock())
+                left_s = math.inf if round is None else round.wake_at - read_clock()
+                if round is not None and self._stop_reason and left_s < math.inf:  # a save is under way
+                    grace_s = self._request_stop(round, left_s)
                     self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
             case HoldStop(number, until) if round is not None and round.round == number:
                 self._hold_until = min(until, read_clock() + QUIT_LIMIT_S)

@@ -98,6 +98,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     goodput: Goodput | None = None
     slot_count: int = 0
     """Workers that fit here."""
+    off: tuple[str, ...] = ()
+    """Features of the agent that have failed, as its log names them."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

@@ -300,3 +300,35 @@ def test_a_circle_is_found() -> None:
 def test_an_import_downwards_is_allowed() -> None:
     source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
     assert find_upward_imports({"launcher.hardware.accelerators.amd": ast.parse(source)}) == []
+
+
+# --- fields ---
+
+
+def find_undeclared_fields(tree: ast.AST) -> list[str]:
+    """What a Struct's methods assign, and its fields do not name: msgspec refuses it, and mypy does not say so."""
+    found = []
+    for kind in ast.walk(tree):
+        if isinstance(kind, ast.ClassDef) and any(ast.unparse(base) == "Struct" for base in kind.bases):
+            declared = {
+                one.target.id
+                for one in kind.body
+                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+            }
+            assigned = {
+                one.attr
+                for one in ast.walk(kind)
+                if isinstance(one, ast.Attribute)
+                and isinstance(one.ctx, ast.Store)
+                and ast.unparse(one.value) == "self"
+            }
+            found += [f"{kind.name}.{name}" for name in sorted(assigned - declared)]
+    return found
+
+
+def test_a_struct_names_the_fields_that_it_assigns() -> None:
+    assert [one for tree in MODULES.values() for one in find_undeclared_fields(tree)] == []
+    late = ast.parse(
+        "class A(Struct):\n    a: int\n    def b(self):\n        self.a, self.c = 1, 2\n        self.d[0] = 3"
+    )
+    assert find_undeclared_fields(late) == ["A.c"]

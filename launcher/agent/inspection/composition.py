@@ -68,18 +68,19 @@ class Node(Struct, frozen=True, kw_only=True):
     supervisor: Supervisor
     membership: NodeMembership
     running: RunningRound
+    parts: PartHost
     wake: Callable[[], None]
     """Wakes the loop, from any thread."""
     started_at: float
     """Seconds since 1970."""
 
 
-def add_parts(parts: PartHost, node: Node, sinks: list[EventSink]) -> Ask:
+def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
     """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
 
     `sinks`: where events go. Raises UsageError for what can never work.
     """
-    config, layout = node.config, node.layout
+    config, layout, parts = node.config, node.layout, node.parts
     serve, asks_for_nodes = config.monitoring.serve, config.placement.request_nodes is not None
     is_written = bool(sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
     is_wanted = is_written or serve is not None or asks_for_nodes
@@ -217,6 +218,7 @@ def _make_answers(node: Node, open_journal: Callable[[], Journal]) -> NodeAnswer
         shared_page=node.shared_page,
         pump=node.pump,
         describe_rank=node.spec_builder.describe_rank,
+        parts=node.parts,
         locality=node.membership.locality,
         log_dir=log_dir,
     )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from launcher.agent.inspection.journal import Journal
 from launcher.agent.inspection.local_state import NodeSnapshot, RankSigns
+from launcher.agent.parts.host import PartHost
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 from launcher.model.node import Slot
@@ -28,6 +29,7 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
     pump: OutputPump | None
     describe_rank: Callable[[NodeAssignment, int], str]
     """Takes an assignment and a rank, returns its coordinates."""
+    parts: PartHost
     locality: tuple[tuple[str, str], ...] = ()
     """Pairs of level and domain."""
     log_dir: str = ""
@@ -72,6 +74,7 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
             checkpoint_count=timeline.checkpoint_count,
             hang_count=timeline.hang_count,
             slot_count=header.worker_count,
+            off=tuple(self.parts.off),
         )
         places = {rank: self.describe_rank(assignment, rank) for rank in assignment.ranks} if assignment else {}
         return NodeSnapshot(

@@ -74,6 +74,8 @@ class PartHost:
         self._clock = clock
         self._log = log
         self._places: list[_Place] = []
+        self.off: list[str] = []
+        """Names of the parts that have failed."""
 
     def make_watcher(self) -> Watcher:
         """Return what a part watches descriptors with; give it to `add`, too."""
@@ -147,6 +149,7 @@ class PartHost:
         """Call the part again in a moment if it lacks resources, else close it."""
         if not is_shortage(error):
             self._log(f"{place.name}: off from here on, the job continues: {describe_bug(error)}")
+            self.off.append(place.name)
             self._close(place)
             return
         place.retry_at = self._clock() + RETRY_S

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
 from launcher.agent.inspection.composition import Ask, Node
 from launcher.agent.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.model.concurrency import LateThread
@@ -27,24 +25,20 @@ if TYPE_CHECKING:
 REOPEN_S = 30.0
 
 
-class LivePage(Struct, eq=False):
-    """The part that opens the page and closes it."""
+class LivePage:
+    """The part that opens the page and closes it. `address`: host and port; `origin`: the option that named them."""
 
-    address: tuple[str, int]
-    """Host and port."""
-    origin: str
-    """The option that named them."""
-    source: RunSource
-    log: Callable[[str], None]
-
-    _problem: type[Exception] | None = None  # the kind that was said last
-    _is_wanted: bool = False
-    _is_closed: bool = False
-    _changed: threading.Event = field(default_factory=threading.Event)
-    wake_at: float = math.inf
-
-    def __post_init__(self) -> None:
+    def __init__(self, address: tuple[str, int], origin: str, source: RunSource, log: Callable[[str], None]) -> None:
+        self._address = address
+        self._origin = origin
+        self._source = source
+        self._log = log
+        self._problem: type[Exception] | None = None  # the kind that was said last
+        self._is_wanted = False
+        self._is_closed = False
+        self._changed = threading.Event()
         self._thread = LateThread(self._run, "live page")
+        self.wake_at = math.inf
 
     def take(self, fact: Fact) -> None:
         """Have the page opened if this agent has begun to lead, closed if it leads no more."""
@@ -79,14 +73,14 @@ class LivePage(Struct, eq=False):
         try:
             from launcher.extensions.page.server import PageServer  # not before the first worker
 
-            server = PageServer(self.source, *self.address)
+            server = PageServer(self._source, *self._address)
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
             if type(error) is not self._problem:
                 self._problem = type(error)
-                self.log(f"{self.origin}: {error}; the job continues; retrying every {REOPEN_S:g} s")
+                self._log(f"{self._origin}: {error}; the job continues; retrying every {REOPEN_S:g} s")
             return None
         self._problem = None
-        self.log(f"live page: {server.url}")
+        self._log(f"live page: {server.url}")
         return server
 
 

@@ -81,7 +81,9 @@ def _derive_node(node: NodeReport, leader: str) -> NodeState:
         slot_count=node.slot_count or len(node.ranks),
         path=tuple(domain for _, domain in node.locality),
         locality=node.locality,
-        why=failed[0] if failed else describe(node.waiting),
+        why=", ".join(
+            filter(None, (failed[0] if failed else describe(node.waiting), *(f"{one} is off" for one in node.off)))
+        ),
         is_leader=node.node == leader and node.is_leader,
     )
 

@@ -116,6 +116,7 @@ def test_a_part_that_raises_is_closed_and_said_once() -> None:
     assert bad.calls == ["advance", "close"]
     assert good.taken == ["x", "y"]
     assert bench.said == ["Recorder: off from here on, the job continues: KeyError: 'x'"]
+    assert bench.host.off == ["Recorder"]
 
 
 def test_effects_before_an_error_are_not_carried_out_by_half() -> None:

@@ -54,6 +54,11 @@ def test_states_of_ranks_are_those_of_their_node(states: tuple[str, ...], node_s
     assert (seen.nodes[0].state, seen.phase) == (node_state, phase)
 
 
+def test_a_feature_that_has_failed_is_shown_with_its_node() -> None:
+    seen = derive_overview(replace(REPORT, nodes=(make_node(1, off=("--hang-timeout", "--serve")),)))
+    assert seen.nodes[0].why == "--hang-timeout is off, --serve is off"
+
+
 def test_before_and_between_rounds() -> None:
     waiting = make_node(0, state="waiting", round=0, ranks=(), waiting=because("1 of at least 2 nodes"), mesh_shape=())
     assert derive_overview(replace(REPORT, nodes=(waiting,), rounds=())).phase == "forming"
