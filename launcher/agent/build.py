@@ -20,13 +20,12 @@ from launcher.agent.membership import (
 from launcher.agent.parts.host import PartHost
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
-from launcher.config.config import Config
+from launcher.config.config import Config, PlacementOptions, RendezvousOptions
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
-from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
@@ -64,14 +63,14 @@ def build_agent(
     `parts`: has those that there are before the agent; the others are added. `show`: as for `node_main.run`. Raises
     UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
-    host = startup.name if startup else config.node_name or os.uname().nodename
-    mesh = config.mesh or meshes.DEFAULT_MESH
+    host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
     if startup is None:
-        meshes.require_fit(mesh, len(slots))
-    port = MasterPort(config.master_port, config.worker_port_range)
+        meshes.require_fit(config.placement.grid, len(slots))
+    port = MasterPort(config.rendezvous.master_port, config.rendezvous.worker_port_range)
     spec_builder = WorkerSpecBuilder(
-        config=config,
-        mesh=mesh,
+        workers=config.workers,
+        output=config.output,
+        placement=config.placement,
         slots=slots,
         host=host,
         layout=layout,
@@ -79,24 +78,25 @@ def build_agent(
         shared_page=shared_page,
         extra_variables=startup.node_lock.environment if startup else {},
     )
-    settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
+    limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
+    settings = make_settings(config.rendezvous, *limits, handles_sigterm=not spec_builder.is_jax)
     worker_channel = WorkerChannel(
         shared_page,
         supervisor,
-        config.heartbeat_timeout_s,
+        config.hangs.heartbeat_timeout_s,
         reads_saves=startup is not None and settings.grow == "checkpoint",
-        watches_progress=config.hang_limits is not None,
+        watches_progress=config.hangs.hang_limits is not None,
     )
-    sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
+    sinks = open_sinks(config.monitoring, lambda: membership.driver.machine.is_leader)
     if startup is None:
-        membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
+        asked = (config.rendezvous, config.placement, config.workers.role)
+        membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
         from launcher.agent.cluster import ClusterMembership
 
         membership = ClusterMembership.open(
             config,
             settings,
-            mesh,
             startup,
             slot_count=len(slots),
             run_id=layout.run_id,
@@ -104,7 +104,6 @@ def build_agent(
             wake=wakeup.wake,
             devices=[device for slot in slots for device in slot.devices],
         )
-    running = RunningRound()
     node = Node(
         config=config,
         layout=layout,
@@ -116,7 +115,7 @@ def build_agent(
         spec_builder=spec_builder,
         supervisor=supervisor,
         membership=membership,
-        running=running,
+        running=RunningRound(),
         parts=parts,
         wake=wakeup.wake,
         started_at=time.time(),
@@ -125,7 +124,7 @@ def build_agent(
     if show is not None:
         show(ask, layout.run_id)
     return Agent(
-        script=config.script,
+        script=config.workers.script,
         reason=reason,
         settings=settings,
         supervisor=supervisor,
@@ -139,17 +138,18 @@ def build_agent(
         pump=node.pump,
         poll=parts.poll,
         parts=parts,
-        running=running,
+        running=node.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
-        failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.role),
-        progress_file=config.progress_file,
+        failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
+        progress_file=config.hangs.progress_file,
     )
 
 
 def _join_alone(
-    config: Config,
+    meeting: RendezvousOptions,
+    placement: PlacementOptions,
+    role: str,
     settings: Settings,
-    mesh: Mesh,
     slot_count: int,
     run_id: str,
     node_name: str,
@@ -157,17 +157,15 @@ def _join_alone(
     wake: Callable[[], None],
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
-    address = config.master_addr or config.local_addr or "127.0.0.1"
-    description = Description(
-        slot_count=slot_count, address=address, role=config.role, master_port=config.master_port or 0
-    )
+    mesh, address = placement.grid, meeting.master_addr or meeting.local_addr or "127.0.0.1"
+    description = Description(slot_count=slot_count, address=address, role=role, master_port=meeting.master_port or 0)
     planner: OneMachinePlanner | PlannerAdapter
-    if config.placement_options:
+    if placement.texts:
         from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
         from launcher.placement.adapter.options import list_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
-        asked = resolve_limits(config, mesh)
+        asked = resolve_limits(placement)
         require_feasible_alone(mesh, asked[0], slot_count)
         planner, options = PlannerAdapter(mesh, *asked), list_options(*asked)
     else:

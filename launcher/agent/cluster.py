@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,17 +23,15 @@ from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
-from launcher.config.config import Config
+from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.locality_path import LEVELS
-from launcher.model.mesh import Mesh
 from launcher.model.node import Device
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
-from launcher.placement.limits import Costs, Limits
 from rendezvous import __version__
 from rendezvous.driver.driver import Driver, Planner
 from rendezvous.errors import StoreError, VersionError
@@ -85,7 +83,6 @@ class ClusterMembership(NodeMembership):
         cls,
         config: Config,
         settings: Settings,
-        mesh: Mesh,
         startup: Startup,
         *,
         slot_count: int,
@@ -98,22 +95,25 @@ class ClusterMembership(NodeMembership):
 
         Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
         """
-        found = resolve_node_locality(config, startup, devices)
+        options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
+        found = resolve_node_locality(config.locality, startup, devices)
         levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
-        limits, costs = resolve_limits(config, mesh, levels=levels)
-        require_feasible(config, mesh, limits, slot_count)
+        limits, costs = resolve_limits(config.placement, levels)
+        require_feasible(config.devices, mesh, limits, slot_count)
         with ExitStack() as opened:
-            meeting = meet(config, settings, startup, run_id, opened)
-            if config.node_rank is not None:  # last: a claim lasts for the time of a lease
-                require_unique_rank(meeting.store, startup, run_id, config.node_rank, lease_ttl_s=settings.lease_ttl_s)
-            node_count = 0 if config.node_rank is None else config.nodes_min
+            meeting = meet(options, settings, startup, run_id, opened)
+            if node_rank is not None:  # last: a claim lasts for the time of a lease
+                require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
+            node_count = 0 if node_rank is None else config.placement.nodes_min
             planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
+            agreed = list_agreed_options(settings, node_rank, options.master_port)
+            description = describe_node(options, config.workers.role, startup, found, slot_count)
             machine = MemberMachine(
                 settings=settings,
-                spec=make_spec(config, settings, mesh, limits, costs),
+                spec=make_spec(config.workers, str(mesh), {**list_options(limits, costs), **agreed}),
                 node_name=startup.name,
                 boot_id=startup.boot_id,
-                description=encode_description(describe_node(config, startup, found, slot_count)),
+                description=encode_description(description),
                 worker_port=worker_port,
                 prefix=startup.network.prefix,
                 run_id=run_id,
@@ -121,7 +121,7 @@ class ClusterMembership(NodeMembership):
                 rng=draw_random,
                 presence_address=startup.presence_address,
                 secret=startup.credentials.secret,
-                attempt="" if config.attempt is None else str(config.attempt),
+                attempt="" if options.attempt is None else str(options.attempt),
                 hosts_store=meeting.server is not None,
                 store_owner=meeting.owner,
             )
@@ -136,7 +136,7 @@ class ClusterMembership(NodeMembership):
             self._server.close()
 
 
-def meet(config: Config, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
+def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
     """Serve the store if that is this node's part, and open it; wait while it is another run's that has ended.
 
     `opened` closes it again. Raises UsageError and TemporaryError.
@@ -144,13 +144,13 @@ def meet(config: Config, settings: Settings, startup: Startup, run_id: str, open
     own = StoreOwner(
         prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
     )
-    port_option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
+    port_option = "--rdzv-endpoint" if options.node_rank is None else "LAUNCHER_STORE_PORT"
     deadline = time.monotonic() + settings.start_timeout_s
     said = ""
     while True:
         endpoint = startup.network.endpoints[0]
         with ExitStack() as tried:
-            server = serve_store(startup, own, settings.start_timeout_s, is_numbered=config.node_rank is not None)
+            server = serve_store(startup, own, settings.start_timeout_s, is_numbered=options.node_rank is not None)
             if server is not None:
                 tried.callback(server.close)
             store = stores.open_store(startup.network, startup.credentials, settings)
@@ -174,7 +174,7 @@ def meet(config: Config, settings: Settings, startup: Startup, run_id: str, open
                     if occupant is not None and not is_ours:
                         refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
                     opened.enter_context(tried.pop_all())
-                    _log_meeting(startup, run_id, config.node_rank, store, version)
+                    _log_meeting(startup, run_id, options.node_rank, store, version)
                     return Meeting(store, server, None if occupant is None else occupant.owner)
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
@@ -185,7 +185,7 @@ def meet(config: Config, settings: Settings, startup: Startup, run_id: str, open
             log(sentence)
         with end_on_signal():
             time.sleep(PAUSE_S)
-            network, serves_at = settle_store(config, startup.network, deadline - time.monotonic())
+            network, serves_at = settle_store(options, startup.network, deadline - time.monotonic())
         startup = replace(startup, network=network, serves_at=serves_at)
 
 
@@ -259,10 +259,10 @@ def _log_meeting(startup: Startup, run_id: str, node_rank: int | None, store: Et
         )
 
 
-def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:
+def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: Sequence[Device]) -> Locality:
     """Return this node's locality, and log it. Raises UsageError for what the user says."""
     found = resolve_locality(
-        config, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
+        options, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
     )
     for remark in found.remarks:
         log(remark)
@@ -273,17 +273,19 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     return found
 
 
-def describe_node(config: Config, startup: Startup, found: Locality, slot_count: int) -> Description:
+def describe_node(
+    options: RendezvousOptions, role: str, startup: Startup, found: Locality, slot_count: int
+) -> Description:
     """Return what the planner is to know of this node."""
     description = Description(
         slot_count=slot_count,
         address=startup.address,
-        role=config.role,
+        role=role,
         name=startup.name,
         machine=startup.boot_id,
-        master_port=config.master_port or 0,
-        node_rank=config.node_rank,
-        master_addr=config.master_addr or "",
+        master_port=options.master_port or 0,
+        node_rank=options.node_rank,
+        master_addr=options.master_addr or "",
         locality=found.path,
     )
     if (identity := found.identity) is None:
@@ -293,18 +295,18 @@ def describe_node(config: Config, startup: Startup, found: Locality, slot_count:
     )
 
 
-def make_spec(config: Config, settings: Settings, mesh: Mesh, limits: Limits, costs: Costs) -> Spec:
-    """Return what all nodes of the job must have alike."""
+def make_spec(workers: WorkerOptions, mesh: str, options: Mapping[str, str]) -> Spec:
+    """Return what all nodes of the job must have alike. `options`: of the placement and of the agreement."""
     return Spec(
-        mesh=str(mesh),
-        options={**list_options(limits, costs), **list_agreed_options(config, settings)},
-        digest=hash_program(config),
-        arguments_digest=_hash(config.script_args),
-        shared_options={} if config.framework == "auto" else {"--framework": config.framework},
+        mesh=mesh,
+        options=options,
+        digest=hash_program(workers.launch_mode, workers.script),
+        arguments_digest=_hash(workers.script_args),
+        shared_options={} if workers.framework == "auto" else {"--framework": workers.framework},
     )
 
 
-def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
+def list_agreed_options(settings: Settings, node_rank: int | None, master_port: int | None) -> dict[str, str]:
     """Return the settings on which nodes that differed would disagree later, as options; defaults are left out.
 
     Where nodes are numbered, that they are; and the port, which is the same on all.
@@ -323,14 +325,14 @@ def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:
         options["LAUNCHER_PRESENCE_PROOF"] = "off"
-    if config.node_rank is not None:
-        options |= {"--rdzv-backend": "static", "--master-port": str(config.master_port)}
+    if node_rank is not None:
+        options |= {"--rdzv-backend": "static", "--master-port": str(master_port)}
     return options
 
 
-def hash_program(config: Config) -> str:
+def hash_program(launch_mode: LaunchMode, script: str) -> str:
     """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
-    return _hash([config.launch_mode, os.path.basename(config.script) or config.script])
+    return _hash([launch_mode, os.path.basename(script) or script])
 
 
 def _hash(words: Sequence[str]) -> str:

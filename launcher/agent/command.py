@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.config import files
-from launcher.config.config import Config, resolve
+from launcher.config.config import Config, MonitoringOptions, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
@@ -25,18 +25,22 @@ from launcher.supervisor.handle import Supervisor
 def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     """Run the job on this node and return the exit code. `supervisor`: forked, and not started yet."""
     config = _resolve(args, os.environ)
-    begin_stamps(config.log_times, config.node_name or os.uname().nodename)
-    files.check(config)
+    meeting = config.rendezvous
+    begin_stamps(config.output.log_times, meeting.node_name or os.uname().nodename)
+    files.check_script(config.workers, config.placement.mesh)
+    files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config)
+    exporter = _make_exporter(config.monitoring)
     startup = None
-    if config.network is not None:
+    if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
+        from launcher.locality.explicit import check_file
 
         gc.enable()
-        _log_notes(config)  # before a wait, which they may explain
-        startup = start_up(config, config.network, os.environ)
-        begin_stamps(config.log_times, startup.name)
+        _log_notes(config.notes)  # before a wait, which they may explain
+        check_file(config.locality)
+        startup = start_up(meeting, meeting.network, os.environ, uses_accelerators=config.devices.may_use_accelerators)
+        begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
@@ -50,7 +54,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.freeze()
         gc.enable()
         if startup is None:
-            _log_notes(config)
+            _log_notes(config.notes)
         return node_main.run(config, supervisor, startup, shared_page, exporter and exporter.start)
     finally:
         if exporter is not None:
@@ -59,17 +63,17 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             startup.release()
 
 
-def _make_exporter(config: Config) -> Any:
+def _make_exporter(options: MonitoringOptions) -> Any:
     """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
-    if config.metrics_address is None and config.metrics_file is None:
+    if options.metrics_address is None and options.metrics_file is None:
         return None
     from launcher.agent.parts.part import load_extension
 
-    return load_extension("metrics_address")(config.metrics_address, config.metrics_file)
+    return load_extension("metrics_address")(options.metrics_address, options.metrics_file)
 
 
-def _log_notes(config: Config) -> None:
-    for note in config.notes:
+def _log_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         log(note)
 
 

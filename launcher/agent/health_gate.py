@@ -22,7 +22,7 @@ from launcher.agent.membership import read_clock
 from launcher.agent.parts.host import PartHost
 from launcher.agent.parts.part import Effect, Fact
 from launcher.agent.signals import Termination, Wakeup
-from launcher.config.config import Config
+from launcher.config.config import HealthOptions
 from launcher.config.scrub import list_unset_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError, describe
@@ -55,13 +55,14 @@ _Examined = TypeVar("_Examined")
 class HealthGate:
     """Holds this node back from its job until it is fit.
 
-    `parts`: those that there are before the agent. `variables`: added to the check's environment. `fork_server`:
-    imports meanwhile, None without --preload.
+    `limit_s`: for all checks. `parts`: those that there are before the agent. `variables`: added to the check's
+    environment. `fork_server`: imports meanwhile, None without --preload.
     """
 
     def __init__(
         self,
-        config: Config,
+        options: HealthOptions,
+        limit_s: float,
         supervisor: Supervisor,
         termination: Termination,
         wakeup: Wakeup,
@@ -69,17 +70,16 @@ class HealthGate:
         variables: Mapping[str, str],
         fork_server: ForkServerClient | None = None,
     ) -> None:
-        self._command = config.health_check
-        self._origin = config.origins["health_check"]
-        self._timeout_s = config.health_timeout_s
+        self._command, self._timeout_s = options.health_check, options.health_timeout_s
+        self._origin = options.origins["health_check"]
         self._supervisor = supervisor
         self._termination = termination
         self._wakeup = wakeup
         self._parts = parts
         self._variables = variables
         self._fork_server = fork_server
-        self._limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-        self._deadline = read_clock() + self._limit_s
+        self._limit_s = limit_s
+        self._deadline = read_clock() + limit_s
         self._failure_count = 0
         self._last_kind: tuple[str | int, ...] = ()  # of what was said last
         self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards

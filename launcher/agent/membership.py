@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from launcher.config.config import Config
+from launcher.config.config import RendezvousOptions
 from launcher.model.errors import UsageError
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
@@ -21,24 +21,26 @@ from rendezvous.settings import DEFAULTS, Settings
 PREFIX = "meshrun"
 
 
-def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
+def make_settings(
+    options: RendezvousOptions, max_restarts: int, shutdown_timeout_s: float, *, handles_sigterm: bool = True
+) -> Settings:
     """Return the agreement's limits for this run. Raises UsageError for impossible ones, such as too short a lease.
 
     `handles_sigterm`: a SIGTERM ends workers. Where it does not, as under JAX, nothing waits for that when a round has
     failed; a stop that leaves time to save is another matter.
     """
     # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store
-    no_lease = math.inf if config.network is None else DEFAULTS.lease_ttl_s
+    no_lease = math.inf if options.network is None else DEFAULTS.lease_ttl_s
     try:
         return Settings(
-            lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
-            max_restarts=config.max_restarts,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            restart_grace_s=min(DEFAULTS.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
-            **config.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
+            lease_ttl_s=no_lease if options.lease_ttl_s is None else options.lease_ttl_s,
+            max_restarts=max_restarts,
+            shutdown_timeout_s=shutdown_timeout_s,
+            restart_grace_s=min(DEFAULTS.restart_grace_s, shutdown_timeout_s) if handles_sigterm else 0.0,
+            **options.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
         )
     except SettingsError as error:
-        raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
+        raise UsageError(f"{options.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
 class NodeMembership:

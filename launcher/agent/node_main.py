@@ -21,7 +21,7 @@ from launcher.agent.membership import read_clock
 from launcher.agent.parts.host import PartHost
 from launcher.agent.parts.part import LATER_S, LatePart, Part, load_extension
 from launcher.agent.signals import Termination, Wakeup
-from launcher.config.config import Config
+from launcher.config.config import Config, ShutdownOptions
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
@@ -55,20 +55,20 @@ def run(
     layout: LogLayout | None = None
     fork_server = None
     try:
-        if config.preload or config.standby:
+        if config.workers.preload or config.workers.standby:
             from launcher.agent.preload import ForkServerClient
 
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
-        termination = Termination(config)
+        termination = Termination(config.shutdown)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
         parts = PartHost(select.poll(), read_clock, log)
-        if config.notices != "off":
-            parts.add(_make_notices(config, wakeup))
+        if config.shutdown.notices != "off":
+            parts.add(_make_notices(config.shutdown, wakeup))
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, parts, startup, fork_server)
         layout = LogLayout(
-            log_dir=config.log_dir,
-            run_id=config.run_id or os.urandom(8).hex(),
+            log_dir=config.output.log_dir,
+            run_id=config.rendezvous.run_id or os.urandom(8).hex(),
             temporary_dirs=supervisor.temporary_dirs,
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
@@ -106,15 +106,15 @@ def wait_until_ready(
     """
 
     def examine() -> tuple[tuple[Slot, ...], str]:
-        require_log_space(config)
-        slots, reason = make_node_slots(config, os.environ)
+        require_log_space(config.output.log_dir)
+        slots, reason = make_node_slots(config.devices, config.workers, os.environ)
         if startup is not None and startup.host_agents is not None:
             startup.host_agents.take_devices(slots)
         if fork_server is not None:
             fork_server.start(slots)
         return slots, reason
 
-    if config.health_check is None:
+    if config.health.health_check is None:
         try:
             return examine()
         except UnfitError:
@@ -122,29 +122,26 @@ def wait_until_ready(
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    return HealthGate(config, supervisor, termination, wakeup, parts, place, fork_server).wait_until_fit(examine)
+    limit_s, pieces = config.rendezvous.start_timeout_s, (supervisor, termination, wakeup, parts, place, fork_server)
+    return HealthGate(config.health, limit_s, *pieces).wait_until_fit(examine)
 
 
-def _make_notices(config: Config, wakeup: Wakeup) -> LatePart:
+def _make_notices(options: ShutdownOptions, wakeup: Wakeup) -> LatePart:
     """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
 
     def make() -> Part | None:
         from launcher.hardware.cloud_firmware import find_cloud
 
-        if config.origins["notices"] == "default" and not find_cloud():
+        if options.origins["notices"] == "default" and not find_cloud():
             return None  # as on most machines, which then load nothing more
-        is_asked, limit_s = config.origins["notices"] != "default", config.shutdown_timeout_s
-        part: Part | None = load_extension("notices")(
-            config.notices, limit_s, os.environ, wakeup.wake, read_clock, is_asked=is_asked
-        )
+        part: Part | None = load_extension("notices")(options, os.environ, wakeup.wake, read_clock)
         return part
 
     return LatePart("preemption notices", make, {Start: LATER_S, LeaveRequest: math.inf})
 
 
-def require_log_space(config: Config) -> None:
+def require_log_space(directory: str | None) -> None:
     """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
-    directory = config.log_dir
     if not directory or directory == os.devnull:
         return
     name = f"log directory {sanitize(directory)}"

@@ -37,6 +37,7 @@ class ForkServerClient:
     def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
         """`process_marker`: variables by which the next agent finds processes that this one has left."""
         self._config = config
+        self._modules = config.workers.preload
         self._supervisor = supervisor
         self._process_marker = process_marker or {}
         self._is_started = False
@@ -52,9 +53,10 @@ class ForkServerClient:
         """
         if self._is_started:
             return
-        if known := slots or predict_slots(self._config, os.environ):
+        config, workers = self._config, self._config.workers
+        if known := slots or predict_slots(config.devices.worker_count, workers, os.environ):
             self._is_started = True
-            spec = make_fork_server_spec(self._config, known, os.environ)
+            spec = make_fork_server_spec(workers, config.placement.grid, config.rendezvous.run_id, known, os.environ)
             self._supervisor.preload(spec.replace(env={**spec.env, **self._process_marker}))
 
     def expect_workers(self, now: float) -> None:
@@ -68,7 +70,7 @@ class ForkServerClient:
             return
         self.wake_at = math.inf
         so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
-        what = f"the import of {self._format_modules()} (--preload)" if self._config.preload else "a Python (--standby)"
+        what = f"the import of {self._format_modules()} (--preload)" if self._modules else "a Python (--standby)"
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
@@ -78,8 +80,8 @@ class ForkServerClient:
                 self._importing_since = now
             case Preloaded(_, seconds, remarks):
                 self._is_ready, self.wake_at = True, math.inf
-                if self._config.preload:
-                    them = "them" if len(self._config.preload) > 1 else "it"
+                if self._modules:
+                    them = "them" if len(self._modules) > 1 else "it"
                     log(
                         f"preloaded {self._format_modules()} in {seconds:.1f} s; workers are forked with {them} in "
                         "memory"
@@ -96,5 +98,5 @@ class ForkServerClient:
         return None
 
     def _format_modules(self) -> str:
-        *names, last = self._config.preload
+        *names, last = self._modules
         return f"{', '.join(names)} and {last}" if names else last

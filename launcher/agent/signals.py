@@ -19,7 +19,7 @@ import os
 import signal
 from collections.abc import Iterable, Sequence
 
-from launcher.config.config import Config
+from launcher.config.config import ShutdownOptions
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 
@@ -41,14 +41,14 @@ class Termination:
     agent must handle. `wake_at`: when to check for the file again.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, options: ShutdownOptions) -> None:
         self.signum: int | None = None
         self.notice_signum = 0
-        self._file = config.preemption_file
+        self._file = options.preemption_file
         self.wake_at = 0.0 if self._file else math.inf
-        name = config.preemption_signal
+        name = options.preemption_signal
         self._preemption = signal.Signals[name] if name else None
-        self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(config)]
+        self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(options)]
         asked = {*self._forwarded, *([self._preemption] if self._preemption else [])}
         unasked = (number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL)
         self.signals = sorted(asked.union(unasked))
@@ -89,10 +89,10 @@ class Termination:
         return LeaveRequest(reason, exit_code)
 
 
-def _list_forwarded_signals(config: Config) -> Sequence[str]:
+def _list_forwarded_signals(options: ShutdownOptions) -> Sequence[str]:
     """--signals-to-handle; by default without a SIGHUP that is ignored already, since that is nohup's purpose."""
-    names = config.signals_to_handle
-    if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    names = options.signals_to_handle
+    if options.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]
     return names
 

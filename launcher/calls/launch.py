@@ -168,8 +168,9 @@ def _launch(
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Raise UsageError for invalid options; whether no option requests log files."""
     config = cli.parse(job, environment)
-    files.check(config)
-    return all(config.origins.get(field, "default") == "default" for field in _LOG_OPTIONS)
+    files.check_script(config.workers, config.placement.mesh)
+    files.check_log_dir(config.output.log_dir)
+    return all(config.output.origins[field] == "default" for field in _LOG_OPTIONS)
 
 
 def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[str]) -> dict[str, str]:

@@ -1,17 +1,17 @@
 """The configuration of a run, validated once and trusted afterwards.
 
 `resolve` turns the command line and the environment into one frozen `Config`. A value comes from the first of: the
-flag, LAUNCHER_<NAME>, PET_<NAME>, a scheduler's environment (`schedulers`), the default; `Config.origins` records
-which. Each option's row in the table says how its value is read and which field it sets; here are the rules between
-options. Invalid values are refused in one sentence that names the flag or the variable; a value that is accepted but
-has no effect is noted in `Config.notes`. No file is read and no device counted: the same input gives the same Config on
-any machine.
+flag, LAUNCHER_<NAME>, PET_<NAME>, a scheduler's environment (`schedulers`), the default; `Section.origins` records
+which. Each option's row in the table says how its value is read, and which field of which section it sets; here are
+the sections, and the rules between options. Invalid values are refused in one sentence that names the flag or the
+variable; a value that is accepted but has no effect is noted in `Config.notes`. No file is read and no device counted:
+the same input gives the same Config on any machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.mesh import Mesh
+from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from launcher.config.options.network import StoreConfig
@@ -54,36 +55,147 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds. A field named after an option holds its value."""
+class Section(Struct, frozen=True):
+    """The options of one part of an agent. Times are in seconds. A field named after an option holds its value."""
+
+    origins: Mapping[str, str]
+    """Field, or key of a field that is a mapping, to "--flag", the variable's name, or "default"."""
+
+
+class WorkerOptions(Section, frozen=True):
+    """What the workers of this node run, and how."""
 
     script: str
     script_args: tuple[str, ...]
     launch_mode: LaunchMode
-    nodes_min: int
-    nodes_max: int | None
-    """None: any number; 1 for 1:N where only this machine can join."""
+    python: str
+    """The interpreter of the workers."""
+    legacy_local_rank: bool
+    role: str
+    framework: str
+    device_binding: str
+    virtual_local_rank: bool
+    numa_binding: NumaMode | None
+    max_restarts: int
+    signals_to_handle: tuple[str, ...]
+    """Those of `ShutdownOptions`, for scripts that use torch.elastic."""
+    interface: str | None
+    """That of `RendezvousOptions`, for gloo and NCCL."""
+    is_alone: bool
+    """Whether no other node can join."""
+    reports_progress: bool
+    """Whether the agent reports the job's progress to its controller, so that workers must not."""
+    preload: tuple[str, ...]
+    """Modules to import once, for workers that are forked with them."""
+    standby: int
+    """Sets of standby workers."""
+    hang_evidence: bool
+
+
+class DeviceOptions(Section, frozen=True):
+    """How many workers this node has, and which devices each."""
+
     worker_count: int | str | None
     """None was not given: one worker per accelerator if there are any, else 1. A word is auto, gpu, cpu, or a type of
     device that torch may know.
     """
     devices_per_worker: int | Literal["all"] | None
     """None: one, or what is usual for the framework."""
-    devices: DeviceRequest | None
+    request: DeviceRequest | None
+
+    @property
+    def may_use_accelerators(self) -> bool:
+        asked = self.request
+        return self.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
+
+
+class PlacementOptions(Section, frozen=True):
+    """The nodes and the grid of ranks of a job."""
+
+    nodes_min: int
+    nodes_max: int | None
+    """None: any number; 1 for 1:N where only this machine can join."""
     mesh: Mesh | None
     """None: one elastic axis, dp."""
-    placement_options: Mapping[str, str]
-    """Those of PLACEMENT_OPTIONS that were set, name to text; the planner's adapter parses them when the mesh is known.
-    """
+    texts: Mapping[str, str]
+    """Those of the planner's options that were set, name to text; its adapter parses them when the mesh is known."""
+    request_nodes: str | None
+
+    @property
+    def grid(self) -> Mesh:
+        """The mesh, or the one that holds without."""
+        return self.mesh or meshes.DEFAULT_MESH
+
+
+class LocalityOptions(Section, frozen=True):
+    """Where this node is in the network, and who knows it."""
+
+    locality: tuple[tuple[str, str], ...] | str
+    """A path, or the name of a file with the paths of all nodes."""
+    locality_sources: tuple[str, ...] | None
+
+
+class RendezvousOptions(Section, frozen=True):
+    """Where the nodes of a job meet, who this node is there, and the limits of their agreement."""
+
+    run_id: str | None
+    """None: the agent draws one."""
+    rdzv_backend: str
+    rdzv_endpoint: str | None
+    rdzv_conf: Mapping[str, str]
+    network: StoreConfig | None
+    """None: one machine."""
     settings: Mapping[str, Setting]
     """Those of the agreement that were set, field to value."""
-    preload: tuple[str, ...]
-    """Modules to import once, for workers that are forked with them."""
-    hang_evidence: bool
-    standby: int
-    """Sets of standby workers."""
-    max_restarts: int
-    role: str
+    start_timeout_s: float
+    """The one of the agreement, whether it was set or not."""
+    lease_ttl_s: float | None
+    """None: on one machine no watchdog, else the agreement's default."""
+    attempt: int | None
+    node_name: str | None
+    """None: the host's."""
+    node_rank: int | None
+    """None if the rounds assign the ranks; so are then `master_addr` and `master_port`."""
+    master_addr: str | None
+    """None: `local_addr` if set, else loopback."""
+    master_port: int | None
+    """None: a free one for every round."""
+    local_addr: str | None
+    interface: str | None
+    """None if it is not needed: on one machine, and beside `local_addr`."""
+    port_range: tuple[int, int] | None
+    worker_port_range: tuple[int, int] | None
+
+
+class ShutdownOptions(Section, frozen=True):
+    """What makes this node leave, and how long its workers have to stop."""
+
+    signals_to_handle: tuple[str, ...]
+    preemption_signal: str | None
+    preemption_file: str | None
+    notices: str
+    shutdown_timeout_s: float
+
+
+class HealthOptions(Section, frozen=True):
+    """The user's own check of a node before it joins."""
+
+    health_check: str | None
+    health_timeout_s: float
+
+
+class HangOptions(Section, frozen=True):
+    """When workers count as hanging."""
+
+    heartbeat_timeout_s: float | None
+    hang_limits: HangLimits | None
+    on_hang: str
+    progress_file: str | None
+
+
+class OutputOptions(Section, frozen=True):
+    """Where the lines of workers and agent go."""
+
     log_dir: str | None
     """None: a temporary directory."""
     redirects: Streams
@@ -93,60 +205,39 @@ class Config(Struct, frozen=True, kw_only=True):
     duplicate_stdout_filters: tuple[str, ...]
     duplicate_stderr_filters: tuple[str, ...]
     log_times: str
+
+
+class MonitoringOptions(Section, frozen=True):
+    """Who is told about the run, besides its terminal."""
+
     events: str
     notify: str
-    request_nodes: str | None
-    progress: str
-    shutdown_timeout_s: float
-    signals_to_handle: tuple[str, ...]
-    framework: str
-    device_binding: str
-    virtual_local_rank: bool
-    legacy_local_rank: bool
-    numa_binding: NumaMode | None
-    run_id: str | None
-    """None: the agent draws one."""
-    standalone: bool
-    rdzv_backend: str
-    rdzv_endpoint: str | None
-    rdzv_conf: Mapping[str, str]
-    network: StoreConfig | None
-    """None: one machine."""
-    attempt: int | None
-    node_name: str | None
-    """None: the host's."""
-    locality: tuple[tuple[str, str], ...] | str
-    locality_sources: tuple[str, ...] | None
-    node_rank: int | None
-    """None if the rounds assign the ranks; so are then `master_addr` and `master_port`."""
-    master_addr: str | None
-    """None: `local_addr` if set, else loopback."""
-    master_port: int | None
-    """None: a free one for every round."""
-    local_addr: str | None
-    interface: str | None
-    port_range: tuple[int, int] | None
-    worker_port_range: tuple[int, int] | None
     serve: tuple[str, int] | None
-    preemption_signal: str | None
-    preemption_file: str | None
-    notices: str
-    progress_file: str | None
     metrics_address: tuple[str, int] | None
     metrics_file: str | None
-    lease_ttl_s: float | None
-    """None: on one machine no watchdog, else the agreement's default."""
-    heartbeat_timeout_s: float | None
-    hang_limits: HangLimits | None
-    on_hang: str
-    health_check: str | None
-    health_timeout_s: float
-    python: str
-    """The interpreter of the workers."""
+
+
+# docs/internals/decisions/0062-sections-of-config.md
+class Config(Struct, frozen=True, kw_only=True):
+    """One run of the command on this node: a section for each part of it."""
+
+    workers: WorkerOptions
+    devices: DeviceOptions
+    placement: PlacementOptions
+    locality: LocalityOptions
+    rendezvous: RendezvousOptions
+    shutdown: ShutdownOptions
+    health: HealthOptions
+    hangs: HangOptions
+    output: OutputOptions
+    monitoring: MonitoringOptions
     notes: tuple[str, ...]
     """Lines to print once, before the first worker starts."""
-    origins: Mapping[str, str]
-    """Field, or option of `placement_options` and `settings`, to "--flag", the variable's name, or "default"."""
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    name: globals()[kind] for name, kind in Config.__annotations__.items() if name != "notes"
+}
 
 
 def resolve(
@@ -176,7 +267,7 @@ def resolve(
     for name, (effective, why) in _UNREAD_VARIABLES.items():
         if (text := environ.get(name, "")) and effective in ("", text):
             notes.append(f"{name}={text} has no effect: {why}")
-    launch_mode, launch_origin = _choose_launch_mode(values, notes)
+    launch_mode = _choose_launch_mode(values, notes)
     workers, mesh = values["nproc-per-node"].read(), values["mesh"].read()
     nodes = values["nnodes"].read()
     if mesh is not None and values["nnodes"].is_default:
@@ -186,7 +277,9 @@ def resolve(
     for value in values.values():
         if value.option.why_ignored and not value.is_default and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
-    fields = {"nodes_min": nodes[0], "nodes_max": nodes[1], **resolve_rendezvous(values, notes, nodes)}
+    script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}
+    size = {"nodes_min": nodes[0], "nodes_max": nodes[1]}
+    fields: dict[str, Any] = {**script, **size, **resolve_rendezvous(values, notes, nodes)}
     is_alone = fields["network"] is None
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
@@ -196,13 +289,16 @@ def resolve(
         notes += alone.explain(values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
-    placement = (option.name for option in ROWS if option.part == "placement_options")
-    nodes = fields["nodes_min"], fields["nodes_max"]
+    texts = (option.name for option in ROWS if option.section == "placement.texts")
+    settings = resolve_settings(values, fields["network"], (fields["nodes_min"], fields["nodes_max"]))
     fields |= {
-        "launch_mode": launch_mode,
-        "placement_options": {name: values[name].text for name in placement if not values[name].is_default},
-        "settings": resolve_settings(values, fields["network"], nodes),
-        "devices": _resolve_devices(values),
+        "is_alone": is_alone,
+        "interface": values["interface"].read() if not is_alone and values["local-addr"].is_default else None,
+        "reports_progress": values["progress"].read() != "none",
+        "texts": {name: values[name].text for name in texts if not values[name].is_default},
+        "settings": settings,
+        "start_timeout_s": float(settings.get("start_timeout_s", DEFAULTS.start_timeout_s)),
+        "request": _resolve_devices(values),
         # The command of workers that run a function is a Python one in any case.
         "standby": _resolve_standby(values, notes, launch_mode != "program" or CALL_VARIABLE in environ, is_alone),
         "signals_to_handle": _resolve_signals(values["signals-to-handle"], notes),
@@ -220,27 +316,34 @@ def resolve(
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
         notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
-    rows = [option for option in ROWS if option.field_name and not option.part]
-    fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
-    origins = {row.name if row.part else row.field_name: values[row.name].origin for row in ROWS if row.field_name}
-    origins |= {"launch_mode": launch_origin, **dict.fromkeys(("nodes_min", "nodes_max"), values["nnodes"].origin)}
-    return Config(
-        script=args.script, script_args=args.script_args, python=python, notes=tuple(notes), origins=origins, **fields
-    )
+    return Config(**_make_sections(values, fields), notes=tuple(notes))
 
 
-def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:
-    """Return the form of the script, and its origin. torchrun's order: --run-path wins over the other two."""
+def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of the Config by name. `given`: the fields that rules between options have set."""
+    fields: dict[str, dict[str, Any]] = {name: {"origins": {}} for name in SECTIONS}
+    for row in ROWS:
+        if field := row.field_name:
+            section, _, mapping = (row.section or row.group).partition(".")
+            fields[section]["origins"][row.name if mapping else field] = values[row.name].origin
+            if not mapping and field not in given:
+                fields[section][field] = values[row.name].read()
+    return {
+        name: kind(**fields[name], **{field: given[field] for field in kind.__struct_fields__ if field in given})
+        for name, kind in SECTIONS.items()
+    }
+
+
+def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> LaunchMode:
+    """Return the form of the script. torchrun's order: --run-path wins over the other two."""
     module, program, path = values["module"], values["no-python"], values["run-path"]
     given = [value for value in (module, program) if value.read()]
     if path.read():
         notes += [f"{other} has no effect with {path}" for other in given]
-        return "path", path.origin
+        return "path"
     if len(given) == 2:
         raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")
-    if not given:
-        return "script", "default"
-    return "module" if given == [module] else "program", given[0].origin
+    return "script" if not given else "module" if given == [module] else "program"
 
 
 def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:

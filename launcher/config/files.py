@@ -9,29 +9,28 @@ from __future__ import annotations
 import os
 import stat
 
-from launcher.config.config import Config
+from launcher.config.config import WorkerOptions
 from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
+from launcher.model.mesh import Mesh
 
 _MOUNT_PROC = "run mount -t proc proc /proc, or unshare with --mount-proc"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
 
 
-def check(config: Config) -> None:
-    """Raise UsageError if the script cannot be run, or the log directory not be written."""
-    if not config.script:
+def check_script(workers: WorkerOptions, mesh: Mesh | None) -> None:
+    """Raise UsageError if the script cannot be run. `mesh`: which may have been cut off before it."""
+    script, origin = workers.script, workers.origins["launch_mode"]
+    if not script:
         raise UsageError("the script's name is empty", "check whether a variable of the shell is empty")
-    if config.script == "-":
+    if script == "-":
         raise UsageError(*_FROM_STDIN)
-    if config.launch_mode == "module":
-        origin = config.origins["launch_mode"]
-        if "/" in config.script or (config.script.endswith(".py") and os.path.isfile(config.script)):
-            sentence = f"{origin} takes the name of a module, but {sanitize(config.script)} is a file"
+    if workers.launch_mode == "module":
+        if "/" in script or (script.endswith(".py") and os.path.isfile(script)):
+            sentence = f"{origin} takes the name of a module, but {sanitize(script)} is a file"
             raise UsageError(sentence, f"leave out {origin}")
-    elif config.launch_mode != "program":
-        _check_script(config)
-    if config.log_dir not in (None, os.devnull):
-        _check_log_dir(config.log_dir)
+    elif workers.launch_mode != "program":
+        _check_script_file(script, mesh)
 
 
 def require_proc() -> None:
@@ -45,8 +44,7 @@ def require_proc() -> None:
         raise TemporaryError(seen, _MOUNT_PROC)
 
 
-def _check_script(config: Config) -> None:
-    script = config.script
+def _check_script_file(script: str, mesh: Mesh | None) -> None:
     called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
@@ -60,7 +58,7 @@ def _check_script(config: Config) -> None:
         is_program = stat.S_ISREG(mode) and os.read(descriptor, 4) == b"\x7fELF"
         os.close(descriptor)
     except FileNotFoundError:
-        raise UsageError(f"script {called} does not exist", _suggest_script(config)) from None
+        raise UsageError(f"script {called} does not exist", _suggest_script(script, mesh)) from None
     except OSError as error:
         raise UsageError(f"script {called} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
@@ -74,14 +72,13 @@ def _check_script(config: Config) -> None:
         raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
 
 
-def _suggest_script(config: Config) -> str:
-    script = config.script
+def _suggest_script(script: str, mesh: Mesh | None) -> str:
     called = sanitize(script)
     directory, name = os.path.split(script)
     if name.rstrip("0123456789.") == "python":  # a command in front of which meshrun was written
         return f"leave out {called}: meshrun starts it (or add --no-python)"
-    if "=" in name and config.mesh is not None:
-        return f"separate axes by commas: --mesh {config.mesh},{called}"
+    if "=" in name and mesh is not None:
+        return f"separate axes by commas: --mesh {mesh},{called}"
     if "=" in name:
         return "separate the parts of an option's value by commas, without blanks"
     if script == "help":
@@ -110,7 +107,10 @@ def _find_zip_main(script: str) -> bool | None:
         return None
 
 
-def _check_log_dir(directory: str) -> None:
+def check_log_dir(directory: str | None) -> None:
+    """Create it, if one is named. Raises UsageError if it cannot be written."""
+    if directory is None or directory == os.devnull:
+        return
     called = f"log directory {sanitize(directory)}"
     try:
         os.makedirs(directory, exist_ok=True)

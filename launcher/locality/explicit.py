@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from launcher.config.config import Config
+from launcher.config.config import LocalityOptions
 from launcher.locality.contract import Level
 from launcher.locality.merge import SourceResult
 from launcher.model.errors import UsageError, sanitize
@@ -25,20 +25,26 @@ _TEXT_HINT = "write a text file in UTF-8 with a line for each host"
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 
 
-def read_explicit(config: Config, names: Sequence[str]) -> tuple[SourceResult, ...]:
+def read_explicit(options: LocalityOptions, names: Sequence[str]) -> tuple[SourceResult, ...]:
     """Return what the user says; nothing if that is nothing. `names`: this node's names and its address.
 
     Raises UsageError.
     """
-    if not config.locality:
+    if not options.locality:
         return ()
-    source = config.origins["locality"]
-    if isinstance(config.locality, str):
-        path, key = find_in_file(config.locality, source, names)
-        origin, reason = f"{sanitize(config.locality)}, {'all others' if key == OTHERS else key}", f"the line of {key}"
+    source = options.origins["locality"]
+    if isinstance(options.locality, str):
+        path, key = find_in_file(options.locality, source, names)
+        origin, reason = f"{sanitize(options.locality)}, {'all others' if key == OTHERS else key}", f"the line of {key}"
     else:
-        path, origin, reason = config.locality, source, "it was given"
+        path, origin, reason = options.locality, source, "it was given"
     return (SourceResult(source, tuple(Level(level, domain, origin) for level, domain in path), reason),)
+
+
+def check_file(options: LocalityOptions) -> None:
+    """Raise UsageError for a file that cannot be read; whether this node is in it is checked with its address."""
+    if isinstance(options.locality, str):
+        read_file(options.locality, options.origins["locality"])
 
 
 def find_in_file(file: str, option: str, names: Sequence[str]) -> tuple[LevelPath, str]:

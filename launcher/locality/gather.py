@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from launcher.config import plugins
-from launcher.config.config import Config
+from launcher.config.config import LocalityOptions
 from launcher.hardware.slice_identity import SliceIdentity
 from launcher.locality.clouds import CloudSource
 from launcher.locality.contract import Hints, Level, Source
@@ -55,7 +55,7 @@ class Locality(Struct, frozen=True):
 
 
 def resolve_locality(
-    config: Config,
+    options: LocalityOptions,
     environ: Mapping[str, str],
     *,
     names: Sequence[str],
@@ -67,12 +67,12 @@ def resolve_locality(
     `names`: the node's name, its host's, and its address. Raises UsageError where the user's settings are wrong.
     """
     own = SliceSource(devices)
-    asking = SourceQuery(_choose_sources(config, environ, devices, own), environ, limit_s)
-    said = read_explicit(config, names)
+    asking = SourceQuery(_choose_sources(options, environ, devices, own), environ, limit_s)
+    said = read_explicit(options, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
     merged = merge((*said, *found))
     remarks = merged.remarks
-    if config.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
+    if options.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
         remarks = (*remarks, _describe_unknown(merged.levels, found))
     return Locality(merged.levels, remarks, (*said, *found), own.identity)
 
@@ -118,23 +118,23 @@ def make_built_in(name: str, devices: Sequence[Device]) -> Source:
 
 
 def _choose_sources(
-    config: Config, environ: Mapping[str, str], devices: Sequence[Device], slice_source: SliceSource
+    options: LocalityOptions, environ: Mapping[str, str], devices: Sequence[Device], slice_source: SliceSource
 ) -> list[Source]:
     """Choose the sources to query, in order of trust. Raises UsageError for an unknown name.
 
     The slice is always queried where there are signs of one: its chips cannot be used without.
     """
     found: list[Source] = []
-    if config.locality_sources is None:
+    if options.locality_sources is None:
         built_in = [make_built_in(name, devices) for name in BUILT_IN[1:]]
         found += [source for source in built_in if source.is_likely(environ)]
-    for name in config.locality_sources or ():
+    for name in options.locality_sources or ():
         if name == "slice":
             found.append(slice_source)
         elif name in BUILT_IN:
             found.append(make_built_in(name, devices))
         else:
-            found.append(PluginSource(name, config.origins["locality_sources"]))
+            found.append(PluginSource(name, options.origins["locality_sources"]))
     if slice_source not in found and slice_source.is_likely(environ):
         found.insert(0, slice_source)
     return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from launcher.config.config import Config
+from launcher.config.config import OutputOptions
 from launcher.logs.layout import LogLayout
 
 STREAMS = ("stdout", "stderr")
@@ -27,8 +27,8 @@ class Route(Struct, frozen=True):
 class OutputRoutes:
     """The options' routes, in the directories of `layout`. `captures`: whether any stream may go through the agent."""
 
-    def __init__(self, config: Config, layout: LogLayout, worker_count: int) -> None:
-        self._config = config
+    def __init__(self, options: OutputOptions, layout: LogLayout, worker_count: int) -> None:
+        self._options = options
         self._layout = layout
         self._worker_count = worker_count
         self._round = (0, 0)
@@ -53,23 +53,23 @@ class OutputRoutes:
         """Return sentences for the start: options that name missing workers, and the directory of the log files."""
         sentences = []
         for field, ranks in (
-            ("redirects", self._config.redirects.by_rank or ()),
-            ("tee", self._config.tee.by_rank or ()),
-            ("local_ranks_filter", self._config.local_ranks_filter or ()),
+            ("redirects", self._options.redirects.by_rank or ()),
+            ("tee", self._options.tee.by_rank or ()),
+            ("local_ranks_filter", self._options.local_ranks_filter or ()),
         ):
             missing = sorted(rank for rank in ranks if rank >= self._worker_count)
             if missing:
-                numbers, origin = ", ".join(map(str, missing)), self._config.origins[field]
+                numbers, origin = ", ".join(map(str, missing)), self._options.origins[field]
                 sentences.append(f"{origin} names {numbers}, but the last local rank is {self._worker_count - 1}")
         for stream in STREAMS:
             field = f"duplicate_{stream}_filters"
-            if not getattr(self._config, field):
+            if not getattr(self._options, field):
                 continue
             if not any(to_console for _, to_console in self._list_destinations((stream,))):
-                sentences.append(f"{self._config.origins[field]} has no effect: no worker's {stream} is teed")
+                sentences.append(f"{self._options.origins[field]} has no effect: no worker's {stream} is teed")
             elif not self._layout.keeps_files:
                 sentences.append(
-                    f"{self._config.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
+                    f"{self._options.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
                 )
         if any(to_file for to_file, _ in self._list_destinations(STREAMS)):
             sentences.append(f"log files are in {self._layout.root}")
@@ -81,13 +81,13 @@ class OutputRoutes:
     def _choose_destination(self, local_rank: int, stream: str) -> tuple[bool, bool]:
         """Whether a stream goes to a file, and whether through the agent to the console."""
         index, keeps_files = STREAMS.index(stream), self._layout.keeps_files
-        is_teed = self._config.tee.select(local_rank)[index]
+        is_teed = self._options.tee.select(local_rank)[index]
         # With --log-dir /dev/null a redirected stream stays on the console, as with torchrun.
-        to_file = keeps_files and (is_teed or self._config.redirects.select(local_rank)[index])
+        to_file = keeps_files and (is_teed or self._options.redirects.select(local_rank)[index])
         return to_file, is_teed and not self._is_silenced(local_rank)
 
     def _is_silenced(self, local_rank: int) -> bool:
-        shown = self._config.local_ranks_filter
+        shown = self._options.local_ranks_filter
         return shown is not None and local_rank not in shown
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from launcher.config.config import Config
+from launcher.config.config import WorkerOptions
 from launcher.config.frameworks import choose_environments, has_package
 from launcher.config.scrub import list_unset_variables
-from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
 from launcher.ranks.spec_builder import (
@@ -33,33 +33,35 @@ from launcher.supervisor.messages import ForkServerSpec
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
-def predict_slots(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]:
+def predict_slots(count: int | str | None, options: WorkerOptions, parent: Mapping[str, str]) -> tuple[Slot, ...]:
     """Return the slots of this node as far as the fork server depends on them, before devices are detected.
 
-    Empty if they cannot be predicted.
+    Empty if they cannot be predicted. `count`: --nproc-per-node.
     """
-    if not isinstance(config.worker_count, int) or config.worker_count < 2 or config.numa_binding is not None:
+    if not isinstance(count, int) or count < 2 or options.numa_binding is not None:
         return ()
-    if config.framework != "torch" and (
-        config.framework != "auto" or has_package("jax", config.python, parent) is not False
+    if options.framework != "torch" and (
+        options.framework != "auto" or has_package("jax", options.python, parent) is not False
     ):
         return ()  # TPU chips would change the workers
-    return tuple(Slot(index=index, devices=()) for index in range(config.worker_count))
+    return tuple(Slot(index=index, devices=()) for index in range(count))
 
 
-def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
+def make_fork_server_spec(
+    options: WorkerOptions, mesh: Mesh, run_id: str | None, slots: Sequence[Slot], parent: Mapping[str, str]
+) -> ForkServerSpec:
     """Return the spec of the fork server for the workers of these slots. `parent`: the environment that they inherit.
 
     Raises UsageError if workers cannot be bound to CPUs.
     """
     devices = [device for slot in slots for device in slot.devices]
-    choice = choose_environments(config.framework, devices, config.python, parent)
-    environments = make_environments(choice, config, parent)
-    binding = bind_workers(config, slots)
+    choice = choose_environments(options.framework, devices, options.python, parent)
+    environments = make_environments(choice, options, parent)
+    binding = bind_workers(options.numa_binding, slots)
     sample_variables = []
     for number in range(max(2, len(slots))):
         slot = slots[number % len(slots)]
-        place = _make_sample_place(config, number, slot, len(slots))
+        place = _make_sample_place(options, mesh, run_id or f"run {number}", number, slot, len(slots))
         sample_variables.append(
             _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
         )
@@ -70,22 +72,22 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     if counts := [int(one[_THREADS_VARIABLE]) for one in sample_variables if one.get(_THREADS_VARIABLE, "").isdigit()]:
         variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: more threads than cores are slow
     return ForkServerSpec(
-        argv=make_fork_server_argv(config, is_jax=is_jax),
+        argv=make_fork_server_argv(options, is_jax=is_jax),
         env=variables,
-        unset=list_unset_variables(parent, reports_progress=config.progress != "none"),
+        unset=list_unset_variables(parent, reports_progress=options.reports_progress),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
-        modules=config.preload,
-        standby=config.standby * len(slots),
+        modules=options.preload,
+        standby=options.standby * len(slots),
     )
 
 
-def make_fork_server_argv(config: Config, *, is_jax: bool) -> tuple[str, ...]:
+def make_fork_server_argv(options: WorkerOptions, *, is_jax: bool) -> tuple[str, ...]:
     """Return the command of the process that imports and forks: its own name, then a worker's mode and arguments.
 
     It becomes that worker's command itself, so only arguments behind the script's name may differ among workers.
     """
-    argv = make_argv(config, 0, is_jax=is_jax)
-    return (*argv[: find_program_index(config, argv)], fork_server.__file__, *make_fork_argv(config, argv))
+    mode, argv = options.launch_mode, make_argv(options, 0, is_jax=is_jax)
+    return (*argv[: find_program_index(mode, argv)], fork_server.__file__, *make_fork_argv(mode, argv))
 
 
 def _make_variables(
@@ -98,28 +100,29 @@ def _make_variables(
     return variables
 
 
-def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int) -> WorkerAssignment:
+def _make_sample_place(
+    options: WorkerOptions, mesh: Mesh, run_id: str, number: int, slot: Slot, slot_count: int
+) -> WorkerAssignment:
     """Return an assignment that shares with those of other numbers only what all assignments of this node share."""
-    axes = (config.mesh or meshes.DEFAULT_MESH).axes
     return WorkerAssignment(
-        run_id=config.run_id or f"run {number}",
+        run_id=run_id,
         round=number + 1,
         restart_count=number,
-        max_restarts=config.max_restarts,
+        max_restarts=options.max_restarts,
         rank=number,
         world_size=slot_count + number,
         local_rank=slot.index,
         local_world_size=slot_count,
         group_rank=number,
         group_world_size=number + 1,
-        role=config.role,
+        role=options.role,
         role_rank=number,
         role_world_size=slot_count + number,
         master_addr=f"192.0.2.{number + 1}",  # RFC 5737: an address without a host
         master_port=number + 1,
-        mesh_axes=tuple(axis.name for axis in axes),
-        mesh_shape=(number + 1,) * len(axes),
-        mesh_coordinates=(number,) * len(axes),
+        mesh_axes=tuple(axis.name for axis in mesh.axes),
+        mesh_shape=(number + 1,) * len(mesh.axes),
+        mesh_coordinates=(number,) * len(mesh.axes),
         slot=slot,
         error_file=f"/{number}",
         slice_index=number,

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.config import Config
+from launcher.config.config import LaunchMode, OutputOptions, PlacementOptions, WorkerOptions
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
 from launcher.config.scrub import list_unset_variables
 from launcher.hardware.linux.shared_page import SharedPage
@@ -38,6 +38,7 @@ from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
+    from launcher.config.options.readers import NumaMode
     from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
@@ -56,8 +57,9 @@ class WorkerSpecBuilder:
     def __init__(
         self,
         *,
-        config: Config,
-        mesh: Mesh,
+        workers: WorkerOptions,
+        output: OutputOptions,
+        placement: PlacementOptions,
         slots: Sequence[Slot],
         host: str,
         layout: LogLayout,
@@ -65,22 +67,24 @@ class WorkerSpecBuilder:
         shared_page: SharedPage | None = None,
         extra_variables: Mapping[str, str] | None = None,
     ) -> None:
-        self._config = config
-        self._mesh = mesh
+        self._workers = workers
+        self._filters = (output.duplicate_stdout_filters, output.duplicate_stderr_filters)
+        self._mesh = placement.grid
+        self._traffic = placement.texts.get("traffic", "")
         self._slots = slots
         self._host = host
         self._layout = layout
         self._parent = parent
-        unset = list_unset_variables(parent, reports_progress=config.progress != "none")
+        unset = list_unset_variables(parent, reports_progress=workers.reports_progress)
         self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables = extra_variables or {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
-        self.choice = choose_environments(config.framework, devices, config.python, parent)
-        self._environments = make_environments(self.choice, config, parent)
-        self._routes = OutputRoutes(config, layout, len(slots))
-        self.cpu_binding = bind_workers(config, slots)
-        self._has_fork_server = bool(config.preload or config.standby)
+        self.choice = choose_environments(workers.framework, devices, workers.python, parent)
+        self._environments = make_environments(self.choice, workers, parent)
+        self._routes = OutputRoutes(output, layout, len(slots))
+        self.cpu_binding = bind_workers(workers.numa_binding, slots)
+        self._has_fork_server = bool(workers.preload or workers.standby)
         self._recorder_sockets: list[str] = []  # by local rank
 
     @property
@@ -119,7 +123,7 @@ class WorkerSpecBuilder:
         """Return sentences for the start: the workers' environments, the outputs, the CPUs to which they are bound."""
         sentences: list[str] = []
         for environment in self._environments:
-            sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
+            sentences += environment.remarks(self._slots, self._parent, not self._workers.is_alone)
         sentences += self._routes.list_remarks()
         sentences += [self.cpu_binding.sentence] if self.cpu_binding else []
         return sentences
@@ -154,7 +158,7 @@ class WorkerSpecBuilder:
 
         axes = tuple(axis.name for axis in self._mesh.axes)
         rank = share.ranks[0] if share.ranks else 0
-        return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._config, self._mesh)))
+        return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._traffic, self._mesh)))
 
     def find_recorder_socket(self, local_rank: int) -> str:
         """Return where a worker's flight recorder would listen in the round that was made last; "" for nowhere."""
@@ -192,7 +196,7 @@ class WorkerSpecBuilder:
     ) -> WorkerSpec:
         """`opened`: to which the descriptors are added that are opened here."""
         binding = self.cpu_binding.bindings[place.local_rank] if self.cpu_binding else None
-        argv = make_argv(self._config, place.local_rank, is_jax=self.is_jax)
+        argv = make_argv(self._workers, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
             argv=argv,
@@ -201,7 +205,7 @@ class WorkerSpecBuilder:
             stdout=self._open_stream("stdout", place, filters, pump, opened),
             stderr=self._open_stream("stderr", place, filters, pump, opened),
             affinity=binding.cpus if binding else None,
-            fork_argv=make_fork_argv(self._config, argv) if self._has_fork_server else (),
+            fork_argv=make_fork_argv(self._workers.launch_mode, argv) if self._has_fork_server else (),
         )
 
     def _make_variables(self, place: WorkerAssignment) -> dict[str, str]:
@@ -211,7 +215,7 @@ class WorkerSpecBuilder:
         if not self.is_jax:
             path = self._layout.make_recorder_path(place.round, place.local_rank)
             variables |= make_recorder_variables(path, {device.kind for device in place.slot.devices}, self._parent)
-            if self._config.hang_evidence:
+            if self._workers.hang_evidence:
                 variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, self._parent.get("PYTHONPATH"))))
         variables |= self._extra_variables
         if self._shared_page is not None:
@@ -224,14 +228,14 @@ class WorkerSpecBuilder:
             run_id=self._layout.run_id,
             round=round,
             restart_count=restart_count,
-            max_restarts=self._config.max_restarts,
+            max_restarts=self._workers.max_restarts,
             rank=rank,
             world_size=share.world_size,
             local_rank=local_rank,
             local_world_size=len(share.ranks),
             group_rank=share.group_rank,
             group_world_size=share.group_world_size,
-            role=self._config.role,
+            role=self._workers.role,
             role_rank=share.role_ranks[local_rank],
             role_world_size=share.role_world_size,
             master_addr=share.master_addr,
@@ -239,7 +243,7 @@ class WorkerSpecBuilder:
             mesh_axes=tuple(axis.name for axis in self._mesh.axes),
             mesh_shape=share.shape,
             mesh_coordinates=self._mesh.find_coordinates(rank, share.shape),
-            mesh_groups=_list_groups(self._config, self._mesh),
+            mesh_groups=_list_groups(self._traffic, self._mesh),
             slot=self._slots[local_rank],
             error_file=self.find_error_file(round, restart_count, local_rank),
             slice_index=share.slice_index,
@@ -249,8 +253,7 @@ class WorkerSpecBuilder:
     def _open_filters(self, pump: OutputPump | None, filters: dict[str, LineFilter]) -> None:
         """Open by stream the filter for the lines that are also kept separately."""
         if pump is not None:
-            wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
-            for stream, texts in zip(STREAMS, wanted, strict=True):
+            for stream, texts in zip(STREAMS, self._filters, strict=True):
                 if texts and (path := self._routes.find_filter_file(stream)):
                     filters[stream] = pump.open_filter(path, texts)
 
@@ -290,22 +293,22 @@ class WorkerSpecBuilder:
         )
 
 
-def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
+def _list_groups(traffic: str, mesh: Mesh) -> tuple[str, ...]:
     """Return the groups over several axes that --traffic declares."""
-    if "+" not in (text := config.placement_options.get("traffic", "")):
+    if "+" not in traffic:
         return ()
     from launcher.model.traffic import parse
 
-    return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
+    return tuple(dict.fromkeys(one.name for one in parse(traffic, mesh) if len(one.axes) > 1))
 
 
-def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
+def bind_workers(mode: NumaMode | None, slots: Sequence[Slot]) -> NodeBinding | None:
     """Return the CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
-    if config.numa_binding is None:
+    if mode is None:
         return None
     from launcher.hardware import node_binding
 
-    return node_binding.bind_node(config.numa_binding, slots)
+    return node_binding.bind_node(mode, slots)
 
 
 def make_thread_variables(
@@ -332,28 +335,24 @@ def make_recorder_variables(path: str, kinds: Collection[str], parent: Mapping[s
     return variables
 
 
-def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
+def make_environments(
+    choice: EnvironmentChoice, options: WorkerOptions, environ: Mapping[str, str]
+) -> tuple[Environment, ...]:
     """Return the environments of this choice, in order. Raises UsageError for an unknown name."""
-    binding: dict[str, Any] = {
-        "device_binding": config.device_binding,
-        "virtual_local_rank": config.virtual_local_rank,
-    }
     found: list[Environment] = []
     for name in choice.names:
         if name == "torch":
-            signals, interface = config.signals_to_handle, config.interface if config.network else None
-            interface = None if config.local_addr else interface  # which wins, and is not checked against it
-            found.append(TorchEnvironment(**binding, signals_to_handle=signals, interface=interface))
+            found.append(TorchEnvironment(options=options))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment
 
-            found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
+            found.append(JaxEnvironment(options=options, mpi_reason=detect_mpi(options.python, environ)))
         else:
-            found.append(_make_rare_environment(name, binding))
+            found.append(_make_rare_environment(name, options))
     return tuple(found)
 
 
-def _make_rare_environment(name: str, binding: Mapping[str, Any]) -> Environment:
+def _make_rare_environment(name: str, options: WorkerOptions) -> Environment:
     from launcher import extensions
 
     if name not in extensions.ENVIRONMENTS:
@@ -363,44 +362,44 @@ def _make_rare_environment(name: str, binding: Mapping[str, Any]) -> Environment
     from launcher.config.plugins import load_entry
 
     kind: Any = load_entry(extensions.ENVIRONMENTS[name])
-    environment: Environment = kind(**binding) if issubclass(kind, DeviceEnvironment) else kind()
+    environment: Environment = kind(options=options) if issubclass(kind, DeviceEnvironment) else kind()
     return environment
 
 
-def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
+def make_argv(options: WorkerOptions, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
     """Return the command: `as_main` with the script, else one of torchrun's four forms.
 
     -u, so that output before a crash is seen.
     """
-    python = config.python
-    arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args)
-    if config.legacy_local_rank:
+    python = options.python
+    arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in options.script_args)
+    if options.legacy_local_rank:
         arguments = (f"--local-rank={local_rank}", *arguments)
     # Another Python may run where this installation is not, in a container for example.
-    is_ours = config.launch_mode != "program" and config.script != "-" and (is_jax or python == sys.executable)
+    is_ours = options.launch_mode != "program" and options.script != "-" and (is_jax or python == sys.executable)
     if is_ours:
         jax = ("jax",) if is_jax else ()
-        return (python, "-u", _AS_MAIN, *jax, config.launch_mode, config.script, *arguments)
-    match config.launch_mode:
+        return (python, "-u", _AS_MAIN, *jax, options.launch_mode, options.script, *arguments)
+    match options.launch_mode:
         case "script":
-            return (python, "-u", config.script, *arguments)
+            return (python, "-u", options.script, *arguments)
         case "module":
-            return (python, "-u", "-m", config.script, *arguments)
+            return (python, "-u", "-m", options.script, *arguments)
         case "path":
-            return (python, "-u", "-c", _RUN_PATH, config.script, *arguments)
+            return (python, "-u", "-c", _RUN_PATH, options.script, *arguments)
         case "program":
-            return (config.script, *arguments)
+            return (options.script, *arguments)
 
 
-def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
+def make_fork_argv(launch_mode: LaunchMode, argv: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a fork runs in place of this command: the mode, and its arguments."""
-    first, *rest = argv[find_program_index(config, argv) :]
+    first, *rest = argv[find_program_index(launch_mode, argv) :]
     return {"-m": ("module", *rest), "-c": ("code", *rest)}.get(first, ("script", first, *rest))
 
 
-def find_program_index(config: Config, argv: tuple[str, ...]) -> int:
+def find_program_index(launch_mode: LaunchMode, argv: tuple[str, ...]) -> int:
     """Return the index after Python and its own options. The function of a `launch` comes with options, and as text."""
-    return argv.index("-c") if config.launch_mode == "program" else 2
+    return argv.index("-c") if launch_mode == "program" else 2
 
 
 def _substitute_local_rank(argument: str, local_rank: int) -> str:

@@ -253,19 +253,21 @@ def open_place(place: Path) -> Iterator[Path]:
         parent.chmod(mode)
 
 
+def check_script(*words: str) -> None:
+    files.check_script(cli.parse(words, {}).workers, None)
+
+
 def test_what_the_user_may_not_read_or_write_is_refused(open_place: Path) -> None:
     closed, script = open_place / "logs", str(open_place / "train.py")
     closed.mkdir()
     closed.chmod(0o555)
     for logs, sentence in ((closed, "is not writable"), (closed / "more", "cannot be created: Permission denied")):
-        config = cli.parse(["--log-dir", str(logs), script], {})
         with without_rights(), pytest.raises(UsageError) as caught:
-            files.check(config)
+            files.check_log_dir(str(logs))
         assert str(caught.value) == f"log directory {logs} {sentence}"
     (open_place / "train.py").chmod(0)
-    config = cli.parse([script], {})
     with without_rights(), pytest.raises(UsageError) as caught:
-        files.check(config)
+        check_script(script)
     assert str(caught.value) == f"script {script} cannot be read: Permission denied"
 
 
@@ -275,17 +277,17 @@ def test_a_directory_or_zip_with_main_passes(place: Path) -> None:
         bundle.writestr("__main__.py", "")
     (place / "packed").write_bytes(Path(sys.executable).read_bytes()[:64] + (place / "bundle.zip").read_bytes())
     for script in ("folder", "bundle.zip", "packed", "train.py"):
-        files.check(cli.parse([str(place / script)], {}))
+        check_script(str(place / script))
 
 
 def test_a_log_directory_is_made_when_it_is_not_there(place: Path) -> None:
-    files.check(cli.parse(["--log-dir", str(place / "a" / "b"), str(place / "train.py")], {}))
+    files.check_log_dir(str(place / "a" / "b"))
     assert (place / "a" / "b").is_dir()
 
 
 def test_a_module_and_a_program_are_not_looked_for(place: Path) -> None:
-    files.check(cli.parse(["-m", "no.such.module"], {}))
-    files.check(cli.parse(["--no-python", "no-such-program"], {}))
+    check_script("-m", "no.such.module")
+    check_script("--no-python", "no-such-program")
 
 
 def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
@@ -320,7 +322,7 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cli, "protect_imports", lambda: seen.append(gc.isenabled()))
     monkeypatch.setattr(gc, "freeze", lambda: None)
-    monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
+    monkeypatch.setattr(files, "check_script", lambda *_: seen.append(gc.isenabled()))
     monkeypatch.setattr(Supervisor, "start", lambda *_: None)
     monkeypatch.setattr(node_main, "run", run_agent)
     assert cli.main(["train.py"]) == 5
@@ -330,5 +332,5 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
 
 
 def test_the_interpreter_of_the_workers_can_be_chosen() -> None:
-    assert cli.parse(["train.py"], {}).python == sys.executable
-    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).python == "/opt/python"
+    assert cli.parse(["train.py"], {}).workers.python == sys.executable
+    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).workers.python == "/opt/python"

@@ -110,8 +110,8 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
     from launcher import cli
 
     config = cli.parse([*place("127.0.0.1:1"), "train.py"], {})
-    assert config.network is not None
-    found = network.check_store(config, config.network, {}, limit_s=0.05)
+    assert config.rendezvous.network is not None
+    found = network.check_store(config.rendezvous, config.rendezvous.network, {}, limit_s=0.05)
     assert found.sentence == "127.0.0.1:1 did not answer within 0.05 s"
     assert [finding.level for finding in found.findings] == ["stop"]
 

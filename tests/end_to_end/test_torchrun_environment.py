@@ -12,7 +12,7 @@ import pytest
 
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.torch import TorchEnvironment
+from tests.support.sections import make_torch
 
 pytest.importorskip("torch")
 
@@ -81,7 +81,7 @@ def test_our_variables_are_those_torchrun_exports(
         timeout=120,
         stderr=subprocess.DEVNULL,
     )
-    ours = TorchEnvironment(virtual_local_rank=is_virtual)
+    ours = make_torch(virtual_local_rank=is_virtual)
     for local_rank in range(2):
         theirs: dict[str, str] = json.loads((dumps / str(local_rank)).read_text())
         theirs.pop("LC_CTYPE", None)  # set by Python itself in a bare environment

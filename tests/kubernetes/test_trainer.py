@@ -115,7 +115,7 @@ def test_a_job_on_any_form_of_the_runtime_keeps_the_rules(settings: tuple[str, .
     found = pods([runtime, job])
     assert {complaint for pod in found for complaint in complaints_about(pod)} == set()
     assert len(found) == 4
-    assert {pod.config.network.backend for pod in found if pod.config.network} == (
+    assert {pod.config.rendezvous.network.backend for pod in found if pod.config.rendezvous.network} == (
         {"served"} if "etcd.enabled=false" in settings else {"etcd"}
     )
 

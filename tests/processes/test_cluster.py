@@ -14,7 +14,6 @@ from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
-from launcher.model import mesh
 from rendezvous import records
 from rendezvous.errors import MeshrunError
 from rendezvous.records import StoreOwner
@@ -38,8 +37,7 @@ def open_membership(port: int, *words: str, serves_at: tuple[str, ...] = ()) -> 
         )  # fmt: skip
         return ClusterMembership.open(
             config,
-            make_settings(config),
-            mesh.DEFAULT_MESH,
+            make_settings(config.rendezvous, config.workers.max_restarts, config.shutdown.shutdown_timeout_s),
             startup,
             slot_count=1,
             run_id="r",

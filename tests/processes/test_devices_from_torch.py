@@ -12,8 +12,8 @@ import pytest
 
 from launcher.hardware.accelerators.contract import format_visible_variable
 from launcher.hardware.accelerators.named import TorchDetector
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
+from tests.support.sections import assign_devices
 
 TORCH = """
 __version__ = "9.9"

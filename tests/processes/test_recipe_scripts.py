@@ -146,8 +146,8 @@ def test_a_batch_script_keeps_the_step_after_a_lost_node_and_has_a_grace(script:
     # TERM to the step and not to the shell, early enough for the agent's grace.
     name, _, before_s = options["signal"].partition("@")
     config = agent(call, task(call, nodes))
-    assert (name, f"SIG{name}" in config.signals_to_handle) == ("TERM", True)
-    assert float(before_s) >= config.shutdown_timeout_s + MARGIN_S
+    assert (name, f"SIG{name}" in config.shutdown.signals_to_handle) == ("TERM", True)
+    assert float(before_s) >= config.shutdown.shutdown_timeout_s + MARGIN_S
 
 
 @pytest.mark.parametrize("script", SLURM, ids=lambda script: script.name)
@@ -155,18 +155,22 @@ def test_the_command_of_a_batch_script_is_one_job_with_spares(script: Path, tmp_
     nodes = int(batch_options(script)["nodes"])
     _, calls = run(tmp_path, script, **step(nodes))
     config = agent(calls["srun"][0], task(calls["srun"][0], nodes))
-    assert config.nodes_max is not None
-    assert config.nodes_max < nodes
-    assert config.network is not None
-    assert config.attempt == 1
-    assert config.max_restarts
+    assert config.placement.nodes_max is not None
+    assert config.placement.nodes_max < nodes
+    assert config.rendezvous.network is not None
+    assert config.rendezvous.attempt == 1
+    assert config.workers.max_restarts
     assert not [note for note in config.notes if "Slurm step" not in note]
-    if config.network.backend == "etcd":
-        assert (config.run_id, config.network.uses_tls, config.nodes_min < config.nodes_max) == ("4711.0", True, True)
+    if config.rendezvous.network.backend == "etcd":
+        assert (
+            config.rendezvous.run_id,
+            config.rendezvous.network.uses_tls,
+            config.placement.nodes_min < config.placement.nodes_max,
+        ) == ("4711.0", True, True)
         given = credentials.find_variables(calls["srun"][0].environ)
         assert given == {name: f"{name}_FILE" for name in ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD")}
     else:
-        assert config.network.endpoints[0].startswith("gpu01:")
+        assert config.rendezvous.network.endpoints[0].startswith("gpu01:")
 
 
 def test_without_an_etcd_the_elastic_script_meets_at_the_first_node(tmp_path: Path) -> None:
@@ -175,8 +179,12 @@ def test_without_an_etcd_the_elastic_script_meets_at_the_first_node(tmp_path: Pa
     script.write_text("".join(line for line in lines if not line.startswith("export LAUNCHER_RDZV")))
     _, calls = run(tmp_path / "run", script, **step(34))
     config = agent(calls["srun"][0], task(calls["srun"][0], 34))
-    assert config.network is not None
-    assert (config.network.backend, config.nodes_min, config.nodes_max) == ("served", 16, 32)
+    assert config.rendezvous.network is not None
+    assert (config.rendezvous.network.backend, config.placement.nodes_min, config.placement.nodes_max) == (
+        "served",
+        16,
+        32,
+    )
 
 
 @pytest.mark.parametrize("script", SLURM, ids=lambda script: script.name)
@@ -211,10 +219,19 @@ def test_the_loop_over_ssh_replaces_the_shell_of_each_host_by_one_agent(tmp_path
     assert shlex.split(change) == ["cd", str(tmp_path)]
     program, *options = shlex.split(command)
     config = cli.parse(options, {})
-    assert (program, config.run_id, config.nodes_min, config.nodes_max) == ("meshrun", "exp-41", 3, 3)
-    assert config.network is not None
-    assert (config.network.backend, config.network.endpoints, config.notes) == ("served", ("node0:29400",), ())
-    assert (config.script, config.script_args) == ("train.py", ("--name", "a b"))
+    assert (program, config.rendezvous.run_id, config.placement.nodes_min, config.placement.nodes_max) == (
+        "meshrun",
+        "exp-41",
+        3,
+        3,
+    )
+    assert config.rendezvous.network is not None
+    assert (config.rendezvous.network.backend, config.rendezvous.network.endpoints, config.notes) == (
+        "served",
+        ("node0:29400",),
+        (),
+    )
+    assert (config.workers.script, config.workers.script_args) == ("train.py", ("--name", "a b"))
     assert all({"-n", "BatchMode=yes"} <= set(call.words) for call in calls["ssh"])
     assert sorted(path.name for path in (tmp_path / "exp-41").iterdir()) == ["node0.log", "node1.log", "node2.log"]
 

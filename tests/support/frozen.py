@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.status.render import encode_overview
-from launcher.ranks.environments.jax import JaxEnvironment
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.documents.pages import ROOT
+from tests.support.sections import make_jax
 from tests.support.stores.stored_job import StoredJob
 from tests.unit.launcher.extensions.devices.test_tpu_environment import place
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus, variables
@@ -35,8 +35,8 @@ def worker_environments() -> Iterator[str]:
     for name, found in {
         "torch": variables(),
         "torch, visible": visible,
-        "jax": JaxEnvironment().variables(replace(PLACE, slot=gpus(0, 1)), {}),
-        "jax, MPI": JaxEnvironment(mpi_reason="mpirun is here").variables(PLACE, {}),
+        "jax": make_jax().variables(replace(PLACE, slot=gpus(0, 1)), {}),
+        "jax, MPI": make_jax(mpi_reason="mpirun is here").variables(PLACE, {}),
         "tpu": TpuEnvironment().variables(sliced, {}),
         "xla": XlaEnvironment().variables(sliced, {}),
     }.items():

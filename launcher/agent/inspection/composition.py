@@ -28,10 +28,9 @@ from launcher.agent.parts.part import (
     VictimSuspected,
     load_extension,
 )
-from launcher.config.config import Config
+from launcher.config.config import Config, MonitoringOptions
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
-from launcher.model import mesh as meshes
 from launcher.model.console import log
 from launcher.model.node import Slot
 from launcher.observe.local_listener import open_listener
@@ -82,8 +81,9 @@ def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
     `sinks`: where events go. Raises UsageError for what can never work.
     """
     config, layout, parts = node.config, node.layout, node.parts
-    is_written = bool(sinks) or config.progress != "none" or (layout.keeps_files and not layout.is_temporary)
-    is_wanted = is_written or config.serve is not None or config.request_nodes is not None
+    serve, asks_for_nodes = config.monitoring.serve, config.placement.request_nodes is not None
+    is_written = bool(sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
+    is_wanted = is_written or serve is not None or asks_for_nodes
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, sinks),
@@ -92,8 +92,8 @@ def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
     )
     parts.add(journal)
     asked: dict[type, float] = dict.fromkeys((NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled), 0.0)
-    if config.hang_limits is not None:
-        limits = config.hang_limits
+    limits = config.hangs.hang_limits
+    if limits is not None:
         parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
     watcher, listener = parts.make_watcher(), open_listener()
     name = ""
@@ -122,10 +122,10 @@ def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
         discard=None if listener is None else listener.close,
     )
     parts.add(inquiries, watcher)
-    if config.request_nodes is not None and config.network is not None:
+    if asks_for_nodes and config.rendezvous.network is not None:
         requester = load_extension("request_nodes")(node)
         parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
-    if config.serve is not None:
+    if serve is not None:
         parts.add(LatePart("--serve", lambda: load_extension("serve")(node, ask), {LeadershipChanged: LATER_S}))
     return ask
 
@@ -140,7 +140,7 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
         from launcher.observe.sinks.event_file import make_round_writer
 
         write_round = make_round_writer(layout.root, log)
-    if config.progress != "none":
+    if config.workers.reports_progress:
         sinks.append(load_extension("progress")(os.environ, node.shared_page, log))
     header = JournalHeader(
         run_id=layout.run_id,
@@ -149,8 +149,8 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
         started_at=node.started_at,
         worker_count=len(node.slots),
         reason=node.reason,
-        max_restarts=config.max_restarts,
-        mesh_axes=tuple(axis.name for axis in (config.mesh or meshes.DEFAULT_MESH).axes),
+        max_restarts=config.workers.max_restarts,
+        mesh_axes=tuple(axis.name for axis in config.placement.grid.axes),
     )
     return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
 
@@ -204,7 +204,7 @@ def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_
         effects,
         identify,
         question_socket,
-        node.config.on_hang,
+        node.config.hangs.on_hang,
     )
 
 
@@ -254,16 +254,16 @@ def read_local_round(node: Node) -> LocalRound | None:
     )
 
 
-def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:
+def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[EventSink]:
     """Open what --events and --notify name. Raises UsageError for what cannot be."""
-    if not config.events and not config.notify:
+    if not options.events and not options.notify:
         return []
     from launcher.observe.sinks.event_file import EventFile
     from launcher.observe.sinks.notifier import Notifier
 
     sinks: list[EventSink] = []
-    if config.events:
-        sinks.append(EventFile(config.events, config.origins["events"], log))
-    if config.notify:
-        sinks.append(Notifier(config.notify, config.origins["notify"], is_leader, log))
+    if options.events:
+        sinks.append(EventFile(options.events, options.origins["events"], log))
+    if options.notify:
+        sinks.append(Notifier(options.notify, options.origins["notify"], is_leader, log))
     return sinks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from launcher.config.config import Config
+from launcher.config.config import DeviceOptions, PlacementOptions
 from launcher.model.console import log
 from launcher.model.errors import UsageError, describe
 from launcher.model.mesh import Mesh
@@ -17,19 +17,19 @@ from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import Costs, Limits
 
 
-def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
+def resolve_limits(options: PlacementOptions, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
     """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
-    origins = {name: config.origins[name] for name in config.placement_options}
+    origins = {name: options.origins[name] for name in options.texts}
     limits, costs = parse_limits_and_costs(
-        config.placement_options,
-        mesh,
+        options.texts,
+        options.grid,
         levels=levels,
-        nodes_min=config.nodes_min,
-        nodes_max=config.nodes_max,
+        nodes_min=options.nodes_min,
+        nodes_max=options.nodes_max,
         variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
-        option = config.origins["level-costs"]
+        option = options.origins["level-costs"]
         log(f"{option}: unknown level {', '.join(unknown)}; a single node has only the level host")
     return limits, costs
 
@@ -46,14 +46,14 @@ def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
         log(describe(world.reason))
 
 
-def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
+def require_feasible(options: DeviceOptions, mesh: Mesh, limits: Limits, slot_count: int) -> None:
     """Raise UsageError if no number of nodes like this one could ever form a world, so that waiting is futile.
 
     Only where the user has set the number of workers of a node. A detected number may differ elsewhere, or here because
     a device has failed; then the leading agent reports what it waits for. Domains of the network are left to it, too:
     only the nodes know which there are.
     """
-    if not isinstance(config.worker_count, int):
+    if not isinstance(options.worker_count, int):
         return
     least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
     # A block that fits leaves less than half a node empty.
@@ -66,5 +66,5 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
         nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
         raise UsageError(
             f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {describe(world.reason)}",
-            f"use {config.origins['worker_count']} auto to wait for nodes that have more",
+            f"use {options.origins['worker_count']} auto to wait for nodes that have more",
         )

@@ -33,18 +33,16 @@ from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
 from launcher.config import credentials
-from launcher.config.config import Config
+from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.hardware.linux.kernel import read_text
-from launcher.locality.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.keeper import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
 from rendezvous.records import UNNAMED_RUN
-from rendezvous.settings import DEFAULTS
 from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.stores.listeners import find_foreign_listener
 
@@ -117,22 +115,21 @@ def end_on_signal() -> Iterator[None]:
 
 
 @end_on_signal()
-def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
+def start_up(
+    options: RendezvousOptions, network: StoreConfig, environ: Mapping[str, str], *, uses_accelerators: bool
+) -> Startup:
     """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
     open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if isinstance(config.locality, str):  # whether this node is in the file is checked later, with its address
-        read_file(config.locality, config.origins["locality"])
-    limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-    run = config.run_id or UNNAMED_RUN
+    run = options.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
-    network, serves_at = settle_store(config, network, limit_s)
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    network, serves_at = settle_store(options, network, options.start_timeout_s)
+    address = find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints)
     host_agents = None
-    if config.node_name:
-        name, place = config.node_name, take_node_lock(run, config.node_name, environ, scope=scope)
+    if options.node_name:
+        name, place = options.node_name, take_node_lock(run, options.node_name, environ, scope=scope)
     else:
         host_agents, place = take_host_place(
             run,
@@ -140,13 +137,13 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
             read_boot_id(),
             environ,
             scope=scope,
-            uses_accelerators=_may_use_accelerators(config),
-            node_rank=config.node_rank,
+            uses_accelerators=uses_accelerators,
+            node_rank=options.node_rank,
         )
         name = host_agents.name
     try:
-        require_master_port(config)
-        listener = listen(config, address)
+        require_master_port(options)
+        listener = listen(address, options.port_range)
     except MeshrunError:
         _release(host_agents, place)
         raise
@@ -163,14 +160,11 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     )
 
 
-def _may_use_accelerators(config: Config) -> bool:
-    asked = config.devices
-    return config.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
-
-
-def settle_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[StoreConfig, tuple[str, ...]]:
+def settle_store(
+    options: RendezvousOptions, network: StoreConfig, limit_s: float
+) -> tuple[StoreConfig, tuple[str, ...]]:
     """Return the store as this node reaches it, and the addresses to serve it at, none if another node does."""
-    serves_at = find_store(config, network, limit_s)
+    serves_at = find_store(options, network, limit_s)
     if serves_at:
         stores.require_h2()
     if serves_at and not is_here(network.endpoints[0]):
@@ -179,18 +173,18 @@ def settle_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[
     return network, serves_at
 
 
-def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
+def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
     """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":
         wait_for_store(network, limit_s)
         return ()
-    if config.node_rank is not None:
+    if options.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
         hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
-    elif _is_named_by_scheduler(config, network):
+    elif _is_named_by_scheduler(options, network):
         whose = "the agent of node 0 serves it"
-        hint = f"check that it runs: {config.origins['rdzv_endpoint']} is its address; or run alone with --standalone"
+        hint = f"check that it runs: {options.origins['rdzv_endpoint']} is its address; or run alone with --standalone"
     elif network.is_host is False:
         whose, hint = "the node with is_host=1 serves it", "set --rdzv-conf is_host=1 on one of the nodes"
     else:
@@ -206,7 +200,7 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
     def claim() -> tuple[str, ...]:
         nonlocal noted
         try:
-            at = choose_serving_addresses(config, network)
+            at = choose_serving_addresses(options, network)
         except UsageError:
             if is_numeric(host) or time.monotonic() >= believed_until:
                 raise
@@ -217,30 +211,30 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
             log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
         return () if other else at
 
-    is_sole = bool(network.is_host) and config.node_rank is None
+    is_sole = bool(network.is_host) and options.node_rank is None
     return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
-def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str, ...]:
+def choose_serving_addresses(options: RendezvousOptions, network: StoreConfig) -> tuple[str, ...]:
     """Return where this node would serve the store: if it is the named host, or was set to. Raises UsageError."""
     endpoint = network.endpoints[0]
-    if at := find_serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
+    if at := find_serving_addresses(endpoint, local_addr=options.local_addr, interface=options.interface):
         return at
     if not network.is_host or not is_resolvable(endpoint):
         return ()
-    if config.local_addr is not None or config.interface is not None:
-        return (find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
+    if options.local_addr is not None or options.interface is not None:
+        return (find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
     host = split_address(endpoint)[0]
-    if _is_named_by_scheduler(config, network):
+    if _is_named_by_scheduler(options, network):
         raise UsageError(
-            f"{config.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
+            f"{options.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
             "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
         )
-    if config.node_rank is None:
+    if options.node_rank is None:
         raise UsageError(
             f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
         )
-    origin = config.origins["node_rank"]
+    origin = options.origins["node_rank"]
     whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
     raise UsageError(
         f"{whose}, but the master, {host}, is not on this node",
@@ -249,9 +243,9 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
     )
 
 
-def _is_named_by_scheduler(config: Config, network: StoreConfig) -> bool:
+def _is_named_by_scheduler(options: RendezvousOptions, network: StoreConfig) -> bool:
     """Whether only the environment of a scheduler, not the user, determines the store's node."""
-    return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
+    return options.node_rank is None and network.is_host is not None and "is_host" not in options.rdzv_conf
 
 
 def wait_for_store(
@@ -295,20 +289,20 @@ def wait_for_store(
         time.sleep(PAUSE_S)
 
 
-def require_master_port(config: Config) -> None:
+def require_master_port(options: RendezvousOptions) -> None:
     """Check that rank 0 can listen on the port that all nodes were given, if that is here. Raises TemporaryError."""
-    if config.node_rank != 0 or config.master_port is None:
+    if options.node_rank != 0 or options.master_port is None:
         return
-    if holder := find_foreign_listener(config.master_port):
+    if holder := find_foreign_listener(options.master_port):
         raise TemporaryError(
-            f"port {config.master_port} is meant for rank 0 on this node, but {holder} listens there",
+            f"port {options.master_port} is meant for rank 0 on this node, but {holder} listens there",
             "set --master-port to another port, on all nodes",
         )
 
 
-def listen(config: Config, address: str) -> socket.socket:
-    """Listen for the other agents. Raises UsageError and TemporaryError."""
-    first, last = config.port_range or (0, 0)
+def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
+    """Listen for the other agents. `ports`: the first and the last. Raises UsageError and TemporaryError."""
+    first, last = ports or (0, 0)
     try:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:

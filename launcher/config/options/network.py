@@ -188,7 +188,7 @@ def _require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
 def resolve_static(
     values: Mapping[str, Value], conf: Mapping[str, str], node_range: tuple[int, int | None], notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of the Config where the user has numbered the nodes. Raises UsageError.
+    """Return the fields of sections where the user has numbered the nodes. Raises UsageError.
 
     All nodes get the address of number 0, torchrun's "master". So ranks follow the numbers, even where another order
     would be shorter, and the workers get the master's address and port unchanged, in every round. Number 0 serves the

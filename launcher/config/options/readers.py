@@ -60,7 +60,7 @@ class Option(Struct, frozen=True):
     """
     name: str
     group: str
-    """Of the help."""
+    """Of the help; a setting, which has none, names its section here."""
     metavar: str
     """How a value is written, "" for a flag."""
     read: Callable[[Value], Any] | None
@@ -71,9 +71,9 @@ class Option(Struct, frozen=True):
     """
     help: str
     field: str | None = None
-    """The field of the Config, by default the name, with _s for seconds; "" for options that have none of their own."""
-    part: Literal["", "settings", "placement_options"] = ""
-    """The mapping of the Config that holds the value instead."""
+    """Of the section, by default the name, with _s for seconds; "" for options that have none of their own."""
+    section: str = ""
+    """Of the Config, by default called like the group; after a dot, the mapping in it that holds the value."""
     short: str = ""
     last_variable: str = ""
     """One more, outside both families, that is read last."""
@@ -113,7 +113,7 @@ class Option(Struct, frozen=True):
 
     @property
     def field_name(self) -> str:
-        """The field of the Config, or of the part of it."""
+        """The field of the section, or of the mapping in it."""
         if self.field is not None:
             return self.field
         return self.name.replace("-", "_") + ("_s" if self.metavar == "SECONDS" else "")

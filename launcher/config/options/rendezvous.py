@@ -41,7 +41,7 @@ _CLUSTER_OPTIONS = (
 
 
 def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: NodeRange) -> dict[str, Any]:
-    """Return the fields of the Config that the rules determine, adding a note for every option without effect.
+    """Return the fields of sections that the rules determine, adding a note for every option without effect.
 
     `nodes`: minimum and maximum. Where the rounds assign the ranks, `node_rank`, `master_addr` and `master_port` are
     None. Raises UsageError.
@@ -177,7 +177,8 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     the same as two of the options, which override them; its close_timeout is how long the agent that serves the store
     stays for the others, once the job has ended. `nodes`: minimum and maximum. Raises UsageError.
     """
-    given = [option for option in ROWS if option.part == "settings" and not values[option.name].is_default]
+    rows = [option for option in ROWS if option.section == "rendezvous.settings"]
+    given = [option for option in rows if not values[option.name].is_default]
     found: dict[str, Any] = {option.field_name: values[option.name].read() for option in given}
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}

@@ -1,9 +1,9 @@
 """Every option of the command, in one table, and every setting that has a variable but no flag.
 
-A row defines one option: the origin of its name, how it is written and read, its default, its help, and the field of
-the Config that it sets. The parser, the help, the reference page, the variables of an option and the suggestions for a
-misspelt flag are derived from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where
-it has the option.
+A row defines one option: the origin of its name, how it is written and read, its default, its help, and the section and
+field of the Config that it sets. The parser, the help, the reference page, the variables of an option and the
+suggestions for a misspelt flag are derived from `TABLE`, so they cannot disagree. Names, spellings and defaults are
+torchrun 2.13's where it has the option.
 
 `SETTINGS`: what hardly anyone changes, read from variables alone; doctor and the reference page show it, no help does.
 """
@@ -58,49 +58,52 @@ from launcher.config.options.readers import (
 TABLE: tuple[Option, ...] = (
     # source, name, group, metavar, reader, default, help; what is not derived from these
     Option("torchrun", "nnodes", "size", "N|MIN:MAX", parse_node_range, "1:1",
-           "Number of nodes, or a range MIN:MAX; MIN: sets no maximum. Extra nodes become spares.", field=""),
+           "Number of nodes, or a range MIN:MAX; MIN: sets no maximum. Extra nodes become spares.", field="nodes_min",
+           section="placement"),
     Option("torchrun", "nproc-per-node", "size", "N|auto|gpu|cpu|xpu|...", make_optional(parse_worker_count),
-           "auto if accelerators are found, else 1", "Number of workers on this node.", field="worker_count"),
+           "auto if accelerators are found, else 1", "Number of workers on this node.", field="worker_count",
+           section="devices"),
     Option("ours", "mesh", "size", "AXIS=SIZE,...", make_optional(parse_mesh), "dp=*",
            "Grid of ranks, outermost axis first, such as pp=4,dp=*,tp=8. At most one axis may be *; it grows to use "
-           "all workers."),
+           "all workers.", section="placement"),
     Option("ours", "elastic", "size", "MIN:MAX", parse_text, "1:",
-           "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.", part="placement_options"),
+           "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.", section="placement.texts"),
     Option("ours", "request-nodes", "size", "COMMAND",
            make_optional(partial(parse_command, hint="name a command: it gets NODES_WANTED and NODES_PRESENT")), "",
-           "Shell command that the leader runs when nodes are missing, and again when all are present."),
+           "Shell command that the leader runs when nodes are missing, and again when all are present.",
+           section="placement"),
 
     Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(parse_devices), "those detected",
            "Devices of the workers: nvidia, amd, intel, tpu (or tpu:TYPE, such as tpu:v5e-16), cpu, or the NAME of a "
-           "plug-in."),
+           "plug-in.", field="request"),
     Option("ours", "visible-env", "devices", "VARIABLE", parse_variable_name, "depends on the kind",
            "Environment variable that selects a worker's devices, such as CUDA_VISIBLE_DEVICES. Required with "
            "--devices NAME:COUNT.", field=""),
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(parse_devices_per_worker),
            "1; all for JAX on TPUs", "Number of devices of each worker."),
     Option("ours", "device-binding", "devices", "local-rank|visible", parse_choice, "local-rank",
-           "How workers find their device: by LOCAL_RANK, or by seeing only their own."),
+           "How workers find their device: by LOCAL_RANK, or by seeing only their own.", section="workers"),
     Option("torchrun", "virtual-local-rank", "devices", "", parse_flag, "0",
-           "Give every worker LOCAL_RANK 0, and its own GPU as device 0."),
+           "Give every worker LOCAL_RANK 0, and its own GPU as device 0.", section="workers"),
     Option("torchrun without variable", "numa-binding", "devices", "node|socket|exclusive|core-complex",
            make_optional(partial(parse_choice, hint="leave it out to bind nothing")), "",
-           "Bind each worker to CPUs near its device."),
+           "Bind each worker to CPUs near its device.", section="workers"),
 
     Option("ours", "traffic", "placement", "AXIS=WEIGHT[:KIND],...", parse_text, "tp=100,cp=30,ep=20,dp=10,pp=3",
            "Relative traffic of a rank along each axis; A+B is one group "
-           "over two axes. KIND is ring, line or all.", part="placement_options"),
+           "over two axes. KIND is ring, line or all.", section="placement.texts"),
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
-           "Cost of a hop that crosses a boundary of this level (rack, leaf, ...).", part="placement_options"),
+           "Cost of a hop that crosses a boundary of this level (rack, leaf, ...).", section="placement.texts"),
     Option("ours", "rates", "placement", "LEVEL=RATE,...", parse_text, "",
            "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit. With rates, plans minimise "
-           "predicted communication time.", part="placement_options"),
+           "predicted communication time.", section="placement.texts"),
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that divide a node",
-           "Number of consecutive ranks to keep on one node.", part="placement_options"),
+           "Number of consecutive ranks to keep on one node.", section="placement.texts"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "",
            "Keep every group of an axis inside one domain of a level, such as tp=host. On a single node, host is the "
-           "only level.", part="placement_options"),
+           "only level.", section="placement.texts"),
     Option("ours", "whole", "placement", "LEVEL:HOSTS", parse_text, "",
-           "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
+           "Use each domain of this level with all its HOSTS nodes, or not at all.", section="placement.texts"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",
            "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or @FILE with one "
@@ -110,30 +113,30 @@ TABLE: tuple[Option, ...] = (
            "trusted first."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
-           "Run SCRIPT as a module, like python -m.", field="", short="-m"),
+           "Run SCRIPT as a module, like python -m.", field="launch_mode", section="workers", short="-m"),
     Option("torchrun", "no-python", "script", "", parse_flag, "0",
            "Run SCRIPT as a program, without Python.", field=""),
     Option("torchrun", "run-path", "script", "", parse_flag, "0",
            "Run SCRIPT with runpy.run_path. Overrides --no-python.", field=""),
     Option("torchrun", "role", "script", "NAME", parse_short_text, "default",
-           "Name of the workers, in ROLE_NAME and in line prefixes."),
+           "Name of the workers, in ROLE_NAME and in line prefixes.", section="workers"),
     Option("ours", "framework", "script", "auto|torch|jax|paddle|xla|NAME", parse_printable, "auto",
            "Framework whose variables workers get in addition to torchrun's. auto: jax or paddle if only that can be "
-           "imported."),
+           "imported.", section="workers"),
     Option("ours", "preload", "script", "MODULE,...", parse_modules, "",
-           "Modules to import once; workers are then forked with them in memory."),
+           "Modules to import once; workers are then forked with them in memory.", section="workers"),
     Option("ours", "standby", "script", "SETS", parse_standby, "0",
-           "Number of pre-forked standby sets of workers for restarts."),
+           "Number of pre-forked standby sets of workers for restarts.", section="workers"),
 
     Option("torchrun", "max-restarts", "restarts", "N", parse_count, "0",
-           "Number of restarts of the workers before the job fails."),
+           "Number of restarts of the workers before the job fails.", section="workers"),
     Option("ours", "restart-window", "restarts", "SECONDS", parse_seconds, "none",
-           "Count only failures of the last SECONDS against --max-restarts.", part="settings"),
+           "Count only failures of the last SECONDS against --max-restarts.", section="rendezvous.settings"),
     Option("torchrun", "shutdown-timeout", "restarts", "SECONDS", parse_seconds, "30",
-           "Time from the stop signal to SIGKILL.", last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+           "Time from the stop signal to SIGKILL.", last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", section="shutdown"),
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none",
            "Attempt number, from the scheduler. Agents of an earlier attempt exit.",
-           last_variable="SLURM_RESTART_COUNT"),
+           last_variable="SLURM_RESTART_COUNT", section="rendezvous"),
 
     Option("torchrun", "signals-to-handle", "shutdown", "NAME,...", parse_signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
            "Signals that the agent forwards to the workers; the node then leaves the job."),
@@ -144,16 +147,17 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "notices", "shutdown", "leave|report|off", parse_choice, "leave",
            "How to react to a preemption notice from the cloud."),
     Option("ours", "lease-ttl", "shutdown", "SECONDS", make_optional(parse_lease_ttl), "5; none on one machine",
-           "Membership lease: a node that cannot renew it for this long kills its workers."),
+           "Membership lease: a node that cannot renew it for this long kills its workers.", section="rendezvous"),
     Option("ours", "store-outage", "shutdown", "continue|stop", parse_switch, "continue",
            "Whether workers continue while no node reaches the store.", field="continues_without_store",
-           part="settings"),
+           section="rendezvous.settings"),
 
     Option("ours", "health-check", "health", "COMMAND",
            make_optional(partial(parse_command, hint="leave it out to run no check of your own")), "",
            "Shell command that must succeed before this node joins. If it fails, it is retried."),
     Option("ours", "heartbeat-timeout", "health", "SECONDS", parse_timeout, "none",
-           "Time without a heartbeat after which a worker fails, once it has called launcher.worker.heartbeat()."),
+           "Time without a heartbeat after which a worker fails, once it has called launcher.worker.heartbeat().",
+           section="hangs"),
     Option("ours", "hang-timeout", "hangs", "SECONDS[,PHASE=SECONDS]", parse_hang_timeout,
            "600,start=3600,first-step=3600", "Time without progress (collective, heartbeat or output) on a node after "
            "which a hang is reported; 0 disables detection. PHASE is start or first-step.", field="hang_limits"),
@@ -174,23 +178,24 @@ TABLE: tuple[Option, ...] = (
            "Copy teed lines of stderr that contain a TEXT to filtered_stderr.log."),
 
     Option("ours", "events", "events", "FILE", parse_printable, "",
-           "Append each event of the run on this node, as a line of JSON, to FILE, a pipe or stdout (-)."),
+           "Append each event of the run on this node, as a line of JSON, to FILE, a pipe or stdout (-).",
+           section="monitoring"),
     Option("ours", "notify", "events", "COMMAND|URL", parse_printable, "",
            "Send each round start and end, and the job's end, as JSON to a shell command (stdin) or an http(s) URL "
-           "(POST)."),
+           "(POST).", section="monitoring"),
     Option("ours", "progress", "events", "none|kubeflow", parse_choice, "none",
            "Report progress, metrics and restarts to Kubeflow Trainer's TrainJob status; workers then do not report "
-           "themselves."),
+           "themselves.", field="reports_progress", section="workers"),
 
     Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(parse_listen_address), "",
            "Serve /metrics, /healthz and /readyz. HOST defaults to loopback; port 0 chooses a free port.",
-           field="metrics_address"),
+           field="metrics_address", section="monitoring"),
     Option("ours", "metrics-file", "metrics", "FILE", make_optional(parse_text), "",
-           "Write the metrics to FILE every 15 s, for node_exporter's textfile collector."),
+           "Write the metrics to FILE every 15 s, for node_exporter's textfile collector.", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", parse_flag, "0",
            "Run on this node only; the other rendezvous options, --node-rank, --master-addr and --master-port have no "
-           "effect."),
+           "effect.", field=""),
     Option("torchrun", "rdzv-backend", "rendezvous", "static|c10d|etcd", parse_backend, "static",
            "c10d: the agent at --rdzv-endpoint hosts the store. static: node rank 0 hosts it, and ranks are fixed. "
            "etcd (or etcd-v2): an etcd v3 cluster."),
@@ -204,37 +209,40 @@ TABLE: tuple[Option, ...] = (
            "Name of this node."),
 
     Option("ours", "target-nodes", "timeouts", "N", parse_count, "none",
-           "At start, wait for N nodes even if fewer are enough.", part="settings"),
+           "At start, wait for N nodes even if fewer are enough.", section="rendezvous.settings"),
     Option("ours", "start-timeout", "timeouts", "SECONDS", parse_seconds, "600",
-           "Time limit at start for health checks, the store and missing nodes.", part="settings"),
+           "Time limit at start for health checks, the store and missing nodes.", section="rendezvous.settings"),
     Option("ours", "join-grace", "timeouts", "SECONDS", parse_seconds, "30",
-           "At start, wait this long for more nodes after the last one has joined.", part="settings"),
+           "At start, wait this long for more nodes after the last one has joined.", section="rendezvous.settings"),
     Option("ours", "rejoin-timeout", "timeouts", "SECONDS", parse_seconds, "1800",
-           "Time limit for missing nodes to return.", part="settings"),
+           "Time limit for missing nodes to return.", section="rendezvous.settings"),
     Option("ours", "grow", "timeouts", "never|delay[=SECONDS]|checkpoint", parse_grow, "delay=300",
            "When to restart a running job to use more nodes: after SECONDS without a new node, or after a "
-           "checkpoint.", part="settings"),
+           "checkpoint.", section="rendezvous.settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", parse_choice, "next",
            "What to do if a run of this name has already ended: next starts again unless it succeeded; exit exits with "
-           "its result; rerun always starts again.", part="settings"),
+           "its result; rerun always starts again.", section="rendezvous.settings"),
 
-    Option("torchrun", "node-rank", "static", "N", parse_count, "0", "Number of this node, from 0."),
+    Option("torchrun", "node-rank", "static", "N", parse_count, "0", "Number of this node, from 0.",
+           section="rendezvous"),
     Option("torchrun", "master-addr", "static", "ADDRESS", make_optional(parse_host), "--local-addr, else loopback",
-           "MASTER_ADDR: the address of node rank 0."),
+           "MASTER_ADDR: the address of node rank 0.", section="rendezvous"),
     Option("torchrun", "master-port", "static", "PORT", make_optional(parse_port),
-           "29500; on one node, any free", "MASTER_PORT: the port of rank 0."),
+           "29500; on one node, any free", "MASTER_PORT: the port of rank 0.", section="rendezvous"),
 
     Option("torchrun", "local-addr", "addresses", "ADDRESS", make_optional(parse_host),
-           "from the route to the store; loopback on one node", "Address at which other nodes reach this one."),
+           "from the route to the store; loopback on one node", "Address at which other nodes reach this one.",
+           section="rendezvous"),
     Option("ours", "port-range", "addresses", "FIRST:LAST", make_optional(parse_port_range), "any free",
-           "Ports on which the agent listens for other agents."),
+           "Ports on which the agent listens for other agents.", section="rendezvous"),
     Option("ours", "worker-port-range", "addresses", "FIRST:LAST", make_optional(parse_port_range), "any free",
-           "Ports from which MASTER_PORT is chosen each round."),
+           "Ports from which MASTER_PORT is chosen each round.", section="rendezvous"),
     Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(parse_listen_address), "",
-           "Address of the live page, served by the leader. HOST defaults to loopback."),
+           "Address of the live page, served by the leader. HOST defaults to loopback.", section="monitoring"),
 
     Option("ours", "legacy-local-rank", "legacy", "", parse_flag, "0",
-           "Pass --local-rank=N to SCRIPT as its first argument, as python -m torch.distributed.launch does."),
+           "Pass --local-rank=N to SCRIPT as its first argument, as python -m torch.distributed.launch does.",
+           section="workers"),
     make_ignored("torchrun", "monitor-interval", "SECONDS", parse_seconds, "meshrun does not poll"),
     make_ignored("torchrun", "start-method", "spawn|fork|forkserver", parse_choice,
                  "each worker is started as a program"),
@@ -251,25 +259,25 @@ TABLE: tuple[Option, ...] = (
 )
 
 SETTINGS: tuple[Option, ...] = (
-    Option("variable", "min-round-time", "", "SECONDS", parse_seconds, "5",
+    Option("variable", "min-round-time", "rendezvous", "SECONDS", parse_seconds, "5",
            "Shorter rounds count as no progress: after several in a row the next one is delayed, and finally the job "
-           "fails.", part="settings"),
-    Option("variable", "presence-proof", "", "on|off", parse_switch, "on",
+           "fails.", section="rendezvous.settings"),
+    Option("variable", "presence-proof", "rendezvous", "on|off", parse_switch, "on",
            "Treat a node as lost as soon as its ports refuse connections, without waiting for its lease.",
-           part="settings"),
-    Option("variable", "health-timeout", "", "SECONDS", parse_seconds, "60", "Time limit for --health-check."),
-    Option("variable", "progress-file", "", "FILE", make_optional(parse_text), "",
+           section="rendezvous.settings"),
+    Option("variable", "health-timeout", "health", "SECONDS", parse_seconds, "60", "Time limit for --health-check."),
+    Option("variable", "progress-file", "hangs", "FILE", make_optional(parse_text), "",
            "File from which the agent reads the last completed step (alternative to launcher.worker.progress)."),
-    Option("variable", "hang-evidence", "", "", parse_flag, "0",
+    Option("variable", "hang-evidence", "workers", "", parse_flag, "0",
            "1: let meshctl why read torch's flight recorder in unmodified scripts (adds a few ms to every start of "
            "Python)."),
-    Option("variable", "log-times", "", "auto|on|off", parse_choice, "auto",
+    Option("variable", "log-times", "output", "auto|on|off", parse_choice, "auto",
            "Prefix the agent's lines with time and node name. auto: only if stderr is not a terminal."),
-    Option("variable", "rdzv-prefix", "", "PREFIX", parse_text, "meshrun",
-           "Prefix of the run's keys in the store.", field="network"),
-    Option("variable", "store-port", "", "PORT", make_optional(parse_port), "MASTER_PORT + 1",
+    Option("variable", "rdzv-prefix", "rendezvous", "PREFIX", parse_text, "meshrun",
+           "Prefix of the run's keys in the store.", field=""),
+    Option("variable", "store-port", "rendezvous", "PORT", make_optional(parse_port), "MASTER_PORT + 1",
            "Port of the store on node rank 0, with a static rendezvous.", field=""),
-    Option("variable", "interface", "", "NAME", make_optional(parse_text), "",
+    Option("variable", "interface", "rendezvous", "NAME", make_optional(parse_text), "",
            "Network interface whose address other nodes use to reach this one."),
 )
 # fmt: on

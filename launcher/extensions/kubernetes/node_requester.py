@@ -15,7 +15,6 @@ from launcher.agent.inspection.composition import Node
 from launcher.agent.parts.part import Effect, Fact, Publish
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
-from launcher.model.mesh import DEFAULT_MESH
 from launcher.observe.run_events import NodesRequested
 from launcher.observe.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
 from launcher.observe.sinks.shell_command import require_timeout_program, run_command
@@ -107,10 +106,10 @@ class NodeRequester(Teller):
 
 def make_requester(node: Node) -> NodeRequester:
     """Make the part for --request-nodes. Raises UsageError for a command that can never be run."""
-    config = node.config
-    assert config.request_nodes is not None
-    useful = count_useful_nodes(config.mesh or DEFAULT_MESH, node.membership.elastic_max, len(node.slots))
-    target = int(config.settings.get("target_nodes", 0))
+    options = node.config.placement
+    assert options.request_nodes is not None
+    useful = count_useful_nodes(options.grid, node.membership.elastic_max, len(node.slots))
+    target = int(node.config.rendezvous.settings.get("target_nodes", 0))
 
     def make_event(wanted: int, present: int, reason: str, since: str) -> NodesRequested:
         return NodesRequested(
@@ -125,9 +124,9 @@ def make_requester(node: Node) -> NodeRequester:
         )
 
     return NodeRequester(
-        config.request_nodes,
-        config.origins["request_nodes"],
-        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
+        options.request_nodes,
+        options.origins["request_nodes"],
+        choose_wanted(options.nodes_min, options.nodes_max, target, useful),
         node.membership.driver.machine,
         make_event,
         log,

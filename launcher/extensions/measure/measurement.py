@@ -22,7 +22,7 @@ from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import list_running_agents
 from launcher.agent.startup.startup import find_store
 from launcher.config import credentials
-from launcher.config.config import Config
+from launcher.config.config import Config, DeviceOptions, WorkerOptions
 from launcher.extensions.measure import wording
 from launcher.extensions.measure.session import Answer, Terms, take_part
 from launcher.hardware.accelerators.slots import make_node_slots
@@ -94,14 +94,14 @@ def _make_words(request: MeasureRequest) -> list[str]:
 
 def _measure(request: MeasureRequest, config: Config, depth: int, ending: contextlib.ExitStack) -> tuple[Answer, int]:
     """Return the finding and this node's number in it. `ending`: closes what is opened here."""
-    network = config.network
+    options, network = config.rendezvous, config.rendezvous.network
     if network is None:
         raise UsageError("no store is set", NAME_STORE)
     login = credentials.read(network, os.environ)
-    serves_at = find_store(config, network, request.wait_s)
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
-    name = config.node_name or os.uname().nodename
-    path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
+    serves_at = find_store(options, network, request.wait_s)
+    address = find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints)
+    name = options.node_name or os.uname().nodename
+    path = resolve_locality(config.locality, os.environ, names=(name, os.uname().nodename, address)).path
     terms = Terms(
         root=f"/{network.prefix}/{request.run_id}/measure",
         secret=login.secret,
@@ -120,7 +120,8 @@ def _measure(request: MeasureRequest, config: Config, depth: int, ending: contex
         _require_no_job(store, network.prefix, request.run_id)
     if server is not None:
         ending.callback(_wait_for_others, store, f"{terms.root}/session/members/")
-    return take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
+    count = _count_devices(config.devices, config.workers)
+    return take_part(store, terms, name=name, address=address, path=path, devices=count)
 
 
 def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
@@ -135,9 +136,9 @@ def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
         )
 
 
-def _count_devices(config: Config) -> int:
+def _count_devices(devices: DeviceOptions, workers: WorkerOptions) -> int:
     try:
-        return max(1, len(make_node_slots(config, os.environ)[0]))
+        return max(1, len(make_node_slots(devices, workers, os.environ)[0]))
     except UnfitError:
         return 1
 

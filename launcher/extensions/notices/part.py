@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
+from launcher.config.config import ShutdownOptions
 from launcher.extensions.notices.notice import NodeOutlook
 from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher
 from launcher.model.console import log
@@ -54,23 +55,16 @@ class NoticePart:
 
 
 def make_notice_part(
-    mode: str,
-    shutdown_timeout_s: float,
-    environ: Mapping[str, str],
-    wake: Callable[[], None],
-    clock: Callable[[], float],
-    *,
-    is_asked: bool,
+    options: ShutdownOptions, environ: Mapping[str, str], wake: Callable[[], None], clock: Callable[[], float]
 ) -> NoticePart | None:
-    """Begin to read the notices of this machine's cloud; None if it has none, which is logged if the user `is_asked`.
+    """Begin to read the notices of this machine's cloud; None if it has none, which is logged if --notices was given.
 
-    `mode`: "leave" or "report". `wake` may be called from any thread. `clock`: the loop's. Raises OSError where no
-    thread is to be had.
+    `wake` may be called from any thread. `clock`: the loop's. Raises OSError where no thread is to be had.
     """
     made = make_watcher(environ, wake, clock)
     if isinstance(made, str):
-        if is_asked:
+        if options.origins["notices"] != "default":
             log(f"preemption notices cannot be read: {made}")
         return None
-    outlook = NodeOutlook(source=made.label, acts=mode == "leave", shutdown_timeout_s=shutdown_timeout_s)
-    return NoticePart(made, outlook)
+    timeout_s, acts = options.shutdown_timeout_s, options.notices == "leave"
+    return NoticePart(made, NodeOutlook(source=made.label, acts=acts, shutdown_timeout_s=timeout_s))

@@ -86,5 +86,6 @@ class LivePage:
 
 def make_page(node: Node, ask: Ask) -> LivePage:
     """Make the part for --serve."""
-    assert node.config.serve is not None
-    return LivePage(node.config.serve, node.config.origins["serve"], QuestionSource(ask, node.layout.run_id), log)
+    options = node.config.monitoring
+    assert options.serve is not None
+    return LivePage(options.serve, options.origins["serve"], QuestionSource(ask, node.layout.run_id), log)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.config.config import Config
+from launcher.config.config import DeviceOptions, PlacementOptions
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_count, format_list
 
@@ -44,11 +44,11 @@ class Demand(Struct, frozen=True):
         return format_bundle(self.bundle, self.label_selector)
 
 
-def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[str, float], str]:
+def choose_bundle(options: DeviceOptions, nodes: Sequence[ClusterNode]) -> tuple[dict[str, float], str]:
     """Return the resources that --nproc-per-node needs here, and a remark, "" if there is none. Raises UsageError."""
-    resource = _choose_resource(config, nodes)
+    resource = _choose_resource(options, nodes)
     amounts = sorted({node.resources[resource] for node in nodes if node.resources.get(resource)})
-    workers, width = config.worker_count, config.devices_per_worker
+    workers, width = options.worker_count, options.devices_per_worker
     is_whole = width == "all" or (resource == "TPU" and width is None)  # JAX takes all chips of a host
     if isinstance(workers, int) and not is_whole:
         return {resource: float(workers * (width if isinstance(width, int) else 1))}, ""
@@ -66,30 +66,34 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
     return {resource: amounts[0]}, remark
 
 
-def _choose_resource(config: Config, nodes: Sequence[ClusterNode]) -> str:
-    if config.devices is not None:
-        return RESOURCES.get(config.devices.kind, "CPU")
-    if isinstance(config.worker_count, str) and config.worker_count in _WORDS:
-        return _WORDS[config.worker_count]
+def _choose_resource(options: DeviceOptions, nodes: Sequence[ClusterNode]) -> str:
+    if options.request is not None:
+        return RESOURCES.get(options.request.kind, "CPU")
+    if isinstance(options.worker_count, str) and options.worker_count in _WORDS:
+        return _WORDS[options.worker_count]
     return next((name for name in _ACCELERATORS if any(node.resources.get(name) for node in nodes)), "CPU")
 
 
 def choose_demand(
-    config: Config, nodes: Sequence[ClusterNode], bundle: Mapping[str, float], selector: Mapping[str, str], spares: int
+    options: PlacementOptions,
+    nodes: Sequence[ClusterNode],
+    bundle: Mapping[str, float],
+    selector: Mapping[str, str],
+    spares: int,
 ) -> Demand:
     """Return how many bundles are wanted: by --nnodes, else one on every node that can hold it.
 
     Raises TemporaryError if there is no such node.
     """
-    if config.origins["nodes_min"] != "default" and config.nodes_max is not None:
-        return Demand(bundle, selector, config.nodes_min, config.nodes_max + spares)
+    if options.origins["nodes_min"] != "default" and options.nodes_max is not None:
+        return Demand(bundle, selector, options.nodes_min, options.nodes_max + spares)
     count = len(list_fitting(nodes, bundle, selector))
-    if not count and config.origins["nodes_min"] == "default":
+    if not count and options.origins["nodes_min"] == "default":
         raise TemporaryError(
             f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
             "set --nnodes MIN:MAX to wait for such nodes",
         )
-    least = config.nodes_min if config.mesh is not None or config.origins["nodes_min"] != "default" else count
+    least = options.nodes_min if options.mesh is not None or options.origins["nodes_min"] != "default" else count
     return Demand(bundle, selector, least, max(least, count) + spares)
 
 

@@ -72,7 +72,7 @@ def _run(
         values = {**values, **({"no-python": "1"} if isinstance(fn, str) else {})}
         script, *rest = map(format_argument, (*words, *args))
         end = _start(ParsedArgs(values, script=script, script_args=tuple(rest)), None)
-        require_success(end.config.script, end.outcome, end.outcome.failures)
+        require_success(end.script, end.outcome, end.outcome.failures)
         return dict.fromkeys(end.outcome.ranks)
     directory = tempfile.mkdtemp(prefix="meshrun_")
     try:
@@ -82,7 +82,7 @@ def _run(
         call.write_files(end.files)
         found, failures = end.outcome, end.outcome.failures
         cause = call.read_exception(found.round, failures[0].rank) if failures else None
-        require_success(end.config.script, found, failures, cause)
+        require_success(end.script, found, failures, cause)
         return {rank: call.read_result(found.round, rank) for rank in found.ranks}
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -18,8 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.agent import command
-from launcher.config.config import Config
+from launcher.config.config import Config, ShutdownOptions
 from launcher.config.options.command_line import ParsedArgs
+from launcher.config.options.rendezvous import Setting
 from launcher.config.options.table import BY_NAME
 from launcher.extensions.ray.actor import AgentOrder
 from launcher.extensions.ray.agent_pool import (
@@ -73,7 +74,7 @@ class JobEnd(Struct, frozen=True):
     outcome: RunOutcome
     files: Mapping[str, bytes]
     """The results of a function's workers on all nodes, file name to content."""
-    config: Config
+    script: str
 
 
 def run_job(
@@ -95,18 +96,18 @@ def run_job(
     given = args if function is None else ParsedArgs(args.values, script=function.name)
     # Before Ray is imported and reached, which takes seconds: a mistake in an option shows at once.
     config = _parse(given, named, variables)
-    begin_stamps(config.log_times, "driver")
+    begin_stamps(config.output.log_times, "driver")
     wait_s = find_stop_wait_s(environ)
-    more = {**named, **_choose_shutdown_timeout(config, wait_s, remarks)}
+    more = {**named, **_choose_shutdown_timeout(config.shutdown, wait_s, remarks)}
     require_ray()
     cluster = RayCluster(close_limit_s)
     cluster.connect(options.address)
     with _StopSignals() as stop_signals, closing(cluster):
         nodes = cluster.list_nodes()
         candidates = list_fitting(nodes, {}, options.label_selector)
-        bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
-        demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
-        if config.origins["nodes_min"] == "default":
+        bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config.devices, candidates)
+        demand = choose_demand(config.placement, nodes, bundle, options.label_selector, options.spares)
+        if config.placement.origins["nodes_min"] == "default":
             more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
         for sentence in (*remarks, *([remark] if remark else [])):
             log(sentence)
@@ -120,20 +121,19 @@ def run_job(
                 function=function.name if function is not None else "",
                 call=function.call if function is not None else b"",
             )
-            log(_describe_start(config, demand, store.endpoint))
-            outcome = _run_pool(_make_pool(config, demand), cluster, demand, order, stop_signals)
+            log(_describe_start(config.rendezvous.run_id, demand, store.endpoint))
+            pool = _make_pool(config.rendezvous.settings, config.shutdown.shutdown_timeout_s, demand)
+            outcome = _run_pool(pool, cluster, demand, order, stop_signals)
             if not stop_signals.taken:
                 time.sleep(OUTPUT_S)
-    return JobEnd(outcome, cluster.results, config)
+    return JobEnd(outcome, cluster.results, config.workers.script)
 
 
 def report_end(end: JobEnd) -> int:
     """Report why the job failed, as an agent would; return the exit code."""
     found = end.outcome
     if found.failures:
-        text = report.render(
-            end.config.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known
-        )
+        text = report.render(end.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known)
         write_stderr(text, patience_s=REPORT_LIMIT_S)
     elif found.exit_code:
         log(found.reason if found.exit_code in _STOPPED else f"error: {found.reason}")
@@ -146,32 +146,32 @@ def _parse(args: ParsedArgs, more: Mapping[str, str], variables: Mapping[str, st
     return command.parse([*_PLACEHOLDER, *make_agent_words(args, more)], variables)
 
 
-def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) -> dict[str, str]:
+def _choose_shutdown_timeout(options: ShutdownOptions, wait_s: float, remarks: list[str]) -> dict[str, str]:
     """Return --shutdown-timeout such that Ray does not kill the driver before the workers have had their time."""
     longest_s = max(0.0, wait_s - STOP_MARGIN_S)
-    if config.origins["shutdown_timeout_s"] == "default":
-        return {"shutdown-timeout": f"{min(longest_s, config.shutdown_timeout_s):g}"}
-    if config.shutdown_timeout_s > longest_s:
-        needed_s = math.ceil(config.shutdown_timeout_s + STOP_MARGIN_S)
+    if options.origins["shutdown_timeout_s"] == "default":
+        return {"shutdown-timeout": f"{min(longest_s, options.shutdown_timeout_s):g}"}
+    if options.shutdown_timeout_s > longest_s:
+        needed_s = math.ceil(options.shutdown_timeout_s + STOP_MARGIN_S)
         remarks.append(
-            f"{config.origins['shutdown_timeout_s']} {config.shutdown_timeout_s:g} is longer than ray job stop allows, "
-            f"which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in env_vars of the job's "
-            "runtime_env"
+            f"{options.origins['shutdown_timeout_s']} {options.shutdown_timeout_s:g} is longer than ray job "
+            f"stop allows, which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in env_vars "
+            "of the job's runtime_env"
         )
     return {}
 
 
-def _describe_start(config: Config, demand: Demand, endpoint: str) -> str:
+def _describe_start(run_id: str | None, demand: Demand, endpoint: str) -> str:
     count = f"{demand.least}" if demand.least == demand.most else f"{demand.least} to {demand.most}"
     nodes = f"{count} node{'' if demand.most == 1 else 's'} with {demand}"
-    return f"run {config.run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
+    return f"run {run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
 
 
-def _make_pool(config: Config, demand: Demand) -> AgentPool:
-    start_s, return_s = (config.settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
+def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) -> AgentPool:
+    start_s, return_s = (settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
     return AgentPool(
         demand,
-        grace_s=config.shutdown_timeout_s,
+        grace_s=grace_s,
         format_moment=lambda at: format_time(time.time() - (time.monotonic() - at)),
         start_limit_s=math.inf if start_s is None else float(start_s),  # an autoscaler needs longer than a default
         return_limit_s=float(DEFAULTS.rejoin_timeout_s if return_s is None else return_s),

@@ -46,7 +46,6 @@ from rendezvous import codec
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 from rendezvous.events import Exit
 from rendezvous.reasons import Reason
-from rendezvous.settings import DEFAULTS
 
 LEAVE_LIMIT_S = 10.0  # to inform the others
 VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
@@ -77,16 +76,16 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
 
     Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
     """
-    config, network = options.config, options.network
-    name = config.node_name or os.uname().nodename
-    begin_stamps(config.log_times, name)
+    config, meeting, network = options.config, options.config.rendezvous, options.network
+    name = meeting.node_name or os.uname().nodename
+    begin_stamps(config.output.log_times, name)
     for note in config.notes:
         log(note)
     stores.require_grpc()
     _secrets.update({name: environ.pop(name) for name in scrub.PRIVATE if name in environ})
     found = credentials.read(network, _secrets)
-    wait_for_store(network, float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s)))
-    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    wait_for_store(network, meeting.start_timeout_s)
+    address = find_own_address(local_addr=meeting.local_addr, interface=meeting.interface, endpoints=network.endpoints)
     return Startup(
         network=network,
         credentials=found,
@@ -94,7 +93,7 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
         boot_id=read_boot_id(),
         address=address,
         node_lock=NodeLock("", -1, {}),
-        listener=listen(config, address),
+        listener=listen(address, meeting.port_range),
         serves_at=(),
     )
 

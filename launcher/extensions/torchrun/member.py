@@ -40,10 +40,11 @@ class TorchrunMember:
 
     def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
         config = options.config
-        self._settings = adjust_settings(make_settings(config))
+        limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
+        self._settings = adjust_settings(make_settings(config.rendezvous, *limits))
         self._knows_workers = options.knows_workers
         self._round_log = RoundLog(is_standalone=False, settings=self._settings)
-        self.port = OfferedPort(startup.address, config.worker_port_range)
+        self.port = OfferedPort(startup.address, config.rendezvous.worker_port_range)
         self._wakeup = threading.Event()
         self._changed = threading.Condition()  # signalled to torchrun's thread; its lock guards the other fields
         self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it have ended
@@ -58,10 +59,9 @@ class TorchrunMember:
         self._membership = ClusterMembership.open(
             config,
             self._settings,
-            options.mesh,
             startup,
             slot_count=options.slot_count,
-            run_id=config.run_id or "",
+            run_id=config.rendezvous.run_id or "",
             worker_port=self.port.number,
             wake=self._wakeup.set,
         )

@@ -16,11 +16,10 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 from msgspec.structs import replace
 
-from launcher.config.config import Config, resolve
+from launcher.config.config import Config, PlacementOptions, resolve
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
-from launcher.model.mesh import DEFAULT_MESH, Mesh
 from rendezvous.records import UNNAMED_RUN
 from rendezvous.settings import Settings
 
@@ -48,7 +47,6 @@ class TorchrunOptions(NamedTuple):
 
     config: Config
     network: StoreConfig
-    mesh: Mesh
     slot_count: int
     """Workers of this node, 1 if not set; then a node counts as one slot."""
     knows_workers: bool
@@ -88,19 +86,18 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         values["rdzv-conf"] = ",".join(f"{key}={value}" for key, value in conf.items())
     own = {name: text for name, text in environ.items() if not name.startswith("PET_")}
     config = resolve(ParsedArgs(values, script="torchrun"), own, "python")
-    count = config.worker_count
+    count = config.devices.worker_count
     knows_workers = isinstance(count, int)
     if knows_workers:
-        config = _require_whole_nodes(config, str(count))
-    elif config.mesh is not None:
+        config = replace(config, placement=_require_whole_nodes(config.placement, str(count)))
+    elif config.placement.mesh is not None:
         raise UsageError(
-            f"{config.origins['mesh']}={config.mesh}: the number of workers per node is not known",
+            f"{config.placement.origins['mesh']}={config.placement.mesh}: the number of workers per node is not known",
             "add --rdzv-conf nproc=8 (the value of --nproc-per-node)",
         )
-    network = config.network
+    network = config.rendezvous.network
     assert network is not None
-    mesh = config.mesh or DEFAULT_MESH
-    return TorchrunOptions(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
+    return TorchrunOptions(config, network, count if isinstance(count, int) else 1, knows_workers)
 
 
 def adjust_settings(settings: Settings) -> Settings:
@@ -130,15 +127,15 @@ def _read_worker_count(given: object, pet: str) -> dict[str, str]:
     return {"nproc-per-node": text}
 
 
-def _require_whole_nodes(config: Config, count: str) -> Config:
+def _require_whole_nodes(options: PlacementOptions, count: str) -> PlacementOptions:
     """Require whole nodes: torchrun starts all workers of a node or none, so the placement must not divide one."""
-    if config.placement_options.get("unit", count) != count:
+    if options.texts.get("unit", count) != count:
         raise UsageError(
-            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun assigns ranks to whole nodes, of "
-            f"{count} workers here",
+            f"{options.origins['unit']}={options.texts['unit']}: torchrun assigns ranks to whole "
+            f"nodes, of {count} workers here",
             "leave it out",
         )
-    return replace(config, placement_options={**config.placement_options, "unit": count})
+    return replace(options, texts={**options.texts, "unit": count})
 
 
 BACKEND = "meshrun"

@@ -12,9 +12,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from launcher.config.config import Config
+from launcher.config.config import DeviceOptions, WorkerOptions
 from launcher.config.frameworks import choose_environments
-from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.contract import (
     KINDS,
     CpuDetector,
@@ -37,70 +36,45 @@ _VISIBLE_VARIABLES = (
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
 
-def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
-    """Return the slots of this node under these options, and a sentence that explains their number.
-
-    Raises UsageError as `assign_devices` does.
-    """
-    return assign_devices(
-        config.worker_count, config.devices_per_worker, environ, python=config.python, request=config.devices,
-        isolates_workers=config.device_binding == "visible", framework=config.framework,
-        origin=config.origins["worker_count"],
-    )  # fmt: skip
-
-
-def assign_devices(
-    worker_count: int | str | None,
-    devices_per_worker: int | Literal["all"] | None,
+def make_node_slots(
+    options: DeviceOptions,
+    workers: WorkerOptions,
     environ: Mapping[str, str],
     *,
-    python: str = "python3",
-    request: DeviceRequest | None = None,
-    isolates_workers: bool = False,
-    framework: str = "torch",
-    origin: str = FLAG,
     accelerators: Sequence[Detector] | None = None,
     cpu: Detector | None = None,
 ) -> tuple[tuple[Slot, ...], str]:
-    """Return the node's slots, and a sentence that explains their number.
+    """Return the slots of this node under these options, and a sentence that explains their number.
 
-    `worker_count` None: not given; `origin`: where it is from. `devices_per_worker` None: one, or what is usual for
-    `framework`. `python`: the workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see
-    its own devices only. The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or
-    are of two kinds.
+    The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
-    cpu = cpu or CpuDetector()
+    count, width, request, cpu = options.worker_count, options.devices_per_worker, options.request, cpu or CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
-        worker_count = request.number if worker_count is None else worker_count
-        return _assign_cpus(worker_count, devices_per_worker, cpu.detect(environ))
-    inventory = _find_inventory(worker_count, environ, python, request, isolates_workers, accelerators, origin)
+        return _assign_cpus(request.number if count is None else count, width, cpu.detect(environ))
+    inventory = _find_inventory(options, workers, environ, accelerators)
     if inventory.devices:
-        width = devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
-        return _assign_accelerators(worker_count, width, inventory)
-    return _assign_cpus(worker_count, devices_per_worker, cpu.detect(environ), inventory.reason)
+        width = width or _choose_width(inventory.devices, workers, environ)
+        return _assign_accelerators(count, width, inventory)
+    return _assign_cpus(count, width, cpu.detect(environ), inventory.reason)
 
 
 def _find_inventory(
-    worker_count: int | str | None,
-    environ: Mapping[str, str],
-    python: str,
-    request: DeviceRequest | None,
-    isolates_workers: bool,
-    detectors: Sequence[Detector] | None,
-    origin: str,
+    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str], detectors: Sequence[Detector] | None
 ) -> Inventory:
     """Return the accelerators to use; none where workers run on the CPU. Raises UsageError."""
-    if request is not None:
+    worker_count, origin = options.worker_count, options.origins["worker_count"]
+    isolates_workers = workers.device_binding == "visible"
+    if options.request is not None:
         from launcher.hardware.accelerators import named
 
-        return named.detect_requested(request, environ, isolates_workers=isolates_workers, detectors=detectors)
+        return named.detect_requested(options.request, environ, isolates_workers=isolates_workers, detectors=detectors)
     if worker_count == "cpu":
         return Inventory((), "not looked for")
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
         from launcher.hardware.accelerators.named import TorchDetector
 
         inventory = _check_form(environ, (find_visible_variable(worker_count) or "",))
-        inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
+        inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, workers.python),), environ)
         refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")
@@ -234,12 +208,13 @@ def _assign_accelerators(
 
 
 def _choose_width(
-    devices: Sequence[Device], framework: str, python: str, environ: Mapping[str, str]
+    devices: Sequence[Device], workers: WorkerOptions, environ: Mapping[str, str]
 ) -> int | Literal["all"]:
     """Return one device per worker; for JAX on TPUs all chips of the host, the usual way to run JAX there."""
-    if devices[0].kind == "tpu" and "jax" in choose_environments(framework, devices, python, environ).names:
-        return "all"
-    return 1
+    if devices[0].kind != "tpu":
+        return 1
+    choice = choose_environments(workers.framework, devices, workers.python, environ)
+    return "all" if "jax" in choice.names else 1
 
 
 def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:

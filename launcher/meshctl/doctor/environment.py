@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from launcher.config.config import Config
+from launcher.config.config import OutputOptions, PlacementOptions, RendezvousOptions, WorkerOptions
 from launcher.config.options.readers import Streams
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.errors import describe as describe_reason
 from launcher.model.locality_path import LEVELS
-from launcher.model.mesh import DEFAULT_MESH
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
 from launcher.placement.adapter.options import parse_limits_and_costs
@@ -32,50 +29,60 @@ if TYPE_CHECKING:
 NODES_MAX = 4096  # the planner takes seconds beyond
 _PORT = 65431  # represents a port that is drawn for each round
 _ADDRESS = "address-of-node-0.invalid"
+_QUIET = OutputOptions(
+    origins={}, log_dir=None, redirects=Streams(), tee=Streams(), local_ranks_filter=None, log_times="off",
+    duplicate_stdout_filters=(), duplicate_stderr_filters=(),
+)  # fmt: skip
 
 
-def choose_node_count(config: Config, requested: int | None) -> int:
+def choose_node_count(options: PlacementOptions, requested: int | None) -> int:
     """Return the number of nodes: `requested`, else the maximum, else the minimum. Raises UsageError."""
     if requested is None:
-        return 1 if config.network is None else config.nodes_max or config.nodes_min
+        return options.nodes_max or options.nodes_min
     if not 1 <= requested <= NODES_MAX:
         raise UsageError(f"--nodes {requested} is not from 1 to {NODES_MAX}")
     return requested
 
 
-def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Locality | None) -> list[NodeAssignment]:
+def plan_world(
+    options: RendezvousOptions,
+    placement: PlacementOptions,
+    slots: Sequence[Slot],
+    count: int,
+    locality: Locality | None,
+) -> list[NodeAssignment]:
     """Plan `count` nodes like this one; of a TPU slice they are all its hosts, and those of further slices.
 
     `locality`: this node's. The assignments of the nodes with ranks are in the order of these. Raises UsageError where
     the nodes do not make a world.
     """
-    mesh = config.mesh or DEFAULT_MESH
-    if count == 1 and config.network is None and config.mesh is not None:
-        meshes.require_fit(config.mesh, len(slots))
-    place = locality.path if locality is not None and config.network is not None else ()
+    mesh, network = placement.grid, options.network
+    if count == 1 and network is None and placement.mesh is not None:
+        meshes.require_fit(placement.mesh, len(slots))
+    place = locality.path if locality is not None and network is not None else ()
     limits, costs = parse_limits_and_costs(
-        config.placement_options,
+        placement.texts,
         mesh,
-        levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else (),
-        nodes_min=min(config.nodes_min, count),
-        nodes_max=count if config.network is None else config.nodes_max,
+        levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if network is not None else (),
+        nodes_min=min(placement.nodes_min, count),
+        nodes_max=count if network is None else placement.nodes_max,
     )
-    planner = PlannerAdapter(mesh, limits, costs, node_count=count if config.node_rank is not None else 0)
-    identity = locality.identity if locality is not None and config.network is not None else None
+    planner = PlannerAdapter(mesh, limits, costs, node_count=count if options.node_rank is not None else 0)
+    identity = locality.identity if locality is not None and network is not None else None
     hosts = identity.host_count if identity is not None else 1
-    own = config.master_addr or config.local_addr or "127.0.0.1"
+    own = options.master_addr or options.local_addr or "127.0.0.1"
 
     def describe(index: int) -> str:
         return encode_description(
             Description(
                 slot_count=len(slots),
                 address=own if count == 1 else _ADDRESS,
-                role=config.role,
+                role="",
                 name=f"node{index}",
                 machine=f"machine {index}",
-                master_port=config.master_port or 0,
-                node_rank=None if config.node_rank is None else index,
-                master_addr=config.master_addr or "",
+                master_port=options.master_port or 0,
+                node_rank=None if options.node_rank is None else index,
+                master_addr=options.master_addr or "",
                 locality=tuple(
                     (level, f"{domain} {index // hosts}" if level == "slice" and index >= hosts else domain)
                     for level, domain in place
@@ -95,24 +102,21 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
 
 
 def list_worker_remarks(
-    config: Config, slots: Sequence[Slot], assignment: NodeAssignment, environ: Mapping[str, str], host: str
+    workers: WorkerOptions,
+    placement: PlacementOptions,
+    slots: Sequence[Slot],
+    assignment: NodeAssignment,
+    environ: Mapping[str, str],
+    host: str,
 ) -> list[str]:
     """Make the variables of this assignment's workers as a run does, and return its remarks.
 
     Raises UsageError as in a run.
     """
-    quiet = replace(
-        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None,
-        duplicate_stdout_filters=(), duplicate_stderr_filters=(),
-    )  # fmt: skip
-    layout: Any = SimpleNamespace(
-        run_id=config.run_id or "none",
-        keeps_files=False,
-        make_error_path=_make_no_path,
-        make_recorder_path=_make_no_path,
-    )
+    paths = {"make_error_path": _make_no_path, "make_recorder_path": _make_no_path}
+    layout: Any = SimpleNamespace(run_id="none", keeps_files=False, **paths)
     builder = WorkerSpecBuilder(
-        config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ
+        workers=workers, output=_QUIET, placement=placement, slots=slots, host=host, layout=layout, parent=environ
     )
     builder.make_specs(1, 0, assignment, None)
     return builder.list_remarks()

@@ -23,8 +23,9 @@ from msgspec.structs import asdict, replace
 
 from launcher.agent.membership import make_settings
 from launcher.config import config, credentials, files, frameworks, schedulers
-from launcher.config.config import Config
+from launcher.config.config import LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.config.options import command_line
+from launcher.config.options.readers import DeviceRequest
 from launcher.config.options.remarks import find_misspelt_variables
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
@@ -46,7 +47,6 @@ from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
 from launcher.model.errors import LauncherError, UsageError, sanitize
 from launcher.model.node import Device, Slot
-from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import __version__
 
 VERSION = 1
@@ -72,45 +72,55 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         hostname,
         is_whole_job=node_count in (None, 1),
     )
+    workers, meeting, placement = run.workers, run.rendezvous, run.placement
     gathered = schedulers.resolve(words.values, environ, hostname)
     findings: list[Finding] = []
 
-    slots, reason = _choose_slots(run, environ, findings)
+    slots: tuple[Slot, ...] = ()
+    with _report(findings, "workers"):
+        slots, reason = make_node_slots(run.devices, workers, environ)
+    if not slots:
+        reason = findings[-1].seen
     used = [device for slot in slots for device in slot.devices]
-    choice = frameworks.choose_environments(run.framework, used, run.python, environ)
-    machine = read_machine(environ, run.log_dir)
-    devices = examine_devices(run, environ)
+    choice = frameworks.choose_environments(workers.framework, used, workers.python, environ)
+    machine = read_machine(environ, run.output.log_dir)
+    devices = examine_devices(run.devices.request, workers.device_binding == "visible", environ)
     if slots:  # else the problem has been reported
         findings += check_devices(devices)
-    address, why, problems = find_advertised_address(run)
+    address, why, problems = find_advertised_address(meeting, placement.nodes_max)
     findings += problems
-    names = tuple(filter(None, (run.node_name, hostname, address)))
-    locality, stands = _examine_locality(run, used, environ, names, findings)
-    count = choose_node_count(run, node_count)
-    may_grow = run.network is not None and run.nodes_max is None and node_count is None
-    world = _plan_world(run, slots, count, locality, "note" if may_grow else "stop", findings)
-    findings += check_interpreter(run, environ)
+    names = tuple(filter(None, (meeting.node_name, hostname, address)))
+    locality, stands = _examine_locality(run.locality, workers.is_alone, used, environ, names, findings)
+    count = choose_node_count(placement, node_count)
+    may_grow = meeting.network is not None and placement.nodes_max is None and node_count is None
+    world = []
+    try:
+        world = plan_world(meeting, placement, slots, count, locality) if slots else []
+    except UsageError as error:
+        seen = str(error) if count == 1 else f"{count} nodes like this one: {error}"
+        findings.append(Finding("placement", "note" if may_grow else "stop", seen, "", error.hint or ""))
+    findings += check_interpreter(workers, environ)
     with _report(findings, "options"):  # whether the agreement's limits can be kept together
-        make_settings(run)
+        make_settings(meeting, workers.max_restarts, run.shutdown.shutdown_timeout_s)
     if world:
         with _report(findings, "workers"):
-            remarks = list_worker_remarks(run, slots, world[0], environ, hostname)
+            remarks = list_worker_remarks(workers, placement, slots, world[0], environ, hostname)
             findings += [Finding("start", "note", remark) for remark in remarks]
     planned = PlannedRun(
         worker_count=len(slots),
         accelerators=frozenset(device.kind for device in used) - {"cpu"},
         node_count=count,
         frameworks=choice.names,
-        shutdown_timeout_s=run.shutdown_timeout_s,
-        is_bound=run.numa_binding is not None,
-        health_check=run.origins["health_check"] if run.health_check else "",
+        shutdown_timeout_s=run.shutdown.shutdown_timeout_s,
+        is_bound=workers.numa_binding is not None,
+        health_check=run.health.origins["health_check"] if run.health.health_check else "",
         environ=environ,
     )
     findings += [finding for check in CHECKS for finding in check(machine, planned)]
-    store = _examine_store(run, environ, findings)
+    store = _examine_store(meeting, environ, findings)
     if words.script is not None:
         with _report(findings, "script"):
-            files.check(replace(run, log_dir=None))  # which would be created
+            files.check_script(workers, placement.mesh)
     findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt.values()]
     findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
     return {
@@ -121,7 +131,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         "workers": {"count": len(slots), "reason": reason},
         "devices": devices,
         "tpu_slice": _describe_tpu_slice(environ, locality),
-        "frameworks": list_frameworks(run, environ),
+        "frameworks": list_frameworks(workers.python, environ),
         "framework": {"names": list(choice.names), "reason": choice.reason or NO_FRAMEWORK},
         "locality": stands,
         "network": {
@@ -131,7 +141,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
             "reason": why,
         },
         "controller": _describe_scheduler(gathered),
-        "options": _describe_options(gathered, run, hostname),
+        "options": _describe_options(gathered, meeting, hostname),
         "secrets": credentials.find_variables(environ),
         "machine": _describe_machine(machine),
         "store": store,
@@ -156,26 +166,21 @@ def _report(findings: list[Finding], check: str) -> Iterator[None]:
 # --- steps of a run ---
 
 
-def _choose_slots(run: Config, environ: Mapping[str, str], findings: list[Finding]) -> tuple[tuple[Slot, ...], str]:
-    """Return the workers of a run and the reason, or why there can be none."""
-    with _report(findings, "workers"):
-        return make_node_slots(run, environ)
-    return (), findings[-1].seen
-
-
-def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def examine_devices(
+    request: DeviceRequest | None, isolates_workers: bool, environ: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Examine every kind of device: what is present, the reason, or why there is none; CPUs last.
 
     Each detector is run, where a run stops at the first one with a result. A kind that is not built in is included if
-    --devices names it. An exception is a reason too: a driver in a bad state is a case for this command.
+    `request`, of --devices, names it. `isolates_workers`: a worker sees its own devices only. An exception is a reason
+    too: a driver in a bad state is a case for this command.
     """
-    request, each_its_own = run.devices, run.device_binding == "visible"
     asked = request.kind if request is not None else ""
 
     def detect(kind: str) -> Inventory:
         if request is not None and kind not in (*KINDS, "cpu"):
-            return named.detect_requested(request, environ, isolates_workers=each_its_own)
-        made = named.make_detector(kind, is_requested=asked == kind, isolates_workers=each_its_own)
+            return named.detect_requested(request, environ, isolates_workers=isolates_workers)
+        made = named.make_detector(kind, is_requested=asked == kind, isolates_workers=isolates_workers)
         return made.detect(environ)
 
     found = []
@@ -206,13 +211,18 @@ def _describe_inventory(kind: str, inventory: Inventory) -> dict[str, Any]:
 
 
 def _examine_locality(
-    run: Config, devices: Sequence[Device], environ: Mapping[str, str], names: Sequence[str], findings: list[Finding]
+    options: LocalityOptions,
+    is_alone: bool,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    names: Sequence[str],
+    findings: list[Finding],
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
     try:
-        found = gather.resolve_locality(run, environ, names=names, devices=devices)
+        found = gather.resolve_locality(options, environ, names=names, devices=devices)
     except LauncherError as error:
-        level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
+        level: Severity = "note" if is_alone else "stop"  # one machine queries no source
         findings.append(make_stop("locality", error)._replace(level=level))
         return None, {"levels": [], "reason": str(error), "looked": [], "no_sign_of": [], "remarks": []}
     answered = {one.source for one in found.results}
@@ -225,24 +235,14 @@ def _examine_locality(
     }
 
 
-def _plan_world(
-    run: Config, slots: Sequence[Slot], count: int, locality: Locality | None, level: Severity, findings: list[Finding]
-) -> list[NodeAssignment]:
-    """Return the plan of `count` nodes like this one; empty without one. `level`: of a finding that there is none."""
-    try:
-        return plan_world(run, slots, count, locality) if slots else []
-    except UsageError as error:
-        seen = str(error) if count == 1 else f"{count} nodes like this one: {error}"
-        findings.append(Finding("placement", level, seen, "", error.hint or ""))
-        return []
-
-
-def _examine_store(run: Config, environ: Mapping[str, str], findings: list[Finding]) -> dict[str, Any] | None:
+def _examine_store(
+    options: RendezvousOptions, environ: Mapping[str, str], findings: list[Finding]
+) -> dict[str, Any] | None:
     """Examine the store, if there is one in the network."""
-    network = run.network
+    network = options.network
     if network is None:
         return None
-    found = check_store(run, network, environ)
+    found = check_store(options, network, environ)
     findings += found.findings
     shown = {"kind": network.backend, "endpoints": list(network.endpoints), "tls": network.uses_tls}
     return shown | {name: getattr(found, name) for name in found.__struct_fields__ if name != "findings"}
@@ -259,12 +259,12 @@ def find_version(distribution: str) -> str | None:
         return None
 
 
-def list_frameworks(run: Config, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def list_frameworks(python: str, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return what the workers' Python could import, as far as visible without starting it, with versions."""
     return {
         name: {
-            "found": frameworks.has_package(name, run.python, environ),
-            "version": find_version(name) if run.python == sys.executable else None,
+            "found": frameworks.has_package(name, python, environ),
+            "version": find_version(name) if python == sys.executable else None,
         }
         for name in FRAMEWORKS
     }
@@ -285,13 +285,15 @@ def _describe_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -
     return {**asdict(found), "hostnames": list(found.hostnames), "reason": reason}
 
 
-def _describe_options(gathered: schedulers.ResolvedOptions, run: Config, hostname: str) -> dict[str, dict[str, str]]:
+def _describe_options(
+    gathered: schedulers.ResolvedOptions, options: RendezvousOptions, hostname: str
+) -> dict[str, dict[str, str]]:
     """Describe every option; a default that depends on others with its value here."""
     means = {
-        "rdzv-id": run.run_id or "random",
-        "rdzv-backend": run.rdzv_backend,
+        "rdzv-id": options.run_id or "random",
+        "rdzv-backend": options.rdzv_backend,
         "node-name": hostname,
-        "master-port": str(run.master_port or "a fresh one for every round"),
+        "master-port": str(options.master_port or "a fresh one for every round"),
     }
     return {
         name: {"value": means.get(name, value.text) if value.is_default else value.text, "origin": value.origin}
@@ -341,13 +343,13 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             )
 
 
-def check_interpreter(run: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_interpreter(workers: WorkerOptions, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the workers' Python, or the program, exists."""
     path = environ.get("PATH", os.defpath)
-    if run.launch_mode != "program":
-        if shutil.which(run.python, path=path) is None:
-            seen = f"the workers' Python, {run.python}, cannot be executed"
+    if workers.launch_mode != "program":
+        if shutil.which(workers.python, path=path) is None:
+            seen = f"the workers' Python, {workers.python}, cannot be executed"
             yield Finding("python", "stop", seen, "", "set PYTHON_EXEC")
-    elif run.script != NO_SCRIPT and shutil.which(run.script, path=path) is None:
+    elif workers.script != NO_SCRIPT and shutil.which(workers.script, path=path) is None:
         remedy = "check that it is executable; write ./PROGRAM for a program outside PATH"
-        yield Finding("script", "stop", f"the program {sanitize(run.script)} cannot be run", "", remedy)
+        yield Finding("script", "stop", f"the program {sanitize(workers.script)} cannot be run", "", remedy)

@@ -21,7 +21,7 @@ from launcher.agent.startup.addresses import find_own_address, find_serving_addr
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import choose_serving_addresses, listen, require_master_port
 from launcher.config import credentials
-from launcher.config.config import Config
+from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.meshctl.doctor.checks import Finding, make_stop
@@ -59,24 +59,27 @@ def call_with_timeout(limit_s: float, call: Callable[[], _Answer], fallback: Cal
 # --- this node's address ---
 
 
-def find_advertised_address(config: Config) -> tuple[str, str, list[Finding]]:
+def find_advertised_address(options: RendezvousOptions, nodes_max: int | None) -> tuple[str, str, list[Finding]]:
     """Return the address that a run would advertise, "" if there is none, the reason, and what would stop a job.
 
     Name servers have LIMIT_S seconds to resolve the store's.
     """
-    network = config.network
+    network = options.network
     if network is not None:
         sentence = f"the route to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
         late = _fail_address(UsageError(sentence, "check that the name servers respond"))
-        return call_with_timeout(LIMIT_S, lambda: _find_network_address(config, network), lambda: late)
-    for name, address in (("master_addr", config.master_addr), ("local_addr", config.local_addr)):
+        return call_with_timeout(LIMIT_S, lambda: _find_network_address(options, network, nodes_max), lambda: late)
+    for name, address in (("master_addr", options.master_addr), ("local_addr", options.local_addr)):
         if address is not None:
-            return address, f"set by {config.origins[name]}, on one node", []
+            return address, f"set by {options.origins[name]}, on one node", []
     return "127.0.0.1", "a single node needs no other address", []
 
 
-def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, str, list[Finding]]:
-    store, place = ", ".join(network.endpoints), {"local_addr": config.local_addr, "interface": config.interface}
+def _find_network_address(
+    options: RendezvousOptions, network: StoreConfig, nodes_max: int | None
+) -> tuple[str, str, list[Finding]]:
+    store = ", ".join(network.endpoints)
+    place = {"local_addr": options.local_addr, "interface": options.interface}
     if not any(place.values()) and not any(map(is_resolvable, network.endpoints)):
         return "", f"unknown while {store} cannot be resolved", []
     try:
@@ -84,25 +87,25 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
         port = split_address(network.endpoints[0])[1]
         endpoints = (join_address(serves[0], port),) if serves else network.endpoints
         address = find_own_address(**place, endpoints=endpoints)
-        listen(config, address).close()
+        listen(address, options.port_range).close()
     except LauncherError as error:
         return _fail_address(error)
-    if config.local_addr is not None:
-        reason = f"set by {config.origins['local_addr']}"
-    elif config.interface is not None:
-        reason = f"the first usable address of {config.interface} ({config.origins['interface']})"
+    if options.local_addr is not None:
+        reason = f"set by {options.origins['local_addr']}"
+    elif options.interface is not None:
+        reason = f"the first usable address of {options.interface} ({options.origins['interface']})"
     else:
         reason = f"the local address of connections to the store at {store}"
     problems = []
     if is_local_only(address):
         reason += "; nodes on other machines cannot reach it"
-        if config.nodes_max != 1:
+        if nodes_max != 1:
             seen = f"this node's address is {address}, which nodes on other machines cannot reach"
             harm = "agents and workers on other machines would look for this node on their own machine"
             remedy = "set --local-addr or LAUNCHER_INTERFACE; ignore this on a single machine"
             problems = [Finding("address", "hurt", seen, harm, remedy)]
     try:
-        require_master_port(config)
+        require_master_port(options)
     except LauncherError as error:
         return address, reason, [*problems, make_stop("master-port", error, "workers would not find each other")]
     return address, reason, problems
@@ -137,7 +140,7 @@ class StoreCheck(Struct, kw_only=True):
 
 
 def check_store(
-    config: Config, network: StoreConfig, environ: Mapping[str, str], limit_s: float = LIMIT_S
+    options: RendezvousOptions, network: StoreConfig, environ: Mapping[str, str], limit_s: float = LIMIT_S
 ) -> StoreCheck:
     """Check the store, for at most `limit_s` seconds. Raises nothing."""
     began = time.monotonic()
@@ -146,7 +149,7 @@ def check_store(
     def ask() -> StoreCheck:
         found = StoreCheck()
         try:
-            _check_store(config, network, environ, found)
+            _check_store(options, network, credentials.read(network, environ), found)
         except MeshrunError as error:
             found.fail("refuses", error)
         return found
@@ -156,10 +159,9 @@ def check_store(
     return found
 
 
-def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str], found: StoreCheck) -> None:
+def _check_store(options: RendezvousOptions, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Fill `found`. Raises MeshrunError for a store that refuses."""
     stores.require_grpc()
-    login = credentials.read(network, environ)
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
     if network.backend == "etcd":
@@ -167,16 +169,16 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     if kind == "wrong":
         raise UsageError(sentence, hint)
     if network.backend == "served":
-        here = choose_serving_addresses(config, network) if network.is_host is not False else ()
+        here = choose_serving_addresses(options, network) if network.is_host is not False else ()
         if here and kind == "absent":
             stores.require_h2()
-        found.served_by = _describe_server(config, network, bool(here))
+        found.served_by = _describe_server(options, network, bool(here))
         if here and kind == "absent":
             listeners.listen(here[0], split_address(network.endpoints[0])[1]).close()
             found.state, found.sentence = "here", f"it is not served yet; this node would serve it at {', '.join(here)}"
             return
     if kind == "good":
-        _check_access(config, network, login, found)
+        _check_access(options, network, login, found)
     elif network.backend == "etcd":
         found.fail("absent", TemporaryError(sentence, hint))
     else:
@@ -188,23 +190,23 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
         found.findings = [Finding("store", "note" if is_known else "hurt", seen, harm, remedy)]
 
 
-def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> str:
+def _describe_server(options: RendezvousOptions, network: StoreConfig, is_local: bool) -> str:
     """Describe the node whose agent serves the store."""
     host = split_address(network.endpoints[0])[0]
     if is_local:
         return "this node"
-    if network.is_host and config.node_rank is None:
+    if network.is_host and options.node_rank is None:
         return f"this node, once {host} is one of its addresses"
-    if config.node_rank is not None:
+    if options.node_rank is not None:
         return "the agent of node rank 0"
     if network.is_host is False:
-        return "the node with is_host=1" if "is_host" in config.rdzv_conf else "the agent of node 0"
+        return "the node with is_host=1" if "is_host" in options.rdzv_conf else "the agent of node 0"
     return f"the agent of node {host}"
 
 
-def _check_access(config: Config, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
+def _check_access(options: RendezvousOptions, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Check a store that answers: log in, read, and test the right to write."""
-    run_id = config.run_id or records.UNNAMED_RUN
+    run_id = options.run_id or records.UNNAMED_RUN
     key = records.make_current_key(network.prefix, run_id)
     store = stores.open_store(network, login)
     try:

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from launcher.config.config import WorkerOptions
 from launcher.hardware.accelerators.contract import format_visible_variable
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
@@ -79,10 +80,9 @@ class VisibleDevices(Struct, frozen=True):
 
 
 class DeviceEnvironment(Struct, frozen=True, kw_only=True):
-    """What frameworks share: the options of these names, and the devices that a worker sees with them."""
+    """What frameworks share: the devices that a worker sees."""
 
-    device_binding: str = "local-rank"
-    virtual_local_rank: bool = False
+    options: WorkerOptions
 
     def find_visible_devices(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> VisibleDevices:
         """Return the devices that this worker sees.
@@ -91,11 +91,11 @@ class DeviceEnvironment(Struct, frozen=True, kw_only=True):
         """
         devices = assignment.slot.devices
         own = format_visible_variable(devices) if devices and devices[0].kind != "tpu" else None
-        if own is not None and (self.device_binding == "visible" or len(devices) > 1):
-            if self.device_binding == "visible":
+        if own is not None and (self.options.device_binding == "visible" or len(devices) > 1):
+            if self.options.device_binding == "visible":
                 return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})
-            return VisibleDevices(0 if self.virtual_local_rank else assignment.local_rank, {own[0]: own[1]})
-        if not self.virtual_local_rank:
+            return VisibleDevices(0 if self.options.virtual_local_rank else assignment.local_rank, {own[0]: own[1]})
+        if not self.options.virtual_local_rank:
             return VisibleDevices(assignment.local_rank, {})
         if _CUDA_VISIBLE not in parent:
             return VisibleDevices(0, {_CUDA_VISIBLE: str(assignment.local_rank)})

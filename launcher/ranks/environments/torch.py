@@ -20,17 +20,9 @@ from collections.abc import Mapping, Sequence
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import DeviceEnvironment, WorkerAssignment
 
-SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
-
 
 class TorchEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
-    """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic.
-
-    Without `interface` gloo and NCCL choose by themselves, as under torchrun.
-    """
-
-    signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE
-    interface: str | None = None
+    """The variables of torchrun's workers. Without an interface gloo and NCCL choose by themselves, as there."""
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker.
@@ -55,15 +47,15 @@ class TorchEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
             "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             "TORCHELASTIC_ERROR_FILE": assignment.error_file,
-            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(self.signals_to_handle),
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(self.options.signals_to_handle),
             # Without it a rank whose peer died waits in a collective for ever.
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": parent.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "LAUNCHER_ROUND": str(assignment.round),
             **_make_mesh_variables(assignment),
             **seen.variables,
         }
-        if self.interface is not None:  # NCCL takes a name as the beginning of one, unless told otherwise
-            own = {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"}
+        if self.options.interface is not None:  # NCCL takes a name as the beginning of one, unless told otherwise
+            own = {"GLOO_SOCKET_IFNAME": self.options.interface, "NCCL_SOCKET_IFNAME": f"={self.options.interface}"}
             variables.update({name: text for name, text in own.items() if name not in parent})
         if devices := assignment.slot.devices:  # from which `launcher.worker` configures a framework
             variables["LAUNCHER_WORKER_DEVICES"] = f"{devices[0].kind}:{len(devices)}"
@@ -73,7 +65,7 @@ class TorchEnvironment(DeviceEnvironment, frozen=True, kw_only=True):
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Name the options that --device-binding excludes."""
-        if self.device_binding != "visible":
+        if self.options.device_binding != "visible":
             return []
         kinds = {device.kind for slot in slots for device in slot.devices}
         if kinds <= {"cpu"}:

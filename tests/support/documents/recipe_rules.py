@@ -33,7 +33,7 @@ def has_shared_memory(pod: Pod) -> Iterator[str]:
 
 
 def has_time_to_stop(pod: Pod) -> Iterator[str]:
-    wanted_s = pod.config.shutdown_timeout_s + MARGIN_S
+    wanted_s = pod.config.shutdown.shutdown_timeout_s + MARGIN_S
     if pod.spec.get("terminationGracePeriodSeconds") != wanted_s:
         yield f"terminationGracePeriodSeconds is not {wanted_s:g}"
 
@@ -43,7 +43,7 @@ def keeps_secrets_in_files(pod: Pod) -> Iterator[str]:
     for name in scrub.NAMES:
         if name in variables:
             yield f"{name} stands in the manifest or in a variable"
-    network = config.network
+    network = config.rendezvous.network
     files = {name: value for name, value in variables.items() if name.endswith("_FILE") and value}
     if network is not None:
         named = {"cacert": network.ca_file, "cert": network.cert_file, "key": network.key_file}
@@ -68,18 +68,18 @@ def meets_the_others(pod: Pod) -> Iterator[str]:
         yield f"the agent says: {note}"
     if pod.count == 1:
         return
-    if config.network is None or config.nodes_max != pod.count:
-        yield f"{pod.count} pods are a job of {config.nodes_max} nodes"
+    if config.rendezvous.network is None or config.placement.nodes_max != pod.count:
+        yield f"{pod.count} pods are a job of {config.placement.nodes_max} nodes"
         return
-    if config.network.backend == "etcd":
-        if not config.network.uses_tls:
+    if config.rendezvous.network.backend == "etcd":
+        if not config.rendezvous.network.uses_tls:
             yield "it talks to etcd without TLS"
         return
-    host = config.network.endpoints[0].partition(":")[0]
+    host = config.rendezvous.network.endpoints[0].partition(":")[0]
     if host not in pod.names:
         yield f"{host} is no name that a headless Service publishes before pods are ready"
-    if config.node_rank is not None and config.node_rank != pod.index:
-        yield f"pod {pod.index} is told node rank {config.node_rank}"
+    if config.rendezvous.node_rank is not None and config.rendezvous.node_rank != pod.index:
+        yield f"pod {pod.index} is told node rank {config.rendezvous.node_rank}"
     if (host.partition(".")[0] == pod.hostname) != (pod.index == 0):
         yield f"the store would be at {host}, which is not pod 0"
     if pod.kind == "PyTorchJob" and "readinessProbe" in pod.container:
@@ -143,7 +143,7 @@ def _replica_policy(pod: Pod) -> Iterator[str]:
         yield f"restartPolicy {', '.join(sorted(policies))}"
     if not ATTEMPTS * pod.count <= spec["runPolicy"].get("backoffLimit", 0) < 1000:
         yield "backoffLimit: too few losses are survived, or failures are tried again without end"
-    if is_elastic and float(pod.config.settings.get("start_timeout_s", 0)) < 3600:
+    if is_elastic and float(pod.config.rendezvous.settings.get("start_timeout_s", 0)) < 3600:
         yield "75 ends the job after the default of ten minutes, in which a pod may not find a place"
 
 
@@ -154,8 +154,8 @@ def is_elastic_with_workers_only(pod: Pod) -> Iterator[str]:
     roles = set(spec["pytorchReplicaSpecs"])
     if roles != ({"Worker"} if "elasticPolicy" in spec else {"Master", "Worker"}):
         yield f"replicas of {', '.join(sorted(roles))}"
-    if ("elasticPolicy" in spec) != (config.nodes_min != config.nodes_max):
-        yield f"{config.nodes_min} to {config.nodes_max} nodes"
+    if ("elasticPolicy" in spec) != (config.placement.nodes_min != config.placement.nodes_max):
+        yield f"{config.placement.nodes_min} to {config.placement.nodes_max} nodes"
 
 
 def restarts_pods_one_by_one(pod: Pod) -> Iterator[str]:
@@ -183,7 +183,7 @@ def ends_when_the_job_does(pod: Pod) -> Iterator[str]:
     rules = job.get("successPolicy", {}).get("rules", [])
     indexes = f"0-{pod.count - 1}"
     enough = ([{"succeededIndexes": indexes, "succeededCount": 1}], [{"succeededCount": 1}])
-    if config.nodes_min != config.nodes_max and rules not in enough:
+    if config.placement.nodes_min != config.placement.nodes_max and rules not in enough:
         yield "an elastic Job waits for pods that found no place"
 
 

@@ -17,5 +17,5 @@ from launcher.agent.membership import make_settings
 
 if __name__ == "__main__":
     os.environ["AGENT"] = str(os.getpid())
-    build.make_settings = lambda config, **more: replace(make_settings(config, **more), min_round_time_s=0.0)
+    build.make_settings = lambda *asked, **more: replace(make_settings(*asked, **more), min_round_time_s=0.0)
     sys.exit(cli.main())

@@ -52,7 +52,7 @@ def told(name: str) -> set[str]:
     found: set[str] = set()
     for options, parent in product(OPTIONS, PARENTS):
         (environment,) = make_environments(
-            EnvironmentChoice((name,), ""), cli.parse([*options, "train.py"], {}), parent
+            EnvironmentChoice((name,), ""), cli.parse([*options, "train.py"], {}).workers, parent
         )
         for place in places():
             with suppress(UsageError):  # chips that cannot be shared out like that

@@ -60,7 +60,7 @@ def test_every_command_line_is_understood() -> None:
     assert len(lines) >= 4
     for where, words in lines:
         words = [word.replace("$NODE_RANK", "1").replace("$MASTER_ADDR", "node0") for word in words]
-        assert cli.parse(words, {}).script, where
+        assert cli.parse(words, {}).workers.script, where
 
 
 def test_a_command_line_after_is_the_one_before_with_another_first_word() -> None:
@@ -80,8 +80,13 @@ def test_the_container_of_the_job_is_understood() -> None:
     (container,) = yaml.safe_load(block.text)["containers"]
     environ = {variable["name"]: variable["value"] for variable in container["env"]}
     config = cli.parse(container["args"], environ)
-    assert (container["command"], config.script, config.max_restarts) == (["meshrun"], "train.py", 3)
-    assert (config.nodes_min, config.nodes_max, config.worker_count, config.run_id) == (2, 4, 8, "job")
+    assert (container["command"], config.workers.script, config.workers.max_restarts) == (["meshrun"], "train.py", 3)
+    assert (
+        config.placement.nodes_min,
+        config.placement.nodes_max,
+        config.devices.worker_count,
+        config.rendezvous.run_id,
+    ) == (2, 4, 8, "job")
 
 
 def test_the_list_of_differences_is_a_list_of_reasons() -> None:

@@ -41,12 +41,26 @@ def test_the_pods_of_a_recipe_are_one_job_with_a_budget_for_restarts(path: Path)
     found = pods(documents(path))
     configs = [pod.config for pod in found]
     assert len(found) == found[0].count
-    assert all(config.max_restarts for config in configs)
+    assert all(config.workers.max_restarts for config in configs)
     assert (
-        len({(config.run_id, config.nodes_min, config.mesh, config.script, config.script_args) for config in configs})
+        len(
+            {
+                (
+                    config.rendezvous.run_id,
+                    config.placement.nodes_min,
+                    config.placement.mesh,
+                    config.workers.script,
+                    config.workers.script_args,
+                )
+                for config in configs
+            }
+        )
         == 1
     )
-    for numbers in ([config.node_rank for config in configs], [config.node_name for config in configs]):
+    for numbers in (
+        [config.rendezvous.node_rank for config in configs],
+        [config.rendezvous.node_name for config in configs],
+    ):
         assert numbers == [None] * len(found) or len(set(numbers)) == len(found)
 
 

@@ -38,13 +38,13 @@ def test_the_unit_gives_the_agent_its_grace_and_restarts_it_where_it_helps() -> 
     words, environ = unit_command()
     config = cli.parse(words[1:], environ)
     assert settings["KillMode"] == ["mixed"]
-    assert float(settings["TimeoutStopSec"][0]) == config.shutdown_timeout_s + MARGIN_S
+    assert float(settings["TimeoutStopSec"][0]) == config.shutdown.shutdown_timeout_s + MARGIN_S
     assert settings["Restart"] == ["on-abnormal"]  # the agent was killed; exit codes are below
     assert settings["RestartForceExitStatus"] == ["75 137"]
     assert settings["SuccessExitStatus"] == ["143"]
     assert settings["OOMPolicy"] == ["continue"]
     assert float(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0]) < 3600
-    assert config.settings["on_finished"] == "exit"
+    assert config.rendezvous.settings["on_finished"] == "exit"
 
 
 def unit_command() -> tuple[list[str], dict[str, str]]:
@@ -61,9 +61,14 @@ def test_the_unit_runs_a_job_of_several_machines_with_secrets_in_files() -> None
     words, environ = unit_command()
     config = cli.parse(words[1:], environ)
     assert words[0].endswith("/bin/meshrun")
-    assert (config.run_id, config.nodes_min, config.nodes_max, config.notes) == ("exp-41", 4, 8, ())
-    assert config.network is not None
-    assert (config.network.backend, config.network.uses_tls) == ("etcd", True)
+    assert (config.rendezvous.run_id, config.placement.nodes_min, config.placement.nodes_max, config.notes) == (
+        "exp-41",
+        4,
+        8,
+        (),
+    )
+    assert config.rendezvous.network is not None
+    assert (config.rendezvous.network.backend, config.rendezvous.network.uses_tls) == ("etcd", True)
     loaded = {line.partition(":")[0] for line in unit()["LoadCredential"]}
     given = credentials.find_variables(environ)
     assert {environ[variable].rpartition("/")[2] for variable in given.values()} == loaded
@@ -84,8 +89,13 @@ def test_the_task_of_skypilot_needs_no_options_for_its_nodes() -> None:
     command = re.sub(r"\$(\w+)", lambda found: environ[found[1]], task["run"])
     program, *words = shlex.split(command)
     config = cli.parse(words, environ)
-    assert (program, config.nodes_min, config.nodes_max, config.worker_count) == ("meshrun", 4, 4, 8)
-    assert config.run_id == "sky-managed-1"
+    assert (program, config.placement.nodes_min, config.placement.nodes_max, config.devices.worker_count) == (
+        "meshrun",
+        4,
+        4,
+        8,
+    )
+    assert config.rendezvous.run_id == "sky-managed-1"
     assert config.notes == ("SkyPilot: this is node 1 of 4, and node 0 is 10.0.0.0",)
 
 

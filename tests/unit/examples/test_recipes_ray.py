@@ -34,7 +34,7 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
     own, rest = split(command_line.parse(words, OPTIONS), {})
     config = cli.parse([*STORE, *make_agent_words(rest, {})], {})
     assert config.notes == ()
-    assert config.max_restarts
+    assert config.workers.max_restarts
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     limits = container["resources"]["limits"]
@@ -42,10 +42,10 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
         id="p", address="", resources={"CPU": float(limits["cpu"]), "GPU": limits["nvidia.com/gpu"]}, labels={}
     )
     assert own.bundle is not None
-    demand = choose_demand(config, [pod], own.bundle, own.label_selector, own.spares)
+    demand = choose_demand(config.placement, [pod], own.bundle, own.label_selector, own.spares)
     assert (demand.least, demand.most) == (group["minReplicas"], group["maxReplicas"])
     assert list_fitting([pod], own.bundle, {})
-    assert own.bundle["GPU"] == config.worker_count == limits["nvidia.com/gpu"]
+    assert own.bundle["GPU"] == config.devices.worker_count == limits["nvidia.com/gpu"]
     assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 

@@ -177,10 +177,11 @@ def test_whatever_the_store_holds_a_member_goes_on(data: st.DataObject) -> None:
 def test_a_share_that_does_not_fit_this_node_or_job_is_refused(fields: dict[str, Any], why: str) -> None:
     slots = [Slot(index=index, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),)) for index in (0, 1)]
     layout = LogLayout(log_dir="/dev/null", run_id="job")
-    mesh = parse("dp=*,tp=2")
+    made = cli.parse(["--mesh=dp=*,tp=2", "train.py"], {})
     maker = WorkerSpecBuilder(
-        config=cli.parse(["train.py"], {}), mesh=mesh, slots=slots, host="h", layout=layout, parent={}
-    )
+        workers=made.workers, output=made.output, placement=made.placement, slots=slots, host="h", layout=layout,
+        parent={},
+    )  # fmt: skip
     share = NodeAssignment(
         ranks=(0, 1), world_size=4, shape=(2, 2), group_rank=0, group_world_size=2, role_ranks=(0, 1),
         role_world_size=4, master_addr="h", master_port=1,

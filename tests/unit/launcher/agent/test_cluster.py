@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from launcher.agent.cluster import hash_program, list_agreed_options
 from launcher.agent.membership import make_settings
+from launcher.config.config import Config
 from tests.support.options import resolve
+
+
+def list_agreed(made: Config) -> dict[str, str]:
+    meeting = made.rendezvous
+    settings = make_settings(meeting, made.workers.max_restarts, 30.0)
+    return list_agreed_options(settings, meeting.node_rank, meeting.master_port)
 
 
 @pytest.mark.parametrize(
@@ -28,19 +34,19 @@ def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(
     words: list[str], agreed: dict[str, str]
 ) -> None:
     config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
-    assert list_agreed_options(config, make_settings(config)) == agreed
+    assert list_agreed(config) == agreed
 
 
 def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
     where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
     config = resolve(*where, LAUNCHER_PRESENCE_PROOF="off")
-    assert list_agreed_options(config, make_settings(config)) == {"LAUNCHER_PRESENCE_PROOF": "off"}
+    assert list_agreed(config) == {"LAUNCHER_PRESENCE_PROOF": "off"}
 
 
 def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:
     def digest(script: str) -> str:
-        return hash_program(replace(resolve(), script=script))
+        return hash_program("script", script)
 
     assert digest("train.py") == digest("/home/me/train.py") == digest("./train.py") != digest("/home/me/other.py")
     assert digest("package.train") != digest("package.test")
-    assert digest("train.py") != hash_program(replace(resolve(), script="train.py", launch_mode="path"))
+    assert digest("train.py") != hash_program("path", "train.py")

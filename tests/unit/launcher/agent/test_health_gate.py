@@ -14,9 +14,9 @@ from launcher.agent import node_main
 from launcher.agent.health_gate import compute_pause_s
 from launcher.config.config import Config
 from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
+from tests.support.sections import assign_devices
 
 
 def config(*words: str, **variables: str) -> Config:
@@ -38,9 +38,9 @@ def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
 
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
-    assert config().health_check is None
+    assert config().health.health_check is None
     made = config("--health-check", "test -e /dev/nvidia0 && true", LAUNCHER_HEALTH_TIMEOUT="2.5")
-    assert (made.health_check, made.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
+    assert (made.health.health_check, made.health.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
     with pytest.raises(UsageError, match="is not a command"):
         config("--health-check= ")
     with pytest.raises(UsageError, match="LAUNCHER_HEALTH_TIMEOUT=0 must be greater than 0"):
@@ -51,7 +51,7 @@ def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
 
 def test_one_machine_too_is_waited_for_so_long() -> None:
     made = config("--start-timeout=7")
-    assert made.settings == {"start_timeout_s": 7}
+    assert made.rendezvous.settings == {"start_timeout_s": 7}
     assert not made.notes
 
 
@@ -65,7 +65,7 @@ def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespac
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     try:
-        node_main.require_log_space(config("--log-dir", str(directory)))
+        node_main.require_log_space(str(directory))
     except UnfitError as error:
         return str(error).replace(str(directory), "DIR")
     return "room"
@@ -94,16 +94,16 @@ def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="cannot be examined: No such file or directory"):
-        node_main.require_log_space(config("--log-dir", str(tmp_path / "gone")))
+        node_main.require_log_space(str(tmp_path / "gone"))
     monkeypatch.setattr(os, "access", lambda *words, **options: False)
     with pytest.raises(UnfitError, match="is not writable"):
-        node_main.require_log_space(config("--log-dir", str(tmp_path)))
+        node_main.require_log_space(str(tmp_path))
 
 
 def test_logs_that_are_not_kept_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: disk(f_bavail=0))
-    node_main.require_log_space(config())
-    node_main.require_log_space(config("--log-dir", os.devnull))
+    node_main.require_log_space(None)
+    node_main.require_log_space(os.devnull)
 
 
 class Gpus:
@@ -131,10 +131,10 @@ def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> N
 
 
 def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
-    request = config("--devices=nvidia:9").devices
+    request = config("--devices=nvidia:9").devices.request
     with pytest.raises(UnfitError, match="9 requested, 8 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
     with pytest.raises(UnfitError, match="9 requested, 7 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
-    request = config("--devices=nvidia:7").devices
+    request = config("--devices=nvidia:7").devices.request
     assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7

@@ -20,14 +20,14 @@ def resolve(*words: str) -> Config:
 
 
 def test_a_preemption_signal_sends_sigterm_and_others_are_passed_on() -> None:
-    departure = Termination(resolve("--preemption-signal=SIGUSR1"))
+    departure = Termination(resolve("--preemption-signal=SIGUSR1").shutdown)
     assert signal.SIGUSR1 in departure.signals
     assert departure.take_signal(signal.SIGUSR1) == LeaveRequest(
         Reason.of("agent/preemption-signal", signal="SIGUSR1"), 128 + signal.SIGUSR1
     )
     assert departure.signum == signal.SIGTERM
     assert departure.take_signal(signal.SIGTERM) is None
-    departure = Termination(resolve())
+    departure = Termination(resolve().shutdown)
     assert departure.take_signal(signal.SIGHUP) == LeaveRequest(Reason.of("agent/signal", signal="SIGHUP"), 129)
     assert departure.signum == signal.SIGHUP
 
@@ -40,7 +40,7 @@ def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.M
     for is_slurm in (False, True):
         if is_slurm:
             monkeypatch.setenv("SLURM_JOB_ID", "7")
-        departure = Termination(resolve())
+        departure = Termination(resolve().shutdown)
         assert number in departure.signals
         told = departure.take_signal(number)
         usual = is_slurm and name.startswith("SIGUSR")
@@ -52,13 +52,13 @@ def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.M
 
 
 def test_a_real_time_signal_has_a_name_too() -> None:
-    departure = Termination(resolve())
+    departure = Termination(resolve().shutdown)
     told = departure.take_signal(signal.SIGRTMIN + 3)
     assert told == LeaveRequest(Reason.of("agent/signal", signal="SIGRTMIN+3"), 128 + signal.SIGRTMIN + 3)
 
 
 def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
-    departure = Termination(resolve("--signals-to-handle=SIGUSR1"))
+    departure = Termination(resolve("--signals-to-handle=SIGUSR1").shutdown)
     assert departure.take_signal(signal.SIGUSR1) == LeaveRequest(
         Reason.of("agent/signal", signal="SIGUSR1"), 128 + signal.SIGUSR1
     )
@@ -70,17 +70,17 @@ def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
 def test_what_is_ignored_or_handled_already_and_faults_are_left_alone() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        assert signal.SIGUSR1 not in Termination(resolve()).signals
-        assert signal.SIGUSR1 in Termination(resolve("--preemption-signal=SIGUSR1")).signals
+        assert signal.SIGUSR1 not in Termination(resolve().shutdown).signals
+        assert signal.SIGUSR1 in Termination(resolve("--preemption-signal=SIGUSR1").shutdown).signals
     finally:
         signal.signal(signal.SIGUSR1, before)
     left = {signal.SIGSEGV, signal.SIGABRT, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}
-    assert not left & {*Termination(resolve()).signals}
+    assert not left & {*Termination(resolve().shutdown).signals}
 
 
 def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
     file = tmp_path / "going"
-    departure = Termination(resolve(f"--preemption-file={file}"))
+    departure = Termination(resolve(f"--preemption-file={file}").shutdown)
     assert departure.check(10.0) is None
     assert departure.wake_at == 10.0 + FILE_INTERVAL_S
     file.touch()
@@ -91,5 +91,5 @@ def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
 
 
 def test_without_a_file_nothing_is_looked_for() -> None:
-    assert Termination(resolve()).wake_at == float("inf")
-    assert Termination(resolve()).check(1.0) is None
+    assert Termination(resolve().shutdown).wake_at == float("inf")
+    assert Termination(resolve().shutdown).check(1.0) is None

@@ -52,7 +52,7 @@ VERDICT = Verdict(
 )
 def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:
     assert format_arguments(options) == words
-    assert cli.parse([*words, "--no-python", "true"], {}).script == "true"
+    assert cli.parse([*words, "--no-python", "true"], {}).workers.script == "true"
 
 
 @pytest.mark.parametrize(

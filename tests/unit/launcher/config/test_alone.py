@@ -64,7 +64,7 @@ def meet(nodes: object, place: str = "HOST") -> str:
 )  # fmt: skip
 def test_who_runs_alone_among_others_is_told_so(environ: dict[str, str], read: str, hint: str) -> None:
     made = resolve(environ=environ)
-    assert (made.nodes_max, made.network) == (1, None)
+    assert (made.placement.nodes_max, made.rendezvous.network) == (1, None)
     assert made.notes == (f"{read}, and each {ALONE}", f"hint: add {hint}, or --standalone if this is intended")
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes", "1:1"], ["--rdzv-endpoint=localhost:0"]):
         assert not [note for note in resolve(*words, environ=environ).notes if ALONE in note]

@@ -4,54 +4,85 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import pytest
 
 from launcher.config import config
-from launcher.config.config import Config
 from launcher.config.options import command_line, table
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
 from launcher.model.errors import UsageError
-from tests.support.options import refusal, resolve
+from tests.support.options import list_fields, list_origins, refusal, resolve
 
-PLACEMENT_OPTIONS = [option.name for option in table.ROWS if option.part == "placement_options"]
-SETTINGS_OPTIONS = {option.name for option in table.ROWS if option.part == "settings"}
+PLACEMENT_OPTIONS = [option.name for option in table.ROWS if option.section == "placement.texts"]
 NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
 
 
 def test_without_options_torchruns_defaults_hold() -> None:
     made = resolve()
-    assert msgspec.structs.asdict(made) == {
+    assert list_fields(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
-        "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
+        "worker_count": None, "devices_per_worker": None, "mesh": None, "texts": {}, "settings": {},
         "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0,
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
-        "progress": "none", "request_nodes": None,
+        "reports_progress": False, "is_alone": True, "request_nodes": None,
         "serve": None, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
-        "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
+        "legacy_local_rank": False, "numa_binding": None, "run_id": None,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
-        "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
+        "node_name": None, "device_binding": "local-rank", "request": None, "framework": "auto",
         "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None,
         "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "locality": (),
         "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
-        "lease_ttl_s": None,
+        "lease_ttl_s": None, "start_timeout_s": 600.0,
         "progress_file": None,
         "metrics_address": None,
         "metrics_file": None,
-        "python": "/usr/bin/python3", "notes": (), "origins": made.origins,
+        "python": "/usr/bin/python3",
     }  # fmt: skip
-    assert set(made.origins.values()) == {"default"}
+    assert (made.notes, set(list_origins(made).values())) == ((), {"default"})
 
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
-    fields = {*Config.__struct_fields__}
-    without = {"script", "script_args", "placement_options", "settings", "python", "notes", "origins"}
-    assert set(resolve().origins) == fields - without | set(PLACEMENT_OPTIONS) | SETTINGS_OPTIONS
+    made = resolve()
+    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone"}
+    without = {"script", "script_args", "python", *by_rules}
+    in_mappings = {option.name for option in table.ROWS if "." in option.section}
+    assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
+
+
+MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400")
+
+
+@pytest.mark.parametrize(
+    ("words", "interface"),
+    [(MEETING, "eth9"), ((*MEETING, "--local-addr=h"), None), (("--local-addr=h",), None), ((), None)],
+)
+def test_an_interface_is_only_for_nodes_without_an_address_that_meet_others(
+    words: tuple[str, ...], interface: str | None
+) -> None:
+    made = resolve(*words, LAUNCHER_INTERFACE="eth9")
+    assert (made.rendezvous.interface, made.workers.interface) == (interface, interface)
+    assert made.workers.is_alone == (MEETING[0] not in words)
+
+
+def test_workers_are_told_the_signals_and_whether_the_agent_reports_progress() -> None:
+    made = resolve("--signals-to-handle=SIGTERM", "--progress=kubeflow")
+    assert made.workers.signals_to_handle == made.shutdown.signals_to_handle == ("SIGTERM",)
+    assert made.workers.reports_progress
+
+
+@pytest.mark.parametrize(
+    ("words", "may_use"),
+    [
+        ((), True), (("--nproc-per-node=4",), True), (("--nproc-per-node=cpu",), False), (("--devices=cpu:2",), False),
+        (("--devices=nvidia",), True), (("--devices=cpu:2", "--visible-env=CHIPS"), True),
+    ],
+)  # fmt: skip
+def test_who_asks_for_cpus_uses_no_accelerators(words: tuple[str, ...], may_use: bool) -> None:
+    assert resolve(*words).devices.may_use_accelerators == may_use
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -60,29 +91,34 @@ def test_options_and_script_arguments_arrive() -> None:
         "--log-dir=/logs", "-r", "1", "-t", "0:2", "--local-ranks-filter=0, 2", "--shutdown-timeout=2.5",
         "--signals-to-handle=SIGUSR1,SIGTERM", "--virtual-local-rank", "--rdzv-id=job7", "--lease-ttl=3",
     )  # fmt: skip
-    assert made.worker_count == 4
-    assert str(made.mesh) == "dp=*,tp=2"
-    assert made.devices_per_worker == "all"
-    assert (made.max_restarts, made.role, made.log_dir, made.run_id) == (3, "trainer", "/logs", "job7")
-    assert made.redirects == Streams(all_ranks=1)
-    assert made.tee == Streams(by_rank={0: 2})
-    assert made.local_ranks_filter == {0, 2}
-    assert (made.shutdown_timeout_s, made.lease_ttl_s) == (2.5, 3.0)
-    assert made.signals_to_handle == ("SIGUSR1", "SIGTERM")
-    assert made.virtual_local_rank
+    assert made.devices.worker_count == 4
+    assert str(made.placement.mesh) == "dp=*,tp=2"
+    assert made.devices.devices_per_worker == "all"
+    assert (made.workers.max_restarts, made.workers.role, made.output.log_dir, made.rendezvous.run_id) == (
+        3,
+        "trainer",
+        "/logs",
+        "job7",
+    )
+    assert made.output.redirects == Streams(all_ranks=1)
+    assert made.output.tee == Streams(by_rank={0: 2})
+    assert made.output.local_ranks_filter == {0, 2}
+    assert (made.shutdown.shutdown_timeout_s, made.rendezvous.lease_ttl_s) == (2.5, 3.0)
+    assert made.shutdown.signals_to_handle == ("SIGUSR1", "SIGTERM")
+    assert made.workers.virtual_local_rank
 
 
 def test_each_value_remembers_where_it_came_from() -> None:
     made = resolve(
         "--nnodes=1", "-m", LAUNCHER_ROLE="a", PET_ROLE="b", PET_MAX_RESTARTS="2", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7"
     )
-    assert (made.role, made.max_restarts, made.shutdown_timeout_s) == ("a", 2, 7.0)
-    assert made.origins["nodes_min"] == made.origins["nodes_max"] == "--nnodes"
-    assert made.origins["role"] == "LAUNCHER_ROLE"
-    assert made.origins["max_restarts"] == "PET_MAX_RESTARTS"
-    assert made.origins["shutdown_timeout_s"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    assert made.origins["launch_mode"] == "--module"
-    assert made.origins["worker_count"] == "default"
+    assert (made.workers.role, made.workers.max_restarts, made.shutdown.shutdown_timeout_s) == ("a", 2, 7.0)
+    assert made.placement.origins["nodes_min"] == "--nnodes"
+    assert made.workers.origins["role"] == "LAUNCHER_ROLE"
+    assert made.workers.origins["max_restarts"] == "PET_MAX_RESTARTS"
+    assert made.shutdown.origins["shutdown_timeout_s"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    assert made.workers.origins["launch_mode"] == "--module"
+    assert made.devices.origins["worker_count"] == "default"
 
 
 @pytest.mark.parametrize("name", sorted(set(PLACEMENT_OPTIONS) & table.BY_NAME.keys()))
@@ -93,9 +129,9 @@ def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: st
         resolve(**{variable: "8"}),
         resolve(),
     )
-    assert (by_flag.placement_options, by_flag.origins[name]) == ({name: "7"}, f"--{name}")
-    assert (by_variable.placement_options, by_variable.origins[name]) == ({name: "8"}, variable)
-    assert (by_neither.placement_options, by_neither.origins[name]) == ({}, "default")
+    assert (by_flag.placement.texts, by_flag.placement.origins[name]) == ({name: "7"}, f"--{name}")
+    assert (by_variable.placement.texts, by_variable.placement.origins[name]) == ({name: "8"}, variable)
+    assert (by_neither.placement.texts, by_neither.placement.origins[name]) == ({}, "default")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +150,7 @@ def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: st
     ],
 )
 def test_streams_answer_for_each_local_rank(text: str, rank: int, streams: tuple[bool, bool]) -> None:
-    assert resolve("--redirects", text).redirects.select(rank) == streams
+    assert resolve("--redirects", text).output.redirects.select(rank) == streams
 
 
 @pytest.mark.parametrize(
@@ -128,23 +164,22 @@ def test_streams_that_torchrun_refuses_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "environ", "mode", "origin"),
+    ("words", "environ", "mode"),
     [
-        ([], {}, "script", "default"),
-        (["-m"], {}, "module", "--module"),
-        (["--no-python"], {}, "program", "--no-python"),
-        (["--run-path"], {}, "path", "--run-path"),
-        ([], {"PET_MODULE": "1"}, "module", "PET_MODULE"),
-        ([], {"PET_MODULE": "0"}, "script", "default"),
-        (["-m"], {"PET_MODULE": "0"}, "module", "--module"),
-        (["--no-python"], {"PET_RUN_PATH": "1"}, "path", "PET_RUN_PATH"),
+        ([], {}, "script"),
+        (["-m"], {}, "module"),
+        (["--no-python"], {}, "program"),
+        (["--run-path"], {}, "path"),
+        ([], {"PET_MODULE": "1"}, "module"),
+        ([], {"PET_MODULE": "0"}, "script"),
+        (["-m"], {"PET_MODULE": "0"}, "module"),
+        (["--no-python"], {"PET_RUN_PATH": "1"}, "path"),
     ],
 )
 def test_flags_and_their_variables_choose_what_the_script_is(
-    words: list[str], environ: dict[str, str], mode: str, origin: str
+    words: list[str], environ: dict[str, str], mode: str
 ) -> None:
-    made = resolve(*words, **environ)
-    assert (made.launch_mode, made.origins["launch_mode"]) == (mode, origin)
+    assert resolve(*words, **environ).workers.launch_mode == mode
 
 
 def test_a_program_cannot_be_a_module() -> None:
@@ -155,7 +190,7 @@ def test_a_program_cannot_be_a_module() -> None:
 
 def test_more_nodes_than_this_one_may_be_allowed_but_none_can_join() -> None:
     made = resolve("--nnodes", "1:4")
-    assert (made.nodes_min, made.nodes_max) == (1, 1)
+    assert (made.placement.nodes_min, made.placement.nodes_max) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +198,7 @@ def test_more_nodes_than_this_one_may_be_allowed_but_none_can_join() -> None:
     [("1", 1), ("64", 64), ("auto", "auto"), ("gpu", "gpu"), ("cpu", "cpu"), ("xpu", "xpu"), ("npu", "npu")],
 )
 def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
-    assert resolve("--nproc-per-node", text).worker_count == count
+    assert resolve("--nproc-per-node", text).devices.worker_count == count
 
 
 @pytest.mark.parametrize(
@@ -319,7 +354,7 @@ def test_what_has_no_effect_is_accepted_with_a_remark(
     ],
 )
 def test_a_value_arrives_as_its_field(words: list[str], environ: dict[str, str], field: str, value: object) -> None:
-    assert getattr(resolve(*words, **environ), field) == value
+    assert list_fields(resolve(*words, **environ))[field] == value
 
 
 def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
@@ -329,9 +364,9 @@ def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
 
 
 def test_a_script_gets_its_local_rank_as_an_argument_only_if_asked() -> None:
-    assert not resolve().legacy_local_rank
-    assert not resolve("--use_env").legacy_local_rank
-    assert resolve("--legacy-local-rank").legacy_local_rank
+    assert not resolve().workers.legacy_local_rank
+    assert not resolve("--use_env").workers.legacy_local_rank
+    assert resolve("--legacy-local-rank").workers.legacy_local_rank
 
 
 @pytest.mark.parametrize(
@@ -363,18 +398,18 @@ def test_a_variable_that_torchruns_agent_reads_and_ours_does_not_is_named(name: 
     ],
 )
 def test_texts_are_parted_by_commas_and_two_commas_are_one(text: str, expected: tuple[str, ...]) -> None:
-    assert resolve("--duplicate-stdout-filters", text).duplicate_stdout_filters == expected
-    assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).duplicate_stderr_filters == expected
+    assert resolve("--duplicate-stdout-filters", text).output.duplicate_stdout_filters == expected
+    assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).output.duplicate_stderr_filters == expected
 
 
 def test_modules_arrive_in_the_order_in_which_they_are_to_be_imported() -> None:
-    assert resolve("--preload", "torch, torch.distributed,my_models").preload == (
+    assert resolve("--preload", "torch, torch.distributed,my_models").workers.preload == (
         "torch", "torch.distributed", "my_models",
     )  # fmt: skip
     by_variable = resolve(LAUNCHER_PRELOAD="torch", LAUNCHER_STANDBY="2", LAUNCHER_MAX_RESTARTS="1")
-    assert (by_variable.preload, by_variable.standby) == (("torch",), 2)
-    assert by_variable.origins["preload"] == "LAUNCHER_PRELOAD"
-    assert resolve(LAUNCHER_PRELOAD="").preload == ()
+    assert (by_variable.workers.preload, by_variable.workers.standby) == (("torch",), 2)
+    assert by_variable.workers.origins["preload"] == "LAUNCHER_PRELOAD"
+    assert resolve(LAUNCHER_PRELOAD="").workers.preload == ()
 
 
 def test_only_python_can_be_warm() -> None:
@@ -384,18 +419,18 @@ def test_only_python_can_be_warm() -> None:
         sentence.format("LAUNCHER_STANDBY=1"),
         "leave out LAUNCHER_STANDBY, or name the Python script itself",
     )
-    assert not resolve("--no-python", "--standby=0").standby
+    assert not resolve("--no-python", "--standby=0").workers.standby
 
 
 def test_workers_may_wait_without_any_module_in_memory() -> None:
     made = resolve("--standby=1", "--max-restarts=3")
-    assert (made.preload, made.standby) == ((), 1)
+    assert (made.workers.preload, made.workers.standby) == ((), 1)
 
 
 def test_where_nothing_is_restarted_nobody_waits_for_a_restart() -> None:
-    assert resolve("--standby=1").standby == 0
+    assert resolve("--standby=1").workers.standby == 0
     network = ("--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-endpoint=k:2379", "--rdzv-id=x")
-    assert resolve("--standby=1", *network).standby == 1
+    assert resolve("--standby=1", *network).workers.standby == 1
 
 
 @pytest.mark.parametrize(
@@ -413,7 +448,7 @@ def test_where_nothing_is_restarted_nobody_waits_for_a_restart() -> None:
     ],
 )
 def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], meaning: DeviceRequest | None) -> None:
-    assert resolve(*words).devices == meaning
+    assert resolve(*words).devices.request == meaning
     assert meaning is None or str(meaning) in " ".join(words).replace("=", " ")
 
 
@@ -431,7 +466,7 @@ HOUR_S, ENDLESS = 3600.0, float("inf")
     ],
 )
 def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) -> None:
-    assert resolve(f"--hang-timeout={text}").hang_limits == limits
+    assert resolve(f"--hang-timeout={text}").hangs.hang_limits == limits
 
 
 @pytest.mark.parametrize(
@@ -480,7 +515,7 @@ def test_without_detection_a_restart_on_hangs_has_no_effect() -> None:
     ],
 )
 def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, address: tuple[str, int]) -> None:
-    assert resolve("--metrics-port", text).metrics_address == address
+    assert resolve("--metrics-port", text).monitoring.metrics_address == address
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from launcher.config import plugins
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.contract import format_visible_variable
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
 from tests.support.distributions import install
+from tests.support.sections import assign_devices
 
 Install = Callable[..., None]
 ABACUS = """

@@ -7,7 +7,6 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import asdict
 
 from launcher.config import config, schedulers
 from launcher.config.config import Config
@@ -74,7 +73,7 @@ INDEXED_JOB = {"JOB_COMPLETION_INDEX": "3"}
 
 
 def nodes(made: Config) -> tuple[int, int | None]:
-    return made.nodes_min, made.nodes_max
+    return made.placement.nodes_min, made.placement.nodes_max
 
 
 @pytest.mark.parametrize(
@@ -103,12 +102,13 @@ def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
     environ: dict[str, str], count: int, endpoint: str, is_first: bool, run_id: str, note: str
 ) -> None:
     made = resolve(environ=environ)
-    assert made.network is not None
-    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == ((count, count), "c10d", (endpoint,))
-    assert (made.network.is_host, made.run_id, made.node_rank) == (is_first, run_id, None)
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == ((count, count), "c10d", (endpoint,))
+    assert (meeting.network.is_host, meeting.run_id, meeting.node_rank) == (is_first, run_id, None)
     assert len(made.notes) == 1
     assert made.notes[0].startswith(note.removesuffix(" ..."))
-    assert made.origins["nodes_min"] in environ
+    assert made.placement.origins["nodes_min"] in environ
 
 
 @pytest.mark.parametrize(
@@ -123,19 +123,21 @@ def test_schedulers_that_set_torchruns_variables_get_torchruns_meaning(
     environ: dict[str, str], count: int, rank: int, address: str, port: int
 ) -> None:
     made = resolve(environ=environ)
-    assert made.network is not None
-    assert (nodes(made), made.rdzv_backend, made.node_rank) == ((count, count), "static", rank)
-    assert (made.master_addr, made.master_port) == (address, port)
-    assert (made.network.endpoints, made.network.is_host) == ((f"{address}:{port + 1}",), rank == 0)
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.node_rank) == ((count, count), "static", rank)
+    assert (meeting.master_addr, meeting.master_port) == (address, port)
+    assert (meeting.network.endpoints, meeting.network.is_host) == ((f"{address}:{port + 1}",), rank == 0)
     assert made.notes == ()
 
 
 def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
     made = resolve(environ=ELASTIC)
-    assert made.network is not None
-    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == ((2, 4), "c10d", ("train-worker-0:23456",))
-    assert (made.network.is_host, made.run_id, made.max_restarts) == (None, "train", 5)
-    assert made.settings == {"start_timeout_s": 900.0}
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == ((2, 4), "c10d", ("train-worker-0:23456",))
+    assert (meeting.network.is_host, meeting.run_id, made.workers.max_restarts) == (None, "train", 5)
+    assert meeting.settings == {"start_timeout_s": 900.0}
     assert made.notes == ()
 
 
@@ -178,7 +180,7 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
 )  # fmt: skip
 def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ=environ)
-    assert (nodes(made), made.network, made.run_id, made.notes) == ((1, 1), None, None, ())
+    assert (nodes(made), made.rendezvous.network, made.rendezvous.run_id, made.notes) == ((1, 1), None, None, ())
     found = schedulers.detect(environ)
     assert found is not None
     assert (found.values, found.reason) == ({}, reason)
@@ -206,7 +208,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
     outcome = "each of them runs alone, as rank 0 of a job of its own" if has_tasks else "this node runs alone"
     hint = "hint: start one task on each node with srun --ntasks-per-node=1, which makes one job of them"
     said = (f"Slurm step 4711.2: {reason}; {outcome}", *([hint] if has_tasks else []))
-    assert (nodes(made), made.network, made.notes) == ((1, 1), None, said)
+    assert (nodes(made), made.rendezvous.network, made.notes) == ((1, 1), None, said)
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]):
         assert resolve(*words, environ={**SLURM, **environ}).notes == ()
 
@@ -224,7 +226,7 @@ def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
     environ: dict[str, str], count: int, task: str
 ) -> None:
     made = resolve(environ={**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": task, **environ})
-    assert (nodes(made), made.network) == ((1, 1), None)
+    assert (nodes(made), made.rendezvous.network) == ((1, 1), None)
     assert made.notes == (
         f"Slurm step 4711.2: it has {count} tasks on a node; each of them runs alone, as rank 0 of a job of its own",
         "hint: start one task on each node with srun --ntasks-per-node=1, which makes one job of them",
@@ -290,36 +292,43 @@ def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
 )  # fmt: skip
 def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ={**SKYPILOT, **environ})
-    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"SkyPilot: {reason}; this node runs alone",))
+    assert (nodes(made), made.rendezvous.network, made.notes) == (
+        (1, 1),
+        None,
+        (f"SkyPilot: {reason}; this node runs alone",),
+    )
     assert resolve("--standalone", environ={**SKYPILOT, **environ}).notes == ()
 
 
 @pytest.mark.parametrize("rubbish", ["", "x", "\n", "1e3", "9" * 5000])
 def test_a_job_of_skypilot_without_a_usable_number_meets_at_the_usual_port(rubbish: str) -> None:
     made = resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": rubbish})
-    assert made.rdzv_endpoint == "10.0.0.7:29400"
+    assert made.rendezvous.rdzv_endpoint == "10.0.0.7:29400"
 
 
 @pytest.mark.parametrize("rubbish", ["", "a/b", "a\nb", "\udcff"])
 def test_a_task_of_skypilot_without_an_id_is_named_after_its_first_node(rubbish: str) -> None:
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).run_id == "10.0.0.7"
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).rendezvous.run_id == "10.0.0.7"
 
 
 def test_two_jobs_of_one_cluster_of_skypilot_meet_on_different_ports() -> None:
-    ports = {resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": str(job)}).rdzv_endpoint for job in range(200)}
+    ports = {
+        resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": str(job)}).rendezvous.rdzv_endpoint
+        for job in range(200)
+    }
     assert len(ports) == 200
 
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
 @pytest.mark.parametrize("rubbish", ["x", "-1", "1.5", "", " ", "1e3", "\udcff"])
 def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbish: str) -> None:
-    assert resolve(environ={**SLURM, name: rubbish}).network is None
-    assert resolve(environ={**LWS, "LWS_GROUP_SIZE": rubbish}).network is None
-    assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).network is None
-    assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).network is None
-    assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NODE_RANK": rubbish}).network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NUM_NODES": rubbish}).network is None
+    assert resolve(environ={**SLURM, name: rubbish}).rendezvous.network is None
+    assert resolve(environ={**LWS, "LWS_GROUP_SIZE": rubbish}).rendezvous.network is None
+    assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).rendezvous.network is None
+    assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).rendezvous.network is None
+    assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).rendezvous.network is None
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_NODE_RANK": rubbish}).rendezvous.network is None
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_NUM_NODES": rubbish}).rendezvous.network is None
 
 
 def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
@@ -348,13 +357,13 @@ def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> N
 @pytest.mark.parametrize("environ", [SLURM, JAX_JOB, VOLCANO, SKYPILOT])
 def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str]) -> None:
     with_controller, without = resolve(*words, environ=environ), resolve(*words, environ={})
-    assert asdict(with_controller) == asdict(without)
-    assert with_controller.network is None
+    assert with_controller == without
+    assert with_controller.rendezvous.network is None
 
 
 def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
-        assert resolve(environ={**SLURM, **environ}).network is None
+        assert resolve(environ={**SLURM, **environ}).rendezvous.network is None
     given = schedulers.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
@@ -386,30 +395,44 @@ def test_what_is_given_takes_along_what_belongs_to_it(
     master: tuple[str, int] | None,
 ) -> None:
     made = resolve(*words, environ=SLURM)
-    assert made.network is not None
-    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == (bounds, backend, (endpoint,))
-    assert (made.node_rank, made.run_id) == (rank, "4711.2")
-    assert master is None or (made.master_addr, made.master_port) == master
+    meeting = made.rendezvous
+    assert meeting.network is not None
+    assert (nodes(made), meeting.rdzv_backend, meeting.network.endpoints) == (bounds, backend, (endpoint,))
+    assert (meeting.node_rank, meeting.run_id) == (rank, "4711.2")
+    assert master is None or (meeting.master_addr, meeting.master_port) == master
     assert not [note for note in made.notes if "no effect" in note]
 
 
 def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
     made = resolve("--mesh=dp=*,tp=2", environ=SLURM)
-    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 4})
+    assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 4})
     made = resolve("--mesh=dp=*,tp=2", "--target-nodes=3", environ=SLURM)
-    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 3})
+    assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 3})
     assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
 
 
 def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     made = resolve(environ=INDEXED_JOB)
-    assert (made.network, made.node_rank, len(made.notes)) == (None, 0, 2)  # see test_alone
+    meeting = made.rendezvous
+    assert (meeting.network, meeting.node_rank, len(made.notes)) == (None, 0, 2)  # see test_alone
     made = resolve("--nnodes=4", "--master-addr=train-0.train", environ=INDEXED_JOB)
-    assert (made.rdzv_backend, made.node_rank, made.master_addr, made.notes) == ("static", 3, "train-0.train", ())
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, meeting.master_addr, made.notes) == (
+        "static",
+        3,
+        "train-0.train",
+        (),
+    )
     made = resolve(environ={**INDEXED_JOB, "PET_NNODES": "4", "PET_MASTER_ADDR": "train-0.train"})
-    assert (made.rdzv_backend, made.node_rank, made.origins["node_rank"]) == ("static", 3, "JOB_COMPLETION_INDEX")
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, meeting.origins["node_rank"]) == (
+        "static",
+        3,
+        "JOB_COMPLETION_INDEX",
+    )
     made = resolve("--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=train-0.train", environ=INDEXED_JOB)
-    assert (made.rdzv_backend, made.node_rank, made.notes) == ("c10d", None, ())
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.node_rank, made.notes) == ("c10d", None, ())
     assert refusal("--nnodes=4", **INDEXED_JOB) == (
         "--nnodes 4: several nodes need a rendezvous",
         "set --master-addr train-0.SERVICE: this pod of an Indexed Job has node rank 3",
@@ -427,7 +450,7 @@ def test_every_controller_is_looked_for_where_its_variables_are() -> None:
 
 
 def test_two_steps_of_one_job_meet_on_different_ports() -> None:
-    ports = {resolve(environ={**SLURM, "SLURM_STEP_ID": str(step)}).rdzv_endpoint for step in range(50)}
+    ports = {resolve(environ={**SLURM, "SLURM_STEP_ID": str(step)}).rendezvous.rdzv_endpoint for step in range(50)}
     assert len(ports) == 50
 
 
@@ -453,15 +476,16 @@ def test_pods_of_a_trainjob_meet_at_the_masters_host() -> None:
     host = TRAINER["PET_MASTER_ADDR"]
     for rank in ("0", "1"):
         found = resolve(environ={**elastic, "PET_NODE_RANK": rank})
-        assert found.network is not None
-        assert (found.network.endpoints, found.network.is_host) == ((f"{host}:29400",), rank == "0")
-        assert (found.nodes_min, found.node_rank, found.notes) == (2, None, ())
+        meeting = found.rendezvous
+        assert meeting.network is not None
+        assert (meeting.network.endpoints, meeting.network.is_host) == ((f"{host}:29400",), rank == "0")
+        assert (found.placement.nodes_min, meeting.node_rank, found.notes) == (2, None, ())
     given = resolve(environ={**elastic, "LAUNCHER_RDZV_ENDPOINT": "other:1"})
-    assert given.network is not None
-    assert (given.network.endpoints, given.notes) == (("other:1",), ())
+    assert given.rendezvous.network is not None
+    assert (given.rendezvous.network.endpoints, given.notes) == (("other:1",), ())
     static = resolve(environ=TRAINER)
-    assert (static.node_rank, static.notes) == (int(TRAINER["PET_NODE_RANK"]), ())
-    assert resolve(environ={**elastic, "LAUNCHER_NNODES": "1"}).network is None
+    assert (static.rendezvous.node_rank, static.notes) == (int(TRAINER["PET_NODE_RANK"]), ())
+    assert resolve(environ={**elastic, "LAUNCHER_NNODES": "1"}).rendezvous.network is None
     mistaken = schedulers.detect({**elastic, "PET_MASTER_ADDR": "x-node-0-0.a b"})
     assert mistaken is not None
     assert mistaken.values == {}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from launcher import cli
-from launcher.config.config import Config
+from launcher.config.config import LocalityOptions
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
-from launcher.locality.explicit import find_in_file, read_explicit
+from launcher.locality.explicit import check_file, find_in_file, read_explicit
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
 from launcher.locality.interconnects import NvlinkSource, SliceSource
 from launcher.model.errors import UsageError
@@ -23,9 +23,9 @@ from launcher.model.node import Device
 NAMES = ("node-17", "node-17.cluster.local", "10.0.4.9")
 
 
-def config(*words: str, **environ: str) -> Config:
+def asked(*words: str, **environ: str) -> LocalityOptions:
     network = ("--rdzv-backend", "etcd", "--rdzv-endpoint", "h:1", "--rdzv-id", "x", "--nnodes", "2")
-    return cli.parse([*network, *words, "t.py"], environ)
+    return cli.parse([*network, *words, "t.py"], environ).locality
 
 
 def place(found: Locality) -> str:
@@ -71,7 +71,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Says]:
 def test_what_the_option_says_counts_before_a_source(tmp_path: Path, sources: dict[str, Says]) -> None:
     (tmp_path / "places").write_text("node-17 spine=f,leaf=f")
     sources["slurm"] = Says("slurm", hints(zone="c", leaf="c"))
-    found = resolve_locality(config("--locality", f"@{tmp_path}/places"), {}, names=NAMES)
+    found = resolve_locality(asked("--locality", f"@{tmp_path}/places"), {}, names=NAMES)
     assert place(found) == "zone=c,spine=f,leaf=f"
     assert [one.source for one in found.results] == ["--locality", "slurm"]
     assert found.remarks == (
@@ -85,7 +85,7 @@ def test_what_the_option_says_counts_before_a_source(tmp_path: Path, sources: di
 )
 def test_an_option_that_names_no_place_and_no_file_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=f"^--locality .*: {sentence}"):
-        config("--locality", text)
+        asked("--locality", text)
 
 
 FILE = """\
@@ -154,9 +154,12 @@ def test_a_host_that_knows_its_domain_is_not_taken_for_another_of_its_name(tmp_p
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--locality @.*/none cannot be read: No such file or directory$"):
-        read_explicit(config("--locality", f"@{tmp_path}/none"), NAMES)
+        read_explicit(asked("--locality", f"@{tmp_path}/none"), NAMES)
     with pytest.raises(UsageError, match=r"^LAUNCHER_LOCALITY=@.* cannot be read: Is a directory$"):
-        read_explicit(config(LAUNCHER_LOCALITY=f"@{tmp_path}"), NAMES)
+        read_explicit(asked(LAUNCHER_LOCALITY=f"@{tmp_path}"), NAMES)
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        check_file(asked(LAUNCHER_LOCALITY=f"@{tmp_path}"))
+    check_file(asked("--locality", "leaf=l"))
 
 
 def test_a_pipe_is_read_once() -> None:
@@ -185,7 +188,7 @@ def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict
         slurm=Says("slurm", hints(spine="s", leaf="l")),
         kubernetes=Says("kubernetes", hints(leaf="k")),
     )
-    found = resolve_locality(config(), {}, names=NAMES)
+    found = resolve_locality(asked(), {}, names=NAMES)
     assert place(found) == "zone=a,spine=s,leaf=k"
     assert [one.source for one in found.results] == ["kubernetes", "slurm", "aws"]
     assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
@@ -195,9 +198,9 @@ def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict
     sources.update(
         aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
     )
-    found = resolve_locality(config("--locality-sources", "gce,slurm"), {}, names=NAMES)
+    found = resolve_locality(asked("--locality-sources", "gce,slurm"), {}, names=NAMES)
     assert (place(found), [one.source for one in found.results]) == ("leaf=g", ["gce", "slurm"])
-    assert resolve_locality(config("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
+    assert resolve_locality(asked("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
 
 
 def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sources: dict[str, Says]) -> None:
@@ -209,7 +212,7 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
         gce=Says("gce", hints(zone="a")),
     )
     try:
-        found = resolve_locality(config(), {}, names=NAMES, limit_s=0.2)
+        found = resolve_locality(asked(), {}, names=NAMES, limit_s=0.2)
     finally:
         over.set()
     assert place(found) == "zone=a"
@@ -230,31 +233,31 @@ def test_nobody_waits_for_the_threads_of_sources() -> None:
 
 
 def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Says]) -> None:
-    assert resolve_locality(config(), {}, names=NAMES).remarks == (
+    assert resolve_locality(asked(), {}, names=NAMES).remarks == (
         "this node's place in the network is unknown: no sign of Kubernetes, Slurm or a cloud; set it with --locality",
     )
     sources["gce"] = Says("gce", Hints((), "the metadata server does not answer"))
-    assert resolve_locality(config(), {}, names=NAMES).remarks == (
+    assert resolve_locality(asked(), {}, names=NAMES).remarks == (
         "this node's place in the network is unknown: gce: the metadata server does not answer",
     )
     sources["aws"] = Says("aws", Hints(hints(region="r", zone="z").levels, "it knows no switches"))
-    assert resolve_locality(config("--locality", "zone=z"), {}, names=NAMES).remarks == (
+    assert resolve_locality(asked("--locality", "zone=z"), {}, names=NAMES).remarks == (
         "this node's switch is unknown: gce: the metadata server does not answer; aws: it knows no switches",
     )
-    assert resolve_locality(config("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
-    assert resolve_locality(config("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
+    assert resolve_locality(asked("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
+    assert resolve_locality(asked("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
 
 
 def test_a_source_that_nobody_has_is_refused_with_a_question() -> None:
     with pytest.raises(UsageError, match="slrum") as caught:
-        resolve_locality(config("--locality-sources", "slrum"), {}, names=NAMES)
+        resolve_locality(asked("--locality-sources", "slrum"), {}, names=NAMES)
     assert caught.value.hint == "did you mean slurm?"
 
 
 @pytest.mark.parametrize("text", ["aws,", "aws,aws", "none,aws", "auto,aws", ","])
 def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--locality-sources "):
-        config("--locality-sources", text)
+        asked("--locality-sources", text)
 
 
 def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
@@ -294,7 +297,7 @@ def test_an_nvlink_domain_is_that_of_all_gpus_or_none(domains: tuple[str, ...], 
 def test_a_host_of_a_tpu_slice_knows_its_slice_and_its_number() -> None:
     environ = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "t-0,t-1", "TPU_NAME": "t", "TPU_SKIP_MDS_QUERY": "1"}
     tpu = [Device(kind="tpu", index=0, id="c0", visible="0")]
-    found = resolve_locality(config("--locality-sources", "none"), environ, names=NAMES, devices=tpu)
+    found = resolve_locality(asked("--locality-sources", "none"), environ, names=NAMES, devices=tpu)
     assert [level.name for level in found.levels] == ["slice"]
     assert found.identity is not None
     assert (found.identity.worker_id, found.identity.host_count) == (1, 2)

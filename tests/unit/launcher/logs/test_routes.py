@@ -16,7 +16,7 @@ from launcher.logs.routes import OutputRoutes, Route, format_line_prefix
 
 def routes(tmp_path: Path, *words: str, count: int = 2) -> OutputRoutes:
     made = config.resolve(command_line.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
-    found = OutputRoutes(made, LogLayout(log_dir=made.log_dir, run_id="night"), count)
+    found = OutputRoutes(made.output, LogLayout(log_dir=made.output.log_dir, run_id="night"), count)
     found.begin(2, 1)
     return found
 

@@ -15,7 +15,6 @@ from launcher.config.scrub import CALL_VARIABLE
 from launcher.hardware.cpu_binding import CpuBinding
 from launcher.hardware.node_binding import NodeBinding
 from launcher.logs.layout import LogLayout
-from launcher.model import mesh
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import as_main, spec_builder
@@ -39,17 +38,23 @@ def slots(count: int, kind: str = "cpu") -> list[Slot]:
     ]
 
 
+def server(config: Config, found: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
+    return make_fork_server_spec(config.workers, config.placement.grid, config.rendezvous.run_id, found, parent)
+
+
 def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], round: int, first: int) -> list[WorkerSpec]:
     """The workers of a round in which this node has ranks from `first` on, of a world with three more."""
     count, size = len(found), first + len(found) + 3
-    grid = config.mesh or mesh.DEFAULT_MESH
+    grid = config.placement.grid
     ranks = tuple(range(first, first + count))
     share = NodeAssignment(
         ranks=ranks, world_size=size, shape=(size, *(1 for _ in grid.axes[1:])), group_rank=round, group_world_size=4,
         role_ranks=ranks, role_world_size=size, master_addr=f"10.0.0.{round}", master_port=29500 + round,
     )  # fmt: skip
-    layout = LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn")
-    maker = WorkerSpecBuilder(config=config, mesh=grid, slots=found, host="h1", layout=layout, parent=parent)
+    maker = WorkerSpecBuilder(
+        workers=config.workers, output=config.output, placement=config.placement, slots=found, host="h1",
+        layout=LogLayout(log_dir="/dev/null", run_id=config.rendezvous.run_id or "drawn"), parent=parent,
+    )  # fmt: skip
     return maker.make_specs(round, round - 1, share, None)
 
 
@@ -67,7 +72,7 @@ def test_the_fork_servers_environment_is_common_to_workers_of_all_rounds(
     words: tuple[str, ...], count: int, parent: dict[str, str]
 ) -> None:
     config, found = asked(*words), slots(count, "nvidia")[: 4 if parent else 8]
-    spec = make_fork_server_spec(config, found, parent)
+    spec = server(config, found, parent)
     told = [worker for round in (1, 2, 7) for worker in specs(config, found, parent, round, first=5 * round)]
     assert {worker.unset for worker in told} == {spec.unset}
     for worker in told:
@@ -78,32 +83,32 @@ def test_the_fork_servers_environment_is_common_to_workers_of_all_rounds(
 
 
 def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> None:
-    assert make_fork_server_spec(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(1), {}).env
-    assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
+    assert server(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in server(asked(), slots(1), {}).env
+    assert "OMP_NUM_THREADS" not in server(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
 
 
 def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert spec_builder.bind_workers(asked(), slots(2)) is None
+    assert spec_builder.bind_workers(None, slots(2)) is None
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.ranks.preload_spec.bind_workers", lambda config, slots: NodeBinding(bindings, ""))
-    spec = make_fork_server_spec(asked("--numa-binding=exclusive"), slots(2), {})
+    monkeypatch.setattr("launcher.ranks.preload_spec.bind_workers", lambda mode, slots: NodeBinding(bindings, ""))
+    spec = server(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
 
 def test_so_many_processes_wait_as_the_sets_hold() -> None:
-    spec = make_fork_server_spec(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
+    spec = server(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
     assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
 
 
 def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None:
     config = asked("--nproc-per-node=4", "--framework=torch")
-    early = predict_slots(config, {})
+    early = predict_slots(config.devices.worker_count, config.workers, {})
     assert len(early) == 4
-    known = make_fork_server_spec(config, slots(4), {})
-    assert make_fork_server_spec(config, early, {}) == known.replace(
+    known = server(config, slots(4), {})
+    assert server(config, early, {}) == known.replace(
         env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
     )
 
@@ -118,7 +123,8 @@ def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None
     ids=" ".join,
 )  # fmt: skip
 def test_a_fork_server_that_depends_on_devices_waits_for_their_detection(words: tuple[str, ...]) -> None:
-    assert predict_slots(asked(*words), {}) == ()
+    config = asked(*words)
+    assert predict_slots(config.devices.worker_count, config.workers, {}) == ()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_a_fork_runs_what_an_exec_would_have_run(words: tuple[str, ...], forked:
     assert spec.fork_argv == forked
     plain = {"script": (), "module": ("-m",)}[forked[0]]
     assert spec.argv == ("/opt/python", "-u", *plain, *forked[1:])
-    assert make_fork_server_argv(config, is_jax=False)[3:] == forked
+    assert make_fork_server_argv(config.workers, is_jax=False)[3:] == forked
 
 
 def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
@@ -149,9 +155,9 @@ def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
     words = ("--no-python", "python3", "-X", "utf8", "-I", "-u", "-c", "import x", "train")
     (spec,) = specs(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), slots(1), {}, 1, 0)
     assert (spec.argv, spec.fork_argv) == (words[1:], ("code", "import x", "train"))
-    server = make_fork_server_argv(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), is_jax=False)
-    assert server[:5] == words[1:6]
-    assert server[6:] == spec.fork_argv
+    argv = make_fork_server_argv(parse(*words, **{CALL_VARIABLE: "/tmp/call"}).workers, is_jax=False)
+    assert argv[:5] == words[1:6]
+    assert argv[6:] == spec.fork_argv
 
 
 def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
@@ -159,7 +165,7 @@ def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.fork_argv == ("script", *spec.argv[2:])
     assert spec.fork_argv[-3:] == ("script", "train.py", "x")
-    assert make_fork_server_argv(config, is_jax=True)[3:] == spec.fork_argv
+    assert make_fork_server_argv(config.workers, is_jax=True)[3:] == spec.fork_argv
 
 
 def test_without_the_option_workers_are_started_by_exec_alone() -> None:
@@ -179,5 +185,5 @@ def test_a_start_without_the_option_imports_nothing_for_it() -> None:
 
 def test_the_environments_of_made_up_places_hold_for_every_slot() -> None:
     """Not only for the first and the last: one worker in the middle may differ."""
-    spec: ForkServerSpec = make_fork_server_spec(asked("--device-binding=visible"), slots(3, "nvidia"), {})
+    spec = server(asked("--device-binding=visible"), slots(3, "nvidia"), {})
     assert "CUDA_VISIBLE_DEVICES" not in spec.env

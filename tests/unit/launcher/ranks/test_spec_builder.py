@@ -14,9 +14,9 @@ import pytest
 
 from launcher import cli
 from launcher.agent.membership import make_settings
+from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
 from launcher.logs.pump import OutputPump
-from launcher.model import mesh
 from launcher.model.errors import ShortageError, UsageError
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
@@ -32,13 +32,19 @@ SHARE = NodeAssignment(
 CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),))
 
 
+def make_builder(
+    config: Config, log_dir: str = "/dev/null", parent: Mapping[str, str] | None = None
+) -> WorkerSpecBuilder:
+    return WorkerSpecBuilder(
+        workers=config.workers, output=config.output, placement=config.placement, slots=[CPU], host="h1",
+        layout=LogLayout(log_dir=log_dir, run_id="job"), parent=parent or {},
+    )  # fmt: skip
+
+
 def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "") -> WorkerSpec:
     config = cli.parse(words, {**(parent or {}), "PYTHON_EXEC": python})
-    layout = LogLayout(log_dir="/dev/null", run_id="job")
-    maker = WorkerSpecBuilder(
-        config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
-    )
-    assert maker.is_jax == (config.framework == "jax")
+    maker = make_builder(config, parent=parent)
+    assert maker.is_jax == (config.workers.framework == "jax")
     (spec,) = maker.make_specs(1, 0, SHARE, None)
     return spec
 
@@ -58,8 +64,7 @@ class FullPump(OutputPump):
 @pytest.mark.parametrize("left", [0, 1])
 def test_streams_that_cannot_all_be_opened_leave_none_open(tmp_path: Path, left: int) -> None:
     config = cli.parse(("--tee=3", "--duplicate-stdout-filters=found", "train.py"), {})
-    layout = LogLayout(log_dir=str(tmp_path), run_id="job")
-    maker = WorkerSpecBuilder(config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent={})
+    maker = make_builder(config, str(tmp_path))
     with ExitStack() as stack:
         pump = FullPump(warn=print)
         stack.callback(pump.close)
@@ -134,8 +139,8 @@ def test_the_hook_comes_first_and_what_the_user_has_set_follows() -> None:
 
 
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
-    config = cli.parse(["--shutdown-timeout=40", "train.py"], {})
-    under_jax, under_torch = make_settings(config, handles_sigterm=False), make_settings(config)
+    asked = (cli.parse(["train.py"], {}).rendezvous, 0, 40.0)
+    under_jax, under_torch = make_settings(*asked, handles_sigterm=False), make_settings(*asked)
     assert (under_jax.get_grace_s("kill"), under_jax.get_grace_s("grace")) == (0, 40)
     assert (under_torch.get_grace_s("kill"), under_torch.get_grace_s("grace")) == (5, 40)
 

@@ -7,7 +7,6 @@ import pytest
 from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.cli import parse
 from launcher.model.errors import UsageError
-from launcher.model.mesh import Axis, Mesh
 
 LEVELS = ("leaf", "slice")
 
@@ -15,9 +14,8 @@ LEVELS = ("leaf", "slice")
 def launched(*words: str, slot_count: int = 4, **environ: str) -> None:
     """Ask as an agent of several nodes does; raises UsageError if it is refused."""
     config = parse(("--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", *words, "train.py"), environ)
-    mesh = config.mesh or Mesh(axes=(Axis(name="dp", size=None),))
-    limits, _ = resolve_limits(config, mesh, LEVELS)
-    require_feasible(config, mesh, limits, slot_count)
+    limits, _ = resolve_limits(config.placement, LEVELS)
+    require_feasible(config.devices, config.placement.grid, limits, slot_count)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
         absent = ProbeResult("absent", "head:29501 cannot be reached: Connection refused")
         monkeypatch.setattr(startup, "probe", lambda network: ProbeResult("good") if answers else absent)
         made = config.resolve(command_line.parse([*words, "train.py"]), {}, "python")
-        assert made.network is not None
-        return startup.find_store(made, made.network, limit_s)
+        assert made.rendezvous.network is not None
+        return startup.find_store(made.rendezvous, made.rendezvous.network, limit_s)
 
     return look
 

@@ -17,8 +17,8 @@ SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
 
 def test_a_prefix_of_our_own_overrides_torchruns() -> None:
     made = resolve(*ETCD, "--rdzv-conf=etcd_prefix=x", LAUNCHER_RDZV_PREFIX="y")
-    assert made.network is not None
-    assert made.network.prefix == "y"
+    assert made.rendezvous.network is not None
+    assert made.rendezvous.network.prefix == "y"
     with pytest.raises(UsageError, match="LAUNCHER_RDZV_PREFIX=/: the prefix of the keys"):
         resolve(*ETCD, LAUNCHER_RDZV_PREFIX="/")
 
@@ -55,7 +55,7 @@ def test_a_growth_after_some_seconds_is_seldom_meant_as_a_number() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
 def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: StoreConfig | None) -> None:
-    assert resolve(*words).network == network
+    assert resolve(*words).rendezvous.network == network
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,22 @@ def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
     words: tuple[str, ...], nodes: tuple[int, int | None]
 ) -> None:
     made = resolve(*words)
-    assert (made.nodes_min, made.nodes_max) == nodes
+    assert (made.placement.nodes_min, made.placement.nodes_max) == nodes
 
 
 def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     made = resolve(*ETCD, "--rdzv-conf=timeout=9,last_call_timeout=4", "--start-timeout=8", LAUNCHER_GROW="never")
-    assert made.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "grow": "never"}
-    assert (made.origins["start-timeout"], made.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
+    meeting = made.rendezvous
+    assert meeting.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "grow": "never"}
+    assert (meeting.origins["start-timeout"], meeting.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
     assert made.notes == ()
     made = resolve(
         *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--on-finished=exit",
         "--restart-window=60", "--rejoin-timeout=5",
         "--grow=delay=7", LAUNCHER_PRESENCE_PROOF="off", LAUNCHER_MIN_ROUND_TIME="1",
     )  # fmt: skip
-    assert made.settings == {
+    meeting = made.rendezvous
+    assert meeting.settings == {
         "target_nodes": 4,
         "continues_without_store": False,
         "presence_proof": False,
@@ -102,12 +104,12 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
 
 def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
     made = resolve(*ETCD, "--rdzv-conf=join_timeout=9,timeout=8,last_call_timeout=7,close_timeout=6")
-    assert made.settings == {"start_timeout_s": 9.0, "join_grace_s": 7.0, "farewell_s": 6.0}
+    assert made.rendezvous.settings == {"start_timeout_s": 9.0, "join_grace_s": 7.0, "farewell_s": 6.0}
     assert made.notes == ()
     made = resolve(
         *SERVED, "--rdzv-conf=read_timeout=60,keep_alive_interval=5,keep_alive_max_attempt=3,store_type=tcp,use_libuv=1"
     )
-    assert made.settings == {}
+    assert made.rendezvous.settings == {}
     assert made.notes == (
         "--rdzv-conf: read_timeout, keep_alive_interval, keep_alive_max_attempt, store_type, use_libuv without effect "
         "here; use --lease-ttl to set how long a node may be silent",
@@ -123,9 +125,10 @@ def test_what_a_node_says_of_itself_can_be_given() -> None:
         "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7",
         SLURM_RESTART_COUNT="2", LAUNCHER_INTERFACE="eth1",
     )  # fmt: skip
-    assert (made.node_name, made.interface, made.port_range) == ("h1", "eth1", (30000, 30010))
-    assert (made.worker_port_range, made.preemption_signal) == ((31000, 31000), "SIGUSR1")
-    assert (made.preemption_file, made.lease_ttl_s, made.attempt) == ("/x/going", 7.0, 2)
+    meeting = made.rendezvous
+    assert (meeting.node_name, meeting.interface, meeting.port_range) == ("h1", "eth1", (30000, 30010))
+    assert (meeting.worker_port_range, made.shutdown.preemption_signal) == ((31000, 31000), "SIGUSR1")
+    assert (made.shutdown.preemption_file, meeting.lease_ttl_s, meeting.attempt) == ("/x/going", 7.0, 2)
 
 
 def test_options_about_other_nodes_have_no_effect_on_one_machine() -> None:
@@ -209,8 +212,8 @@ def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[
 
 
 def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
-    assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").run_id == "none"
-    assert resolve(*SERVED).run_id == "none"
+    assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").rendezvous.run_id == "none"
+    assert resolve(*SERVED).rendezvous.run_id == "none"
 
 
 def test_unknown_settings_are_named() -> None:
@@ -222,13 +225,18 @@ def test_unknown_settings_are_named() -> None:
 
 def test_a_default_is_never_refused() -> None:
     assert Value(BY_NAME["grow"], "delay", "default").is_default
-    assert resolve(*ETCD).settings == {}
+    assert resolve(*ETCD).rendezvous.settings == {}
 
 
 def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     long, longer = "x" * 255, "x" * 256
     made = resolve("--role", long, "--node-name", long, "--local-addr", long)
-    told = Description(slot_count=1, address=made.local_addr or "", role=made.role, name=made.node_name or "")
+    told = Description(
+        slot_count=1,
+        address=made.rendezvous.local_addr or "",
+        role=made.workers.role,
+        name=made.rendezvous.node_name or "",
+    )
     assert decode_description(encode_description(told)) == told
     assert refusal("--role", longer)[0] == "--role has 256 characters; the limit is 255"
     assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters; the limit is 255"

@@ -33,7 +33,7 @@ def meets_at(endpoint: str, *, is_host: bool = False, prefix: str = "meshrun") -
     ],
 )
 def test_the_run_is_called_as_under_torchrun(words: list[str], run_id: str | None) -> None:
-    assert resolve(*words).run_id == run_id
+    assert resolve(*words).rendezvous.run_id == run_id
 
 
 def alone(place: str, backend: str = " --rdzv-backend c10d") -> list[str]:
@@ -69,14 +69,15 @@ def test_a_given_master_address_reaches_the_workers_unchanged(
     words: list[str], address: str | None, port: int | None, notes: list[str]
 ) -> None:
     made = resolve(*words)
-    assert (made.master_addr, made.master_port, list(made.notes)) == (address, port, notes)
+    assert (made.rendezvous.master_addr, made.rendezvous.master_port, list(made.notes)) == (address, port, notes)
 
 
 def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     words = ("--rdzv-id=job", "--rdzv-backend=etcd", "--rdzv-endpoint=x:1", "--node-rank=3", "--master-port=1")
     made = resolve("--standalone", *words)
-    assert (made.standalone, made.rdzv_backend, made.rdzv_endpoint, made.run_id) == (True, "c10d", None, None)
-    assert (made.node_rank, made.master_addr, made.master_port) == (0, None, None)
+    meeting = made.rendezvous
+    assert (meeting.rdzv_backend, meeting.rdzv_endpoint, meeting.run_id) == ("c10d", None, None)
+    assert (meeting.node_rank, meeting.master_addr, meeting.master_port) == (0, None, None)
     assert made.notes == (
         "--rdzv-backend etcd, --rdzv-id job, --rdzv-endpoint x:1, --node-rank 3, --master-port 1 have no effect "
         "beside --standalone",
@@ -85,7 +86,7 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
 
 @pytest.mark.parametrize("words", [(), ("--master-port=65535",)])
 def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
-    assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").network == meets_at("node0:7")
+    assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").rendezvous.network == meets_at("node0:7")
     assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (
         "LAUNCHER_STORE_PORT=5 has no effect on one machine",
     )
@@ -101,7 +102,12 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
     made = resolve(
         PET_NNODES="1", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="0", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
     )
-    assert (made.worker_count, made.master_addr, made.master_port, made.notes) == ("auto", "a-0.a", 29500, ())
+    assert (made.devices.worker_count, made.rendezvous.master_addr, made.rendezvous.master_port, made.notes) == (
+        "auto",
+        "a-0.a",
+        29500,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,13 +176,20 @@ def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
 def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: list[str]) -> None:
     made = resolve(*words)
     assert list(made.notes) == notes
-    assert (made.network is None) == ("--nnodes=2" not in words)
-    assert made.rdzv_endpoint == next((word[16:] for word in words if word.startswith("--rdzv-endpoint=")), None)
+    assert (made.rendezvous.network is None) == ("--nnodes=2" not in words)
+    assert made.rendezvous.rdzv_endpoint == next(
+        (word[16:] for word in words if word.startswith("--rdzv-endpoint=")), None
+    )
 
 
 def test_settings_are_read_and_the_unknown_ones_named() -> None:
     made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
-    assert made.rdzv_conf == {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
+    assert made.rendezvous.rdzv_conf == {
+        "join_timeout": "60",
+        "last_call_timeout": "5",
+        "jion_timeout": "3",
+        "colour": "red",
+    }
     assert made.notes == (
         "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
@@ -188,7 +201,7 @@ def test_settings_are_read_and_the_unknown_ones_named() -> None:
     ("text", "address"), [("fe80::1%eth0", "fe80::1%eth0"), ("[::1]", "::1"), ("node-7.x", "node-7.x")]
 )
 def test_an_address_may_be_a_name_or_one_of_either_family(text: str, address: str) -> None:
-    assert resolve(f"--master-addr={text}").master_addr == address
+    assert resolve(f"--master-addr={text}").rendezvous.master_addr == address
 
 
 @pytest.mark.parametrize("text", ["::1", "fe80::1", "2001:db8::5:2940", "::"])
@@ -196,15 +209,18 @@ def test_an_address_whose_last_part_may_be_a_port_needs_brackets(text: str) -> N
     with pytest.raises(UsageError, match=f"the last part of {text} may be a port") as refused:
         resolve("--nnodes=2", f"--rdzv-endpoint={text}")
     assert refused.value.hint == "write an IPv6 address in brackets, such as [::1]:29400"
-    assert resolve("--nnodes=2", "--rdzv-endpoint=2001:db8::5:29400").master_addr == "2001:db8::5", "no address has it"
+    assert resolve("--nnodes=2", "--rdzv-endpoint=2001:db8::5:29400").rendezvous.master_addr == "2001:db8::5", (
+        "no address has it"
+    )
 
 
 def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     made = resolve(*STATIC)
-    assert (made.nodes_min, made.nodes_max, made.node_rank) == (4, 4, 2)
-    assert (made.master_addr, made.master_port, made.network) == ("node0", 29500, meets_at("node0:29501"))
-    assert (made.run_id, made.rdzv_backend, made.notes) == ("none", "static", ())
-    assert made.origins["node_rank"] == "--node-rank"
+    meeting = made.rendezvous
+    assert (made.placement.nodes_min, made.placement.nodes_max, meeting.node_rank) == (4, 4, 2)
+    assert (meeting.master_addr, meeting.master_port, meeting.network) == ("node0", 29500, meets_at("node0:29501"))
+    assert (meeting.run_id, meeting.rdzv_backend, made.notes) == ("none", "static", ())
+    assert meeting.origins["node_rank"] == "--node-rank"
 
 
 @pytest.mark.parametrize(
@@ -222,26 +238,34 @@ def test_node_rank_0_serves_the_store_beside_the_port_of_rank_0(
     words: tuple[str, ...], address: str, port: int, network: StoreConfig
 ) -> None:
     made = resolve(*words)
-    assert (made.master_addr, made.master_port, made.network) == (address, port, network)
+    meeting = made.rendezvous
+    assert (meeting.master_addr, meeting.master_port, meeting.network) == (address, port, network)
 
 
 def test_the_variables_of_a_job_controller_work_for_several_nodes() -> None:
     made = resolve(
         PET_NNODES="3", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="1", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
     )
-    assert (made.nodes_min, made.node_rank, made.network, made.notes) == (3, 1, meets_at("a-0.a:29501"), ())
-    assert made.origins["node_rank"] == "PET_NODE_RANK"
+    meeting = made.rendezvous
+    assert (made.placement.nodes_min, meeting.node_rank, meeting.network, made.notes) == (
+        3,
+        1,
+        meets_at("a-0.a:29501"),
+        (),
+    )
+    assert meeting.origins["node_rank"] == "PET_NODE_RANK"
 
 
 def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
     made = resolve(*STATIC, "--nnodes=2:4")
-    assert (made.nodes_min, made.nodes_max) == (4, 4)
+    assert (made.placement.nodes_min, made.placement.nodes_max) == (4, 4)
     assert made.notes == ("--nnodes 2:4: a static rendezvous starts with all 4 nodes; with c10d fewer are enough",)
 
 
 def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
-    assert (made.master_addr, made.master_port, made.settings) == ("node1", 5, {"start_timeout_s": 9.0})
+    meeting = made.rendezvous
+    assert (meeting.master_addr, meeting.master_port, meeting.settings) == ("node1", 5, {"start_timeout_s": 9.0})
     assert made.notes == (
         "--rdzv-conf: is_host without effect with --rdzv-backend static",
         "--rdzv-conf: read_timeout without effect here",
@@ -252,13 +276,14 @@ def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
 def test_one_node_is_one_machine_and_no_store_is_served() -> None:
     for words in (["--nnodes=1"], ["--nnodes=1:4"], ["--nnodes=1:1", "--node-rank=0", "--master-port=29500"]):
         made = resolve(*words)
-        assert (made.network, made.node_rank, made.nodes_max) == (None, 0, 1)
+        assert (made.rendezvous.network, made.rendezvous.node_rank, made.placement.nodes_max) == (None, 0, 1)
 
 
 def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
         made = resolve("--nnodes=2", *words, "--master-port=5")
-        assert (made.node_rank, made.master_addr, made.master_port) == (None, None, None)
+        meeting = made.rendezvous
+        assert (meeting.node_rank, meeting.master_addr, meeting.master_port) == (None, None, None)
         assert made.notes == (
             "--master-port 5 has no effect where nodes meet in a store, because each round assigns the ranks",
         )

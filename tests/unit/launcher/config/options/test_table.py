@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from msgspec.structs import asdict, replace
 
 from launcher.agent import membership
 from launcher.agent.startup import feasibility
@@ -16,8 +15,7 @@ from launcher.config.config import Config
 from launcher.config.options import table
 from launcher.config.options.readers import Option
 from launcher.model.errors import UsageError
-from launcher.model.mesh import parse
-from tests.support.options import resolve
+from tests.support.options import list_fields, resolve
 
 RUBBISH = {
     "empty": "", "blanks": " \t ", "zero": "0", "minus one": "-1", "a fraction": "1.5", "an exponent": "1e3",
@@ -43,8 +41,8 @@ def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     """The Config of a command line, checked as far as an agent does before it starts anything, or the refusal."""
     try:
         made = resolve(*words, environ=environ)
-        membership.make_settings(made)
-        feasibility.resolve_limits(made, made.mesh or parse("dp=*"))
+        membership.make_settings(made.rendezvous, made.workers.max_restarts, made.shutdown.shutdown_timeout_s)
+        feasibility.resolve_limits(made.placement)
     except UsageError as error:
         return error
     return made
@@ -128,4 +126,4 @@ def test_the_variables_of_an_option_mean_what_the_flag_means(option: Option) -> 
 def meaning(words: list[str], environ: dict[str, str]) -> dict[str, object] | None:
     """What is made of it, but for where it was said; None if it is refused."""
     found = judged(words, environ)
-    return asdict(replace(found, origins={}, notes=())) if isinstance(found, Config) else None
+    return list_fields(found) if isinstance(found, Config) else None

@@ -14,11 +14,11 @@ from launcher.extensions.devices.tpu import Detector
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.hardware.slice_identity import TpuMetadata, fetch_metadata
 from launcher.model.errors import UsageError
 from tests.support.hardware.devices import write
 from tests.support.network.metadata_servers import Answering, dripping, pages, reply, serving, silence
+from tests.support.sections import assign_devices
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
 GKE = {**SKIP, "TPU_ACCELERATOR_TYPE": "v6e-16"}

@@ -13,7 +13,7 @@ from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.jax import JaxEnvironment
+from tests.support.sections import make_jax
 from tests.unit.launcher.hardware.test_slice_identity import GKE
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
@@ -265,7 +265,7 @@ def test_the_start_says_what_is_unusual(
 @pytest.mark.parametrize(("workers", "is_numbered_here"), [(1, False), (4, True)])
 def test_jax_gets_numbers_from_its_slice_unless_hosts_have_many_processes(workers: int, is_numbered_here: bool) -> None:
     """JAX's own classes for TPUs count hosts: several processes of one would all have its number."""
-    said = JaxEnvironment().variables(place(*range(4 // workers), workers=workers), GKE)
+    said = make_jax().variables(place(*range(4 // workers), workers=workers), GKE)
     assert ("OMPI_COMM_WORLD_RANK" in said) == is_numbered_here
     assert said["JAX_COORDINATOR_ADDRESS"] == "10.0.0.9:29400"
 

@@ -14,6 +14,7 @@ from launcher.model.concurrency import NO_THREAD
 from launcher.observe.run_events import NoticeRead
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
+from tests.support.options import resolve
 from tests.support.reasons import because
 from tests.support.threads import no_threads
 
@@ -108,8 +109,8 @@ def test_a_node_that_only_reports_does_not_leave() -> None:
     assert grace == NO_LIMIT
 
 
-def make(*, is_asked: bool = False) -> NoticePart | None:
-    return make_notice_part("leave", 30.0, {}, lambda: None, lambda: 0.0, is_asked=is_asked)
+def make(*words: str) -> NoticePart | None:
+    return make_notice_part(resolve(*words).shutdown, {}, lambda: None, lambda: 0.0)
 
 
 def test_what_was_said_before_there_was_an_agent_is_said_again() -> None:
@@ -130,11 +131,13 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch
     assert make() is not None
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [((), ""), (("--notices=leave",), "meshrun: preemption notices cannot be read: no cloud\n")],
+)
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
-    is_asked: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notice_part, "make_watcher", lambda *_: "no cloud")
-    assert make(is_asked=is_asked) is None
-    said = "meshrun: preemption notices cannot be read: no cloud\n"
-    assert capfd.readouterr().err == (said if is_asked else "")
+    assert make(*words) is None
+    assert capfd.readouterr().err == said

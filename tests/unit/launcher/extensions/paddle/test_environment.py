@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from launcher.extensions.paddle.environment import PaddleEnvironment
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
+from tests.support.sections import make_paddle
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),))
@@ -16,7 +16,7 @@ SMALL = replace(PLACE, slot=CPU, rank=2, world_size=3, local_rank=0, local_world
 
 
 def test_init_parallel_env_finds_all_that_it_needs() -> None:
-    assert PaddleEnvironment().variables(SMALL, {}) == {
+    assert make_paddle().variables(SMALL, {}) == {
         "PADDLE_TRAINER_ID": "2",
         "PADDLE_TRAINERS_NUM": "3",
         "PADDLE_MASTER": "10.0.0.9:29400",
@@ -33,14 +33,14 @@ def test_init_parallel_env_finds_all_that_it_needs() -> None:
 
 
 def test_the_variables_of_an_outer_launcher_do_not_reach_a_worker() -> None:
-    outer = {name: "outer" for name in PaddleEnvironment().variables(SMALL, {}) if name != "PADDLE_DISTRI_BACKEND"}
-    assert PaddleEnvironment().variables(SMALL, outer) == PaddleEnvironment().variables(SMALL, {})
+    outer = {name: "outer" for name in make_paddle().variables(SMALL, {}) if name != "PADDLE_DISTRI_BACKEND"}
+    assert make_paddle().variables(SMALL, outer) == make_paddle().variables(SMALL, {})
 
 
 @pytest.mark.parametrize("given", ["heter", "nonsense"])
 def test_a_backend_of_the_user_stays(given: str) -> None:
-    assert PaddleEnvironment().variables(SMALL, {"PADDLE_DISTRI_BACKEND": given})["PADDLE_DISTRI_BACKEND"] == given
-    assert "PADDLE_DISTRI_BACKEND" not in PaddleEnvironment().variables(replace(PLACE, slot=gpus(2)), {})
+    assert make_paddle().variables(SMALL, {"PADDLE_DISTRI_BACKEND": given})["PADDLE_DISTRI_BACKEND"] == given
+    assert "PADDLE_DISTRI_BACKEND" not in make_paddle().variables(replace(PLACE, slot=gpus(2)), {})
 
 
 @pytest.mark.parametrize(
@@ -55,25 +55,25 @@ def test_a_backend_of_the_user_stays(given: str) -> None:
 def test_a_worker_selects_its_gpus_among_those_that_it_sees(
     binding: str, is_virtual: bool, slot: Slot, selected: str
 ) -> None:
-    paddle = PaddleEnvironment(device_binding=binding, virtual_local_rank=is_virtual)
+    paddle = make_paddle(device_binding=binding, virtual_local_rank=is_virtual)
     found = paddle.variables(replace(PLACE, slot=slot), {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"})
     assert found["FLAGS_selected_gpus"] == selected
 
 
 def test_devices_that_need_more_than_is_set_are_named() -> None:
-    (sentence,) = PaddleEnvironment().remarks([NPU], {}, has_other_nodes=False)
+    (sentence,) = make_paddle().remarks([NPU], {}, has_other_nodes=False)
     assert "for npu devices" in sentence
-    assert not PaddleEnvironment().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
+    assert not make_paddle().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
     assert (
         not {"FLAGS_selected_gpus", "PADDLE_DISTRI_BACKEND"}
-        & PaddleEnvironment().variables(replace(SMALL, slot=NPU), {}).keys()
+        & make_paddle().variables(replace(SMALL, slot=NPU), {}).keys()
     )
 
 
 @pytest.mark.parametrize("port", [29400, 65535, 1])
 def test_512_workers_have_endpoints_of_their_own(port: int) -> None:
     place = replace(SMALL, rank=511, world_size=512, master_port=port)
-    found = PaddleEnvironment().variables(place, {})
+    found = make_paddle().variables(place, {})
     endpoints = found["PADDLE_TRAINER_ENDPOINTS"].split(",")
     assert len(set(endpoints)) == 512
     assert endpoints[0] == found["PADDLE_MASTER"] == f"10.0.0.9:{port}"
@@ -84,21 +84,21 @@ def test_512_workers_have_endpoints_of_their_own(port: int) -> None:
 def test_more_endpoints_than_linux_passes_on_are_refused() -> None:
     host = "node-17.cluster.example"
     with pytest.raises(UsageError, match=r"10,000,000 workers at node-17\.cluster\.example, and Linux allows 131,046"):
-        PaddleEnvironment().variables(replace(SMALL, world_size=10_000_000, master_addr=host), {})
+        make_paddle().variables(replace(SMALL, world_size=10_000_000, master_addr=host), {})
     most = next(size for size in range(4600, 0, -1) if is_possible(size, host))
-    text = PaddleEnvironment().variables(replace(SMALL, world_size=most, master_addr=host), {})
+    text = make_paddle().variables(replace(SMALL, world_size=most, master_addr=host), {})
     assert 120_000 < len("PADDLE_TRAINER_ENDPOINTS=" + text["PADDLE_TRAINER_ENDPOINTS"]) < 128 * 1024
 
 
 def is_possible(size: int, host: str) -> bool:
     try:
-        return bool(PaddleEnvironment().variables(replace(SMALL, world_size=size, master_addr=host), {}))
+        return bool(make_paddle().variables(replace(SMALL, world_size=size, master_addr=host), {}))
     except UsageError:
         return False
 
 
 def test_an_ipv6_address_is_refused_and_a_name_is_not() -> None:
     with pytest.raises(UsageError, match="rank 0 at fd00::7") as caught:
-        PaddleEnvironment().variables(replace(SMALL, master_addr="fd00::7"), {})
+        make_paddle().variables(replace(SMALL, master_addr="fd00::7"), {})
     assert "--local-addr" in caught.value.hint
-    assert PaddleEnvironment().variables(replace(SMALL, master_addr="n1"), {})["PADDLE_MASTER"] == "n1:29400"
+    assert make_paddle().variables(replace(SMALL, master_addr="n1"), {})["PADDLE_MASTER"] == "n1:29400"

@@ -34,30 +34,33 @@ def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunO
 
 def test_the_endpoint_the_name_and_the_numbers_of_nodes_are_torchrun_s() -> None:
     found = told(local_addr="10.0.0.5")
-    assert (found.config.nodes_min, found.config.nodes_max) == (2, 4)
+    assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
     assert (found.network.backend, found.network.endpoints) == ("etcd", ("etcd-0:2379",))
-    assert (found.config.run_id, found.config.local_addr) == ("job", "10.0.0.5")
-    assert (found.slot_count, found.knows_workers, str(found.mesh)) == (1, False, "dp=*")
+    assert (found.config.rendezvous.run_id, found.config.rendezvous.local_addr) == ("job", "10.0.0.5")
+    assert (found.slot_count, found.knows_workers, str(found.config.placement.grid)) == (1, False, "dp=*")
 
 
 def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
     conf = {"cacert": "/ca.pem", "user": "trainer", "join_timeout": "60", "last_call_timeout": "3"}
     found = told(conf=conf, endpoint="etcds://a:1,b:2")
     assert (found.network.uses_tls, found.network.ca_file, found.network.user) == (True, "/ca.pem", "trainer")
-    assert (found.config.settings["start_timeout_s"], found.config.settings["join_grace_s"]) == (60, 3)
+    assert (found.config.rendezvous.settings["start_timeout_s"], found.config.rendezvous.settings["join_grace_s"]) == (
+        60,
+        3,
+    )
     assert found.network.endpoints == ("a:1", "b:2")
 
 
 def test_a_timeout_that_nobody_gave_is_none() -> None:
-    assert "start_timeout_s" not in told().config.settings
-    assert told(conf={"timeout": "900"}).config.settings["start_timeout_s"] == 900
+    assert "start_timeout_s" not in told().config.rendezvous.settings
+    assert told(conf={"timeout": "900"}).config.rendezvous.settings["start_timeout_s"] == 900
 
 
 def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
     environ = {"LAUNCHER_GROW": "delay=7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
-    assert (found.config.settings["grow_delay_s"], found.config.node_name) == (7, "n1")
-    assert (found.config.nodes_min, found.config.nodes_max) == (2, 4)
+    assert (found.config.rendezvous.settings["grow_delay_s"], found.config.rendezvous.node_name) == (7, "n1")
+    assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +73,8 @@ def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
 )
 def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], environ: dict[str, str]) -> None:
     found = told(conf=conf, environ={**environ, "LAUNCHER_MESH": "dp=*,tp=4"})
-    assert (found.slot_count, found.knows_workers, found.config.placement_options["unit"]) == (8, True, "8")
-    assert str(found.mesh) == "dp=*,tp=4"
+    assert (found.slot_count, found.knows_workers, found.config.placement.texts["unit"]) == (8, True, "8")
+    assert str(found.config.placement.grid) == "dp=*,tp=4"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +141,13 @@ def test_the_door_is_light() -> None:
 
 def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None:
     west = (("zone", "a"), ("leaf", "west"))
-    assert told(conf={"locality": "zone=a/leaf=west"}).config.locality == west
-    assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality == west
-    assert told(conf={"locality": "@/shared/places"}).config.locality == "/shared/places"
-    assert told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality == west
-    assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality_sources == ()
+    assert told(conf={"locality": "zone=a/leaf=west"}).config.locality.locality == west
+    assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality.locality == west
+    assert told(conf={"locality": "@/shared/places"}).config.locality.locality == "/shared/places"
+    assert (
+        told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality.locality
+        == west
+    )
+    assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality.locality_sources == ()
     with pytest.raises(UsageError, match="sets the level leaf twice"):
         told(conf={"locality": "leaf=a/leaf=b"})

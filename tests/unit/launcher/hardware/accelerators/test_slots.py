@@ -22,9 +22,9 @@ from launcher.hardware.accelerators.contract import (
     find_visible_variable,
     format_visible_variable,
 )
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
+from tests.support.sections import assign_devices
 
 
 def test_cpus_are_those_this_process_may_run_on() -> None:
@@ -181,7 +181,9 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
         "from launcher.hardware.accelerators import slots\n"
         "from launcher.hardware.accelerators.contract import KINDS\n"
         "slots.KINDS = {kind: msgspec.structs.replace(known, driver_paths=()) for kind, known in KINDS.items()}\n"
-        "print(slots.assign_devices(None, 1, {})[1])\n"
+        "from launcher import cli\n"
+        "made = cli.parse(['--devices-per-worker=1', 'train.py'], {})\n"
+        "print(slots.make_node_slots(made.devices, made.workers, {})[1])\n"
         "found = [name for name in sys.modules if name.startswith('launcher.hardware.accelerators.')]\n"
         "print(*sorted(name.rpartition('.')[2] for name in found))\n"
     )

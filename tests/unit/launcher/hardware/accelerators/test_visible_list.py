@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import visible_list
 from launcher.hardware.accelerators.nvidia import Detector as Nvidia
-from launcher.hardware.accelerators.slots import assign_devices
 from launcher.hardware.accelerators.visible_list import find_mistake, hides_all
 from launcher.model.errors import UsageError
 from tests.support.hardware.devices import UUIDS, FakeNvml, write
+from tests.support.sections import assign_devices
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 LIST_FOO = "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"

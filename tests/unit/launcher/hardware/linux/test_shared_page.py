@@ -244,8 +244,11 @@ def test_workers_that_are_told_to_end_may_be_silent(channel: Channel) -> None:
 
 @pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("--heartbeat-timeout=2.5",), 2.5)])
 def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str, ...], timeout_s: float | None) -> None:
-    assert parse((*words, "train.py"), {}).heartbeat_timeout_s == timeout_s
-    assert parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).heartbeat_timeout_s is None
+    assert parse((*words, "train.py"), {}).hangs.heartbeat_timeout_s == timeout_s
+    assert (
+        parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).hangs.heartbeat_timeout_s
+        is None
+    )
 
 
 def test_what_needs_the_shared_page_is_refused_where_there_is_none() -> None:

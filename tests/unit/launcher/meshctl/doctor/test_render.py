@@ -87,8 +87,6 @@ def test_the_worst_stands_first_after_the_verdict(found: Callable[..., dict[str,
 
 
 def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: Any) -> None:
-    from launcher import cli
-
     packages = tmp_path / "lib/python3.12/site-packages/jax"
     packages.mkdir(parents=True)
     (packages / "__init__.py").write_text("raise SystemExit")
@@ -97,8 +95,7 @@ def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: An
     python.write_text("#!/bin/false\n")
     python.chmod(0o755)
     environ = {"PYTHON_EXEC": str(python), "PATH": "/usr/bin:/bin"}
-    config = cli.parse(["train.py"], environ)
-    assert list_frameworks(config, environ) == {
+    assert list_frameworks(str(python), environ) == {
         "torch": {"found": False, "version": None},
         "jax": {"found": True, "version": None},
         "torch_xla": {"found": False, "version": None},

@@ -211,8 +211,7 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
 
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python3")
-    assert made.mesh is not None
-    return feasibility.resolve_limits(made, made.mesh)
+    return feasibility.resolve_limits(made.placement)
 
 
 def test_a_job_asks_what_its_options_and_variables_ask() -> None:

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.model.node import Device, Slot
-from launcher.ranks.environments.jax import JaxEnvironment
-from launcher.ranks.environments.torch import TorchEnvironment
 from tests.support.documents.pages import VARIABLES
+from tests.support.sections import make_jax, make_torch
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 
@@ -22,12 +21,12 @@ def devices(kind: str, *indices: int) -> Slot:
 def told(slot: Slot, parent: dict[str, str] | None = None, **job: Any) -> dict[str, str]:
     """All that torch's and JAX's environments say together."""
     place, binding = replace(PLACE, slot=slot), {"device_binding": job.pop("binding", "local-rank")}
-    torch, jax = TorchEnvironment(**binding), JaxEnvironment(**binding, **job)
+    torch, jax = make_torch(**binding), make_jax(**binding, **job)
     return {**torch.variables(place, parent or {}), **jax.variables(place, parent or {})}
 
 
 def test_initialize_finds_all_that_it_needs() -> None:
-    said = JaxEnvironment().variables(PLACE, {})
+    said = make_jax().variables(PLACE, {})
     assert said == {
         "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400",
         "JAX_LOCAL_DEVICE_IDS": "2",
@@ -39,7 +38,7 @@ def test_initialize_finds_all_that_it_needs() -> None:
 
 
 def test_where_mpi_is_in_use_nothing_looks_like_mpirun() -> None:
-    jax = JaxEnvironment(mpi_reason="mpi4py is installed")
+    jax = make_jax(mpi_reason="mpi4py is installed")
     assert set(jax.variables(PLACE, {})) == {"JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS"}
     (sentence,) = jax.remarks([], {}, has_other_nodes=False)
     assert "launcher.worker.init_jax()" in sentence
@@ -68,17 +67,17 @@ def test_a_worker_uses_its_own_gpus(
     ("kind", "variable"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK"), ("cpu", "")]
 )
 def test_visible_shows_each_worker_its_own_devices_of_any_kind(kind: str, variable: str) -> None:
-    said = TorchEnvironment(device_binding="visible").variables(replace(PLACE, slot=devices(kind, 2)), {})
+    said = make_torch(device_binding="visible").variables(replace(PLACE, slot=devices(kind, 2)), {})
     if variable:
         assert (said[variable], said["LOCAL_RANK"], said["LAUNCHER_LOCAL_RANK"]) == ("2", "0", "2")
     else:
-        assert said == TorchEnvironment().variables(replace(PLACE, slot=devices(kind, 2)), {})
+        assert said == make_torch().variables(replace(PLACE, slot=devices(kind, 2)), {})
 
 
 def test_the_variable_of_a_device_that_a_user_has_named_is_used() -> None:
     own = Device(kind="npu", index=2, id="npu2", visible="2", variable="MY_VISIBLE")
     place = replace(PLACE, slot=Slot(index=2, devices=(own,)))
-    assert TorchEnvironment(device_binding="visible").variables(place, {})["MY_VISIBLE"] == "2"
+    assert make_torch(device_binding="visible").variables(place, {})["MY_VISIBLE"] == "2"
 
 
 def test_on_cpus_nothing_is_said_of_devices() -> None:
@@ -86,24 +85,24 @@ def test_on_cpus_nothing_is_said_of_devices() -> None:
 
 
 def test_one_process_on_a_tpu_host_is_numbered_by_the_tpus_own_variables() -> None:
-    said = JaxEnvironment().variables(replace(PLACE, slot=devices("tpu", 0, 1, 2, 3), local_world_size=1), {})
+    said = make_jax().variables(replace(PLACE, slot=devices("tpu", 0, 1, 2, 3), local_world_size=1), {})
     assert set(said) == {"JAX_COORDINATOR_ADDRESS"}
 
 
 def test_several_processes_on_a_tpu_host_are_numbered_by_their_ranks() -> None:
-    said = JaxEnvironment().variables(replace(PLACE, slot=devices("tpu", 2)), {})
+    said = make_jax().variables(replace(PLACE, slot=devices("tpu", 2)), {})
     assert said["OMPI_COMM_WORLD_RANK"] == "26"
     assert "JAX_LOCAL_DEVICE_IDS" not in said
 
 
 def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user() -> None:
     place, parent = replace(PLACE, local_world_size=1), {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3"}
-    assert "JAX_LOCAL_DEVICE_IDS" not in JaxEnvironment().variables(place, parent)
-    assert JaxEnvironment().variables(PLACE, parent)["JAX_LOCAL_DEVICE_IDS"] == "2"
+    assert "JAX_LOCAL_DEVICE_IDS" not in make_jax().variables(place, parent)
+    assert make_jax().variables(PLACE, parent)["JAX_LOCAL_DEVICE_IDS"] == "2"
 
 
 def test_device_ids_of_the_user_give_way_if_the_worker_sees_fewer_devices() -> None:
-    place, jax = replace(PLACE, local_world_size=1), JaxEnvironment(device_binding="visible")
+    place, jax = replace(PLACE, local_world_size=1), make_jax(device_binding="visible")
     assert jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "3"})["JAX_LOCAL_DEVICE_IDS"] == "0"
     place = replace(place, slot=devices("nvidia", 4, 5, 6))
     assert "JAX_LOCAL_DEVICE_IDS" not in jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "0,2"})
@@ -123,13 +122,13 @@ def test_device_ids_of_the_user_give_way_if_the_worker_sees_fewer_devices() -> N
 def test_the_coordinator_listens_where_it_is_looked_for(
     address: str, parent: dict[str, str], coordinator: str, bind: str | None
 ) -> None:
-    said = JaxEnvironment().variables(replace(PLACE, master_addr=address), parent)
+    said = make_jax().variables(replace(PLACE, master_addr=address), parent)
     assert said["JAX_COORDINATOR_ADDRESS"] == coordinator
     assert said.get("JAX_COORDINATOR_BIND_ADDRESS") == bind
 
 
 def test_a_proxy_is_pointed_out_where_there_are_other_nodes() -> None:
-    jax, parent = JaxEnvironment(), {"https_proxy": "http://proxy:3128", "no_proxy": "x"}
+    jax, parent = make_jax(), {"https_proxy": "http://proxy:3128", "no_proxy": "x"}
     assert not jax.remarks([], parent, has_other_nodes=False)
     (sentence,) = jax.remarks([], parent, has_other_nodes=True)
     assert sentence.startswith("https_proxy is set")
@@ -137,13 +136,13 @@ def test_a_proxy_is_pointed_out_where_there_are_other_nodes() -> None:
 
 
 def test_what_does_not_go_with_visible_devices_is_said() -> None:
-    visible = TorchEnvironment(device_binding="visible")
+    visible = make_torch(device_binding="visible")
     assert "symmetric memory" in visible.remarks([gpus(0), gpus(1)], {}, False)[0]
     assert "has no effect" in visible.remarks([devices("cpu", 0)], {}, False)[0]
     assert not visible.remarks([gpus(0)], {}, False)
-    assert not TorchEnvironment().remarks([gpus(0), gpus(1)], {}, False)
+    assert not make_torch().remarks([gpus(0), gpus(1)], {}, False)
 
 
 def test_the_table_has_a_row_for_exactly_each_variable_set_for_jax() -> None:
-    given = JaxEnvironment().variables(replace(PLACE, master_addr="127.0.0.1"), {})
+    given = make_jax().variables(replace(PLACE, master_addr="127.0.0.1"), {})
     assert sorted(given) == sorted(row.name for row in VARIABLES if row.framework == "jax")

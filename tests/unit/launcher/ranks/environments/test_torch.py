@@ -11,7 +11,7 @@ from launcher.config.scrub import list_step_variables
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.torch import TorchEnvironment
+from tests.support.sections import make_torch
 
 
 def gpus(*indices: int) -> Slot:
@@ -44,7 +44,7 @@ PLACE = WorkerAssignment(
 
 
 def variables(parent: dict[str, str] | None = None, place: WorkerAssignment = PLACE, **job: Any) -> dict[str, str]:
-    return TorchEnvironment(**job).variables(place, parent or {})
+    return make_torch(**job).variables(place, parent or {})
 
 
 def test_gloo_and_nccl_use_the_interface_that_the_user_names() -> None:
