@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Ask, Node, add_parts, open_sinks
+from launcher.agent.inspection.composition import Ask, PartContext, add_parts, open_sinks
 from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -104,7 +104,7 @@ def build_agent(
             wake=wakeup.wake,
             devices=[device for slot in slots for device in slot.devices],
         )
-    node = Node(
+    node = PartContext(
         config=config,
         layout=layout,
         host=host,

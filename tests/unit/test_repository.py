@@ -18,7 +18,7 @@ FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "t
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered. Lines of code are
 # those that are not blank, comment, docstring or the text below a field, so that explaining costs nothing.
-CODE_MAX = 42_771  # with the seam between the kernel and its parts, and the sections of Config
+CODE_MAX = 42_773  # with the seam between the kernel and its parts, and the sections of Config
 FUNCTION_LINES_MAX = 99
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.

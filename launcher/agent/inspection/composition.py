@@ -53,7 +53,7 @@ Ask = Callable[["Question", float], bytes]
 """Asks this agent from another of its threads, as other processes do. Raises OSError."""
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class PartContext(Struct, frozen=True, kw_only=True):
     """What parts may look at. None of it is theirs to change."""
 
     config: Config
@@ -75,7 +75,7 @@ class Node(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
 
 
-def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
+def add_parts(node: PartContext, sinks: list[EventSink]) -> Ask:
     """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
 
     `sinks`: where events go. Raises UsageError for what can never work.
@@ -130,7 +130,7 @@ def add_parts(node: Node, sinks: list[EventSink]) -> Ask:
     return ask
 
 
-def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
+def _make_journal(node: PartContext, sinks: list[EventSink]) -> Part:
     from launcher.agent.inspection.journal import Journal, JournalHeader
     from launcher.agent.inspection.journal_part import JournalPart
 
@@ -155,7 +155,7 @@ def _make_journal(node: Node, sinks: list[EventSink]) -> Part:
     return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
 
 
-def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> Part:
+def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:
     """Make what watches the workers. `asked`: of which facts whoever examines them is made; those of this part, too."""
     from launcher.agent.diagnosis.facts import CountersWanted, SilenceChanged
     from launcher.agent.diagnosis.progress_part import ProgressPart
@@ -164,7 +164,9 @@ def _make_progress(node: Node, limits: HangLimits, asked: dict[type, float]) -> 
     return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
 
 
-def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]) -> Part:
+def _make_inquiries(
+    node: PartContext, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]
+) -> Part:
     """Make what answers for this node's workers."""
     from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
@@ -208,7 +210,7 @@ def _make_inquiries(node: Node, watcher: Watcher, listener: socket | None, open_
     )
 
 
-def _make_answers(node: Node, open_journal: Callable[[], Journal]) -> NodeAnswers:
+def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
     from launcher.agent.inspection.local_state import LocalState
     from launcher.agent.inspection.node_answers import NodeAnswers
     from launcher.agent.inspection.snapshot import SnapshotSource
@@ -229,7 +231,7 @@ def _make_answers(node: Node, open_journal: Callable[[], Journal]) -> NodeAnswer
     return NodeAnswers(open_journal, source, LocalState(memory.read if memory else None), log_dir, node.running.files)
 
 
-def read_local_round(node: Node) -> LocalRound | None:
+def read_local_round(node: PartContext) -> LocalRound | None:
     """Return what is looked at of the round that runs here; None before its workers are started."""
     from launcher.diagnose.request import LocalRound, Target
 

@@ -55,7 +55,7 @@ class Watcher:
         self._paused.clear()
 
 
-class _Place:
+class _Hosted:
     """A part, and what the host knows of it."""
 
     def __init__(self, part: Part, watcher: Watcher | None) -> None:
@@ -73,7 +73,7 @@ class PartHost:
         self.poll = poll
         self._clock = clock
         self._log = log
-        self._places: list[_Place] = []
+        self._places: list[_Hosted] = []
         self.off: list[str] = []
         """Names of the parts that have failed."""
 
@@ -83,7 +83,7 @@ class PartHost:
 
     def add(self, part: Part, watcher: Watcher | None = None) -> None:
         """Add a part after those that are there."""
-        self._places.append(_Place(part, watcher))
+        self._places.append(_Hosted(part, watcher))
 
     @property
     def wake_at(self) -> float:
@@ -119,20 +119,20 @@ class PartHost:
         while self._places:
             self._close(self._places[-1])
 
-    def _read_wake(self, place: _Place) -> float:
+    def _read_wake(self, place: _Hosted) -> float:
         try:
             return max(place.part.wake_at, place.retry_at)
         except Exception as error:
             self._handle(place, error)
             return place.retry_at if place in self._places else math.inf
 
-    def _take(self, place: _Place, fact: Fact) -> None:
+    def _take(self, place: _Hosted, fact: Fact) -> None:
         try:
             place.part.take(fact)
         except Exception as error:
             self._handle(place, error)
 
-    def _advance(self, place: _Place, now: float) -> list[Effect]:
+    def _advance(self, place: _Hosted, now: float) -> list[Effect]:
         """Advance a part; return its effects, none if it fails."""
         if place.watcher is not None:
             place.watcher.resume()
@@ -150,7 +150,7 @@ class PartHost:
             self._log(f"{place.name}: the agent, which has workers to look after, waited {took_s:.1f} s for this")
         return effects
 
-    def _handle(self, place: _Place, error: Exception) -> None:
+    def _handle(self, place: _Hosted, error: Exception) -> None:
         """Call the part again in a moment if it lacks resources, else close it."""
         if not is_shortage(error):
             self._log(f"{place.name}: off from here on, the job continues: {describe_bug(error)}")
@@ -164,7 +164,7 @@ class PartHost:
             place.is_short = True
             self._log(f"{place.name}: {describe_bug(error)}; the job continues, retrying every {RETRY_S:g} s")
 
-    def _close(self, place: _Place) -> None:
+    def _close(self, place: _Hosted) -> None:
         """Close a part; its descriptors go first, or they would wake the loop for nobody."""
         if place not in self._places:
             return

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.agent.inspection.composition import Node
+from launcher.agent.inspection.composition import PartContext
 from launcher.agent.parts.part import Effect, Fact, Publish
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
@@ -104,7 +104,7 @@ class NodeRequester(Teller):
         return [Publish(event)]
 
 
-def make_requester(node: Node) -> NodeRequester:
+def make_requester(node: PartContext) -> NodeRequester:
     """Make the part for --request-nodes. Raises UsageError for a command that can never be run."""
     options = node.config.placement
     assert options.request_nodes is not None

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Ask, Node
+from launcher.agent.inspection.composition import Ask, PartContext
 from launcher.agent.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.model.concurrency import LateThread
 from launcher.model.console import log
@@ -84,7 +84,7 @@ class LivePage:
         return server
 
 
-def make_page(node: Node, ask: Ask) -> LivePage:
+def make_page(node: PartContext, ask: Ask) -> LivePage:
     """Make the part for --serve."""
     options = node.config.monitoring
     assert options.serve is not None
