@@ -136,7 +136,6 @@ def build_agent(
         spec_builder=spec_builder,
         worker_channel=worker_channel,
         pump=node.pump,
-        poll=parts.poll,
         parts=parts,
         running=node.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),

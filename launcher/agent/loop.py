@@ -84,15 +84,6 @@ GRACE_LEAST_S = 5.0
 """Workers are given this to save, however near the machine's end is, as when a round is restarted."""
 
 
-class PendingStart(Struct, frozen=True, kw_only=True):
-    """The start of a round that waits for descriptors or memory."""
-
-    start: events.StartRound
-    share: NodeAssignment
-    until: float
-    """When it is given up."""
-
-
 class Agent(Struct, kw_only=True, eq=False):
     """The loop of one node's agent. Its pieces come from `build`."""
 
@@ -109,7 +100,6 @@ class Agent(Struct, kw_only=True, eq=False):
     spec_builder: WorkerSpecBuilder
     worker_channel: WorkerChannel
     pump: OutputPump | None
-    poll: select.poll
     parts: PartHost
     running: RunningRound
     """Of `_round`, for the parts to look at."""
@@ -119,7 +109,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     _round: lifecycle.Round | None = None
     _number: int = 0  # of the current or last round
-    _pending: PendingStart | None = None  # while the round has no workers yet
+    _pending: Callable[[], None] | None = None  # starts the workers of a round that waits for descriptors or memory
     _exit: events.Exit | None = None
     _is_leader: bool = False
     _loss_reason: Reason | None = None  # once the supervisor was lost
@@ -134,8 +124,8 @@ class Agent(Struct, kw_only=True, eq=False):
         log(self.reason)
         for remark in filter(None, (self.spec_builder.choice.reason, *self.spec_builder.list_remarks())):
             log(remark)
-        self.poll.register(self.wakeup, select.POLLIN)
-        self.poll.register(self.supervisor, select.POLLIN)
+        self.parts.poll.register(self.wakeup, select.POLLIN)
+        self.parts.poll.register(self.supervisor, select.POLLIN)
         self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
@@ -155,7 +145,7 @@ class Agent(Struct, kw_only=True, eq=False):
         of_round = (self.worker_channel, self._round, self.fork_server)
         times = [one.wake_at for one in (*clocks, *of_round) if one is not None]
         left_s = min(*times, *self._timers.values()) - read_clock()
-        ready = self.poll.poll(math.ceil(min(max(0.0, left_s), POLL_LIMIT_S) * 1000))
+        ready = self.parts.poll.poll(math.ceil(min(max(0.0, left_s), POLL_LIMIT_S) * 1000))
         self.parts.tell_ready([descriptor for descriptor, _ in ready], self._make_fact(None))
 
     def _run_once(self) -> None:
@@ -292,7 +282,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 raise ShortageError(f"{error}{for_s}", error.hint) from None
             if self._pending is None:
                 log(f"{error} ({error.hint}); retrying for {SHORTAGE_LIMIT_S:g} s")
-            self._pending = PendingStart(start=start, share=share, until=until)
+            self._pending = partial(self._start_workers, start, share, until)
             self._timers[self._retry_start] = read_clock() + SHORTAGE_PAUSE_S
             return
         self._pending = None
@@ -305,7 +295,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _retry_start(self) -> None:
         if self._pending is not None:
-            self._start_workers(self._pending.start, self._pending.share, self._pending.until)
+            self._pending()
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
@@ -428,7 +418,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
-        self.poll.unregister(self.supervisor)
+        self.parts.poll.unregister(self.supervisor)
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f"; {format_pids(left)} could not be killed" if left else ""))
         self._timers.pop(self._report_stuck, None)

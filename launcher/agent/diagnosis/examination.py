@@ -24,7 +24,7 @@ from launcher.agent.inspection.reporter import Reporter
 from launcher.diagnose.answer import Conclusion, Purpose
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.request import ExamineReport, LocalRound
-from rendezvous.events import TO_LEADER, TO_ROUND, Event, SendNote
+from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
 
 LIMIT_S = 5.0
 FAILURE_LIMIT_S = 0.25
@@ -41,8 +41,8 @@ class Examination(Struct, eq=False):
     """What this agent does when workers are looked at, and the leader's part in it."""
 
     examiner: LocalExaminer
-    submit: Callable[[Event], None]
-    """Hands an event to the agreement."""
+    submit: Callable[[SendNote], None]
+    """Sends a note by the agreement."""
     begin_survey: Callable[[Collection], None]
     """Asks all nodes."""
     reporter: Reporter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,7 +14,9 @@ from launcher.agent.lifecycle import RunningRound
 from launcher.agent.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting
 from launcher.config.options.readers import HangLimits
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.logs.pump import OutputPump
+
+if TYPE_CHECKING:
+    from launcher.logs.pump import OutputPump  # of few jobs
 
 
 class ProgressPart(Struct, eq=False):

@@ -5,6 +5,7 @@ Each side checks that the other is this user, or root: what workers print is sai
 
 from __future__ import annotations
 
+import _socket
 import math
 import os
 import socket
@@ -77,12 +78,12 @@ class Connection(Struct, eq=False):
 
 
 class QuestionSocket:
-    """`watcher`: watches `descriptor`, a listener that belongs to this object from now on, already."""
+    """`watcher`: watches `listener` already, whose descriptor belongs to this object from now on."""
 
-    def __init__(self, watcher: Watcher, descriptor: int) -> None:
+    def __init__(self, watcher: Watcher, listener: _socket.socket) -> None:
         self._watcher = watcher
         self._connections_max = limit_connections(CONNECTIONS_MAX)
-        self._listener = socket.socket(fileno=descriptor)  # last: what fails before leaves it to the caller
+        self._listener = socket.socket(fileno=listener.detach())  # last: what fails before leaves it to the caller
         self._refused_count = 0  # since the last pause
         self.wake_at = math.inf
         """When to call `take`, though no connection has come: there is a pause until then."""

@@ -191,12 +191,8 @@ def _make_inquiries(
     )
 
     def identify() -> dict[str, str]:
-        fields = {"run_id": layout.run_id, "node": node.host}
-        return {**fields, "version": __version__, "job": machine.joined_root}
+        return {"run_id": layout.run_id, "node": node.host, "version": __version__, "job": machine.joined_root}
 
-    question_socket = None if listener is None else QuestionSocket(watcher, listener.fileno())
-    if listener is not None:
-        listener.detach()
     return Inquiries(
         surveys,
         examination,
@@ -205,7 +201,7 @@ def _make_inquiries(
         lambda: _make_answers(node, open_journal),
         effects,
         identify,
-        question_socket,
+        None if listener is None else QuestionSocket(watcher, listener),
         node.config.hangs.on_hang,
     )
 

@@ -35,7 +35,7 @@ from launcher.model.text import format_list
 from launcher.observe.node_report import NodeReport, ReadState
 from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
 from rendezvous.member import notes
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Surveys(Struct, eq=False):
     """The surveys of this node, and the leader's part in those of others. Nothing here waits: `advance` ends them."""
 
     member: MemberMachine
-    submit: Callable[[Event], None]
+    submit: Callable[[SendNote], None]
 
     _pending: dict[str, Survey] = field(default_factory=dict)
 

@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from rendezvous.errors import is_shortage
+from rendezvous.events import AnswerCommand, LeaveRequest, SendNote
+
 if TYPE_CHECKING:
     from launcher.placement.adapter.description import NodeAssignment
     from rendezvous import events
@@ -76,7 +79,7 @@ class VictimSuspected(Struct, frozen=True):
 
 
 class QuitSignalled(Struct, frozen=True):
-    """SIGQUIT has come while workers run. A part that has something to show first holds the stop."""
+    """SIGQUIT has come while workers run. A part that has something to show first holds it."""
 
 
 class Ready(Struct, frozen=True):
@@ -125,8 +128,7 @@ class Publish(Struct, frozen=True):
     what: object
 
 
-Effect = object
-"""One of those above."""
+Effect = HoldQuit | Explained | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
 
 
 # --- parts ---
@@ -196,20 +198,24 @@ class LatePart:
         return self._make_at if self._part is None else self._part.wake_at
 
     def take(self, fact: Fact) -> None:
+        delay_s = self._wants if isinstance(self._wants, float) else self._wants.get(type(fact.what))
         if self._part is not None:
             self._part.take(fact)
-        elif (delay_s := self._find_delay(type(fact.what))) is not None:
+        elif delay_s is not None:
             self._kept.append(fact)
             self._make_at = min(self._make_at, fact.at if len(self._kept) >= KEPT_MAX else fact.at + delay_s)
-
-    def _find_delay(self, kind: type) -> float | None:
-        return self._wants if isinstance(self._wants, float) else self._wants.get(kind)
 
     def open(self) -> Part | None:
         """Return the part, which has taken all that was kept. Raises what making it does."""
         if self._part is None:
-            self._part = self._make()
-            self._make_at, kept, self._kept = math.inf, self._kept, []
+            kept, self._kept = self._kept, []
+            try:
+                self._part = self._make()
+            except Exception as error:
+                if is_shortage(error):  # else it is off, and nothing is kept for it
+                    self._kept = kept
+                raise
+            self._make_at = math.inf
             if self._part is None:
                 self._wants = {}
             else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import select
 
 from launcher.agent.diagnosis.question_socket import QuestionSocket
+from launcher.agent.parts.host import Watcher
 from launcher.observe.local_listener import open_listener
 
 
 def open_question_socket(poll: select.poll) -> QuestionSocket:
     listener = open_listener()
     assert listener is not None
-    poll.register(listener, select.POLLIN)
-    return QuestionSocket(poll, listener.detach())
+    watcher = Watcher(poll)
+    watcher.register(listener.fileno())
+    return QuestionSocket(watcher, listener)

@@ -127,7 +127,6 @@ class Turns:
             spec_builder=self.builder,
             worker_channel=self.channel,
             pump=None,
-            poll=parts.poll,
             parts=parts,
             running=RunningRound(),
             round_log=Mock(),
@@ -196,7 +195,7 @@ def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
         advance = close = take
 
     job = Turns(monkeypatch)
-    job.agent.parts = PartHost(job.agent.poll, lambda: job.now, lambda sentence: None)
+    job.agent.parts = PartHost(select.poll(), lambda: job.now, lambda sentence: None)
     job.agent.parts.add(Bad())  # type: ignore[arg-type]
     assert job.turn(start(1)) == ["spawn"]
 

@@ -166,3 +166,8 @@ def test_only_what_a_wrapper_wraps_counts_as_the_worker(command: tuple[str, ...]
     assert len(list(progress._look_at(worker.pid, reads_output=True))) == count
     for pid in children:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_the_watch_loads_no_pump_where_there_is_none() -> None:
+    script = "import sys, launcher.agent.diagnosis.progress_part; print('launcher.logs.pump' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "False\n"

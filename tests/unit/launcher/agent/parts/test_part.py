@@ -281,6 +281,23 @@ def test_a_late_part_that_cannot_be_made_yet_loses_nothing(error: Exception) -> 
     assert bench.said[1:] == ["what is shown: working again"]
 
 
+def test_a_late_part_that_cannot_be_made_at_all_is_said_once() -> None:
+    tries: list[object] = []
+
+    def make() -> Recorder:
+        tries.append("tried")
+        raise KeyError("x")
+
+    bench = Bench(LatePart("what is shown", make, 0.0, is_written=True))
+    bench.tell("one")
+    bench.run()
+    bench.tell("two")
+    bench.run()
+    bench.host.close()
+    assert tries == ["tried"]
+    assert bench.said == ["what is shown: off from here on, the job continues: KeyError: 'x'"]
+
+
 def test_a_late_part_that_has_nothing_to_do_here_keeps_nothing() -> None:
     late = LatePart("x", lambda: None, {str: 0.0}, make_at=10.0)
     bench = Bench(late)
