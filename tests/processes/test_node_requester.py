@@ -155,6 +155,7 @@ def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: p
     assert problem.endswith(": the last event was not sent: it still runs after 0.2 s")
     go.write_text("")
     wait_until(lambda: read(tmp_path) == ["2", "0"], 20, "the end of the command")
+    assert run.requester.thread.finish(30.0)
 
 
 def test_while_a_command_runs_only_the_newest_figures_wait(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.Monke
         told.write(STOP)
     told.close()
     assert said == ["--notify sleep 1000: 3 events are waiting already, so the oldest is dropped"]
+    assert told.thread.finish(30.0)
 
 
 def test_what_is_not_told_at_the_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +162,7 @@ def test_what_is_not_told_at_the_end_is_said(monkeypatch: pytest.MonkeyPatch) ->
     told.write(END)
     told.close()
     assert said == ["--notify sleep 1000: the last event was not sent: it still runs after 0.05 s"]
+    assert told.thread.finish(30.0)
 
 
 def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

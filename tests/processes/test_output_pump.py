@@ -99,30 +99,47 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.end()
 
 
+class Pipe:
+    """Each end is closed once: its number may be another thread's at once."""
+
+    def __init__(self) -> None:
+        self._ends: list[int | None] = [*os.pipe()]
+
+    def __getitem__(self, index: int) -> int:
+        end = self._ends[index]
+        assert end is not None
+        return end
+
+    def close(self, index: int) -> None:
+        end, self._ends[index] = self._ends[index], None
+        if end is not None:
+            os.close(end)
+
+
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    read_fd, write_fd = os.pipe()
-    yield read_fd, write_fd
-    for fd in (read_fd, write_fd):
-        with contextlib.suppress(OSError):
-            os.close(fd)
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.close(0)
+    pipe.close(1)
 
 
 class Console(Reader):
     """The reader of a pipe that a pump has as its console: `write_fd` is the pump's end."""
 
-    def __init__(self, pipe: tuple[int, int]) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         super().__init__(pipe[0])
         self.write_fd = pipe[1]
+        self._pipe = pipe
 
     def rest(self) -> bytes:
         """All of it, once nobody holds the other end."""
-        os.close(self.write_fd)
+        self._pipe.close(1)
         return super().rest()
 
 
 @pytest.fixture
-def console(pipe: tuple[int, int]) -> Console:
+def console(pipe: Pipe) -> Console:
     return Console(pipe)
 
 
@@ -158,7 +175,7 @@ def test_eight_workers_print_at_once_and_every_line_is_whole_and_in_order(job: J
     assert job.warnings == []
 
 
-def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pipe: tuple[int, int]) -> None:
+def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pipe: Pipe) -> None:
     reader = Reader(pipe[0])
     other = os.dup(pipe[1])
     pump = job.pump(console_stdout=pipe[1], console_stderr=other)
@@ -176,14 +193,14 @@ def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pi
     job.wait()
     assert pump.drain(LIMIT_S)
     os.close(other)
-    os.close(pipe[1])
+    pipe.close(1)
     pump.close()
     lines = reader.rest().splitlines()
     assert len(lines) == 4 * 2 * 300
     assert all(re.fullmatch(rb"\[default(\d)\]:\1{9000} \d+", line) for line in lines)
 
 
-def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: tuple[int, int]) -> None:
+def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: Pipe) -> None:
     pump = job.pump(console_stdout=pipe[1])
     for rank in range(2):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank))
@@ -193,7 +210,7 @@ def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: 
     job.wait()
     assert pump.drain(LIMIT_S)
     pump.close()
-    os.close(pipe[1])
+    pipe.close(1)
     lines = reader.rest().splitlines(keepends=True)
     assert lines.count(b"-" * 60 + b"\n") == 3000
     ours = b"".join(line for line in lines if not line.startswith(b"-"))
@@ -257,9 +274,9 @@ def test_a_full_disk_is_one_warning_and_no_failure(job: Job, console: Console) -
     assert numbers_by_rank(console.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}
 
 
-def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe: tuple[int, int]) -> None:
+def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe: Pipe) -> None:
     pump = job.pump(console_stdout=pipe[1])
-    os.close(pipe[0])
+    pipe.close(0)
     job.start(NUMBERED, 0, stdout=job.open(pump, 0))
     job.wait()
     assert pump.drain(LIMIT_S)
@@ -302,7 +319,7 @@ def test_the_hangup_of_a_terminal_is_one_warning(job: Job) -> None:
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
-def test_a_slow_reader_slows_workers_down_and_loses_nothing(job: Job, pipe: tuple[int, int], is_blocking: bool) -> None:
+def test_a_slow_reader_slows_workers_down_and_loses_nothing(job: Job, pipe: Pipe, is_blocking: bool) -> None:
     os.set_blocking(pipe[1], is_blocking)
     pump = job.pump(console_stdout=pipe[1])
     # More than console, queue and pipe hold together.
@@ -314,13 +331,13 @@ def test_a_slow_reader_slows_workers_down_and_loses_nothing(job: Job, pipe: tupl
     assert pump.drain(LIMIT_S)
     assert os.get_blocking(pipe[1]) is is_blocking, "others use this descriptor too"
     pump.close()
-    os.close(pipe[1])
+    pipe.close(1)
     assert reader.rest() == (b"[default0]:" + b"z" * 9_999 + b"\n") * 600
     assert job.log(0).stat().st_size == 6_000_000
     assert job.warnings == []
 
 
-def test_a_console_that_nobody_reads_does_not_keep_output_from_its_file(job: Job, pipe: tuple[int, int]) -> None:
+def test_a_console_that_nobody_reads_does_not_keep_output_from_its_file(job: Job, pipe: Pipe) -> None:
     pump = job.pump(console_stdout=pipe[1])
     job.start("for _ in range(250): os.write(1, b'z' * 9_999 + b'\\n')", stdout=job.open(pump, 0))
     job.start("print('only a file')", stdout=job.open(pump, 1, prefix=None))
@@ -333,7 +350,7 @@ def test_a_console_that_nobody_reads_does_not_keep_output_from_its_file(job: Job
     assert re.fullmatch(r"stdout was too slow: the last \d+ bytes of output are not shown there", warning)
 
 
-def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: tuple[int, int]) -> None:
+def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: Pipe) -> None:
     reader = Reader(pipe[0])
     pump = job.pump(console_stdout=pipe[1])
     go_fd, grandchild_fd = os.pipe()
@@ -350,7 +367,7 @@ def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: tuple[int, int]
     os.close(grandchild_fd)
     assert pump.drain(LIMIT_S)
     pump.close()
-    os.close(pipe[1])
+    pipe.close(1)
     assert reader.rest() == b"[default0]:late\n"
 
 
@@ -389,7 +406,7 @@ def test_the_tail_is_that_of_the_round_being_run(job: Job) -> None:
     assert job.log(0, "stderr").read_text().split() == ["a", "b", "c", "d", "e", "f"]
 
 
-def test_closing_leaves_no_descriptor_and_no_thread_behind(job: Job, pipe: tuple[int, int]) -> None:
+def test_closing_leaves_no_descriptor_and_no_thread_behind(job: Job, pipe: Pipe) -> None:
     def open_descriptors() -> list[str]:
         return sorted(os.listdir("/proc/self/fd"))
 
