@@ -63,12 +63,7 @@ class Failures:
     """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(
-        self,
-        host: str,
-        pump: OutputPump | None,
-        *,
-        aborts_are_secondary: bool = False,
-        role: str = "",
+        self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False, role: str = ""
     ) -> None:
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
