@@ -164,6 +164,15 @@ def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
     return found
 
 
+def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
+    """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
+    return sum(
+        level_cost * sum(sum_leaving_traffic(traffic, level))
+        for level_cost, level in zip(traffic.level_costs, labels, strict=True)
+        if level_cost
+    )
+
+
 # The graph for the search
 
 

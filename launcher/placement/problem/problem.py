@@ -27,7 +27,8 @@ from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.limits import NO_ITEM, Costs, Limits
-from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, make_traffic, sum_leaving_traffic
+from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, make_traffic
+from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
 from launcher.placement.units import Constraint, compute_grid, make_constraints
 
 WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
@@ -69,8 +70,7 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
 
     def compute_cost(self, layout: Layout) -> int:
         """Return J, in the traffic's scaled numbers."""
-        levels = zip(self.traffic.level_costs, self.labels, strict=True)
-        return sum(cost * sum(sum_leaving_traffic(self.traffic, level[layout])) for cost, level in levels if cost)
+        return compute_traffic_cost(self.traffic, [level[layout] for level in self.labels])
 
     def list_levels(self) -> list[int]:
         """Return the levels above the host that cost something or that a rule names, outermost first."""

@@ -33,12 +33,7 @@ _SHAREABLE_FILES = re.compile(r"/dev/(?!shm/)|/proc/|/sys/|/memfd:|anon_inode:\[
 
 
 class PreloadError(Exception):
-    """These modules cannot be preloaded: a sentence, without the option's name, and a hint."""
-
-    def __init__(self, sentence: str, hint: str) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        self.hint = hint
+    """These modules cannot be preloaded. Its arguments: a sentence, without the option's name, and a hint."""
 
 
 def check_before_import(fork: Callable[[], int]) -> None:
