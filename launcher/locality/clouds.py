@@ -62,6 +62,7 @@ def _ask_aws(server: Server, values: dict[str, str]) -> str:
 
 _GCE_ZONE, _GCE_HOST = "instance/zone", "instance/attributes/physical_host"
 _GCE_TOPOLOGY = "instance/attributes/physical_host_topology"
+_GCE_PARTS = ("cluster", "block", "subblock")
 
 
 def _ask_gce(server: Server, values: dict[str, str]) -> str:
@@ -71,10 +72,7 @@ def _ask_gce(server: Server, values: dict[str, str]) -> str:
     topology = metadata.ask_google(server, _GCE_TOPOLOGY)
     if topology is not None:
         found = metadata.parse_object(topology)
-        blocks = {
-            f"{_GCE_TOPOLOGY}: {part}": metadata.strip_text(found.get(part))
-            for part in ("cluster", "block", "subblock")
-        }
+        blocks = {f"{_GCE_TOPOLOGY}: {part}": metadata.strip_text(found.get(part)) for part in _GCE_PARTS}
         values.update(blocks)
         if any(blocks.values()):
             return ""

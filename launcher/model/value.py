@@ -3,7 +3,7 @@
 What they load the agent's other processes load too, and each page that one of them changes exists once more. msgspec
 would cost them 2 MiB, and the fork would come 20 ms of CPU later. So their few messages are plain classes: fields are
 the annotations, by position or by name; a class attribute is a default; values of one class with equal fields are
-equal. Nothing checks types: these values never come from another program.
+equal. Nothing checks fields or types: these values never come from another program, and mypy reads every call.
 """
 
 from __future__ import annotations

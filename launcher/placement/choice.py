@@ -147,9 +147,7 @@ class LayoutCandidates:
         shape = mesh.resolve_shape(world.size)
         rooms = [item.room for item in world.items]
         members = [item.position for item in world.items]
-        self.problem: Problem = problems.make_problem(
-            tree, mesh, shape, world.block_size, limits, costs, rooms, members
-        )
+        self.problem = problems.make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
         place = {node.id: position for position, node in enumerate(tree.nodes)}
         self._positions = np.array([[place[node.id] for node in item.nodes] for item in world.items], dtype=np.int32)
         # Ranks that only go together: a unit, or all of a domain that is used as a whole, host by host.
@@ -164,9 +162,8 @@ class LayoutCandidates:
             slots = self._group_size // self._positions.shape[1]
             unit = next(unit for unit in range(slots, 0, -1) if slots % unit == 0 and compute_grid(shape, unit))
             hosts = self._positions.ravel().tolist()
-            self._by_host = problems.make_problem(
-                tree, mesh, shape, unit, Limits(), costs, [slots // unit] * len(hosts), hosts
-            )
+            rooms = [slots // unit] * len(hosts)
+            self._by_host = problems.make_problem(tree, mesh, shape, unit, Limits(), costs, rooms, hosts)
         self._owners = np.full(world.size, NEW, dtype=np.int32)
         if owners is not None:
             self._owners[:] = [NEW if owner is None else place.get(owner, GONE) for owner in owners]
