@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Ask, PartContext, add_parts, open_sinks
+from launcher.agent.composition import Ask, PartContext, add_parts, open_sinks
 from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -17,7 +17,7 @@ from launcher.agent.membership import (
     make_settings,
     read_clock,
 )
-from launcher.agent.parts.host import PartHost
+from launcher.parts.host import PartHost
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config, PlacementOptions, RendezvousOptions

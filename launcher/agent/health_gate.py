@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.agent.membership import read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import Effect, Fact
+from launcher.parts.host import PartHost
+from launcher.parts.part import Effect, Fact
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import HealthOptions
 from launcher.config.scrub import list_unset_variables

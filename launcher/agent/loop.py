@@ -24,8 +24,8 @@ from msgspec import Struct, field
 from launcher.agent import lifecycle
 from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import (
+from launcher.parts.host import PartHost
+from launcher.parts.part import (
     LATER_S,
     Effect,
     EndWorkers,

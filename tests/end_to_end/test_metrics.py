@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from launcher.extensions.metrics.exposition import encode_report
 from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.extensions.metrics.server import make_metrics_server
-from launcher.observe.http_server import open_listener
+from launcher.views.http_server import open_listener
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts

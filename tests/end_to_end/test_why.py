@@ -95,9 +95,9 @@ def test_sigquit_shows_what_the_workers_do_before_it_ends_them(tmp_path: Path) -
 
 # The agent as it is, but for time: a look at survivors takes what it takes, however busy the machine is.
 PATIENT = """
-import sys, launcher.cli, launcher.agent.lifecycle, launcher.agent.diagnosis.examination
+import sys, launcher.cli, launcher.agent.lifecycle, launcher.diagnosis.part.examination
 launcher.agent.lifecycle.VICTIM_WINDOW_S = 600.0
-launcher.agent.diagnosis.examination.FAILURE_LIMIT_S = 60.0
+launcher.diagnosis.part.examination.FAILURE_LIMIT_S = 60.0
 sys.argv[1:] = sys.argv[4:]
 sys.exit(launcher.cli.main())
 """
@@ -105,7 +105,7 @@ sys.exit(launcher.cli.main())
 BLIND = """
 import sys, launcher.cli, launcher.agent.lifecycle
 launcher.agent.lifecycle.VICTIM_WINDOW_S = float("inf")
-sys.modules["launcher.agent.diagnosis.examination"] = None
+sys.modules["launcher.diagnosis.part.examination"] = None
 sys.argv[1:] = sys.argv[4:]
 sys.exit(launcher.cli.main())
 """

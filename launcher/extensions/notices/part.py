@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
+from launcher.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from launcher.config.config import ShutdownOptions
 from launcher.extensions.notices.notice import NodeOutlook
 from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher

@@ -20,8 +20,8 @@ from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.observe.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
+from launcher.views.questions.run_source import RunSource
 from rendezvous.records import name_run
 
 ALL_LINES = -1

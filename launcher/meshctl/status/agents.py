@@ -17,8 +17,8 @@ from launcher.meshctl.status.state import (
     find_lost_nodes,
 )
 from launcher.model.errors import describe
-from launcher.observe.node_report import NodeReport, RunReport
-from launcher.observe.timeline import RoundSummary
+from launcher.views.node_report import NodeReport, RunReport
+from launcher.views.timeline import RoundSummary
 from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory
 

@@ -15,8 +15,8 @@ import pytest
 from launcher.agent import loop
 from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import GRACE_LEAST_S, QUIT_LIMIT_S, Agent
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import (
+from launcher.parts.host import PartHost
+from launcher.parts.part import (
     Effect,
     EndWorkers,
     Explained,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from launcher.extensions.metrics.table import METRICS
-from launcher.observe.node_report import NodeReport
+from launcher.views.node_report import NodeReport
 from tests.support.reports import make_rank, make_report
 
 

@@ -6,7 +6,7 @@ import math
 import urllib.request
 from typing import Any
 
-from launcher.agent.parts.part import RETRY_S, Fact, LeadershipChanged
+from launcher.parts.part import RETRY_S, Fact, LeadershipChanged
 from launcher.extensions.page.part import LivePage
 from tests.support.network.namespaces import free_port
 from tests.support.threads import no_threads

@@ -12,7 +12,7 @@ from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.events import EventView, describe_event, format_events, read_event
 from launcher.meshctl.live.source import RunGoneError
-from launcher.observe.run_events import parse_time
+from launcher.views.run_events import parse_time
 from tests.support.run_reports import EVENT_NAMES, REPORT, FakeSource, make_event
 
 NOW = parse_time("2026-01-31T08:06:00.000Z")

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from launcher.meshctl.live import listing
 from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
 from launcher.model.errors import TemporaryError
-from launcher.observe.local_socket import LocalAgent
-from launcher.observe.node_report import RunReport
+from launcher.views.questions.local_socket import LocalAgent
+from launcher.views.node_report import RunReport
 from rendezvous import __version__
 from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError
-from launcher.observe.node_report import ReadEvents
+from launcher.views.node_report import ReadEvents
 from tests.support.run_reports import REPORT, FakeSource, make_node
 from tests.support.waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
-from launcher.observe.node_report import NodeReport, RunReport
+from launcher.views.node_report import NodeReport, RunReport
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT, make_node
 
