@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.agent.composition import Ask, PartContext, add_parts, open_sinks
-from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -17,7 +16,6 @@ from launcher.agent.membership import (
     make_settings,
     read_clock,
 )
-from launcher.parts.host import PartHost
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config, PlacementOptions, RendezvousOptions
@@ -27,6 +25,8 @@ from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.node import Slot
+from launcher.parts.host import PartHost
+from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
+from launcher.config.config import Config, MonitoringOptions
+from launcher.hardware.linux.shared_page import SharedPage
+from launcher.logs.layout import LogLayout
+from launcher.model.console import log
+from launcher.model.node import Slot
 from launcher.parts.host import PartHost, Watcher
 from launcher.parts.part import (
     LATER_S,
@@ -28,24 +32,20 @@ from launcher.parts.part import (
     VictimSuspected,
     load_extension,
 )
-from launcher.config.config import Config, MonitoringOptions
-from launcher.hardware.linux.shared_page import SharedPage
-from launcher.logs.layout import LogLayout
-from launcher.model.console import log
-from launcher.model.node import Slot
-from launcher.views.questions.local_listener import open_listener
+from launcher.parts.running_round import RunningRound
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
+from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
 
 if TYPE_CHECKING:
     from _socket import socket
 
-    from launcher.views.node.journal import Journal
-    from launcher.views.node.node_answers import NodeAnswers
     from launcher.config.options.readers import HangLimits
     from launcher.diagnosis.request import LocalRound
     from launcher.logs.pump import OutputPump
+    from launcher.views.node.journal import Journal
+    from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.questions.local_socket import Question
     from launcher.views.sinks.event_file import EventSink
 
@@ -207,10 +207,10 @@ def _make_inquiries(
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
+    from launcher.hardware.accelerators.device_memory import make_device_memory
     from launcher.views.node.local_state import LocalState
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.node.snapshot import SnapshotSource
-    from launcher.hardware.accelerators.device_memory import make_device_memory
 
     log_dir = node.layout.root if node.layout.keeps_files else ""
     memory = make_device_memory(node.slots)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -28,14 +28,13 @@ from launcher.diagnosis.stack_groups import find_own_frame, format_place, render
 from launcher.diagnosis.verdict import Diagnosis, Kind, describe_ranks
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
+from launcher.views.questions.messages import Purpose
 from launcher.worker.grid import WorkerMesh
 
 STACKS_SHOWN = 3
 FRAMES_SHOWN = 8
 REASONS_SHOWN = 6
 _AGAIN = "ask again in a minute"
-Purpose = Literal["question", "failure", "silence"]
-"""Why the workers are looked at: a person asks, one of them has failed, or none makes progress any more."""
 
 
 class Gap(Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ import math
 import select
 from collections.abc import Callable, Sequence
 
-from launcher.parts.part import RETRY_S, Effect, Fact, LatePart, Part, Ready
 from launcher.model.errors import describe_bug
+from launcher.parts.part import RETRY_S, Effect, Fact, LatePart, Part, Ready
 from rendezvous.errors import is_shortage
 
 PASSES_MAX = 8

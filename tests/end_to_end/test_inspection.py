@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from launcher.model.errors import TemporaryError
-from launcher.views.questions.local_socket import LocalAgent, SocketSource, list_local_agents
 from launcher.views.node_report import EventPage, LogPage, NodeReport, ReadEvents, ReadLogs, ReadState
+from launcher.views.questions.local_socket import LocalAgent, SocketSource, list_local_agents
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts

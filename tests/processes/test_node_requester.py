@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from launcher.parts.part import Fact, Publish
 from launcher.extensions.kubernetes import node_requester
 from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
+from launcher.parts.part import Fact, Publish
 from launcher.views.run_events import NodesRequested
 from launcher.views.sinks import teller
 from launcher.views.sinks.node_demand import SETTLE_S

@@ -9,8 +9,8 @@ import msgspec
 
 from launcher.model.errors import TemporaryError
 from launcher.views.goodput import Goodput
-from launcher.views.questions.local_socket import Question
 from launcher.views.node_report import NodeReply, NodeReport, NodeRequest, RankReport, RunReport
+from launcher.views.questions.local_socket import Question
 from launcher.views.timeline import RoundSummary
 
 

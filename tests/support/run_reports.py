@@ -9,8 +9,8 @@ from typing import Any, Union
 
 import msgspec
 
-from launcher.views.node.log_pages import LogSource, read_page
 from launcher.model.errors import TemporaryError
+from launcher.views.node.log_pages import LogSource, read_page
 from launcher.views.node_report import (
     EventPage,
     NodeReply,

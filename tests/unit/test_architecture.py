@@ -24,14 +24,14 @@ ORDER = {
         "policy", "state", "member", "leader", "machine", "driver",
     ),
     "launcher": (
-        "extensions", "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor",
-        "logs", "ranks", "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions/",
+        "extensions", "model", "config", "hardware", "locality", "placement", "worker", "supervisor", "logs",
+        "ranks", "parts", "views", "diagnosis", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions/",
     ),
 }  # fmt: skip
 # What still imports an extension: (module, extension) -> what takes the place of the import. It only gets shorter.
 INTO_EXTENSIONS: dict[tuple[str, str], str] = {}
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 19  # with those three
+TOP_ENTRIES_MAX = 20  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Decisions: they touch no clock, file, thread or socket.

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from msgspec import field
 from msgspec.structs import replace
 
-from launcher.views.questions.messages import Answer, Evidence, is_sendable
-from launcher.views.questions.survey import Survey
-from launcher.diagnosis.answer import Conclusion, Gap, HangAnswer, Purpose, make_answer
+from launcher.diagnosis.answer import Conclusion, Gap, HangAnswer, make_answer
 from launcher.diagnosis.evidence import RankEvidence
+from launcher.diagnosis.part.messages import Evidence
 from launcher.diagnosis.stack_groups import render_stacks
 from launcher.diagnosis.stragglers import describe_straggler, find_stragglers
 from launcher.diagnosis.verdict import Diagnosis, diagnose
+from launcher.views.questions.messages import Purpose, is_sendable
+from launcher.views.questions.survey import Survey
 from launcher.worker.grid import WorkerMesh
 
 PAGE_RANKS = 16
@@ -49,7 +50,7 @@ class Collection(Survey, kw_only=True, eq=False):
     _folders: dict[str, str] = field(default_factory=dict)
     _remarks: dict[str, str] = field(default_factory=dict)
 
-    def add(self, member_id: str, answer: Answer | str) -> None:
+    def add(self, member_id: str, answer: object) -> None:
         """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
         if not isinstance(answer, Evidence):
             return

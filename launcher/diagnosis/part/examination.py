@@ -17,13 +17,14 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.diagnosis.answer import Conclusion
+from launcher.diagnosis.evidence import RankEvidence
 from launcher.diagnosis.part.collection import NO_MESH, Collection, split_pages
 from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
-from launcher.views.questions.messages import Evidence, Examine, NodeFailure, NodeSilence, Note, encode_note
-from launcher.views.questions.reporter import Reporter
-from launcher.diagnosis.answer import Conclusion, Purpose
-from launcher.diagnosis.evidence import RankEvidence
+from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, LocalRound
+from launcher.views.questions.messages import Examine, Purpose, encode_note
+from launcher.views.questions.reporter import Reporter
 from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
 
 LIMIT_S = 5.0
@@ -130,7 +131,7 @@ class Examination(Struct, eq=False):
             limit_s = FAILURE_LIMIT_S if purpose == "failure" else LIMIT_S
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
             request = Examine(purpose=purpose, limit_s=limit_s)
-            collection = Collection(request=request, until=until, takes=[self._conclude])
+            collection = Collection(request=request, answer_kind=Evidence, until=until, takes=[self._conclude])
             self.begin_survey(collection)
             self._collection = collection  # not before it has begun: nothing would end it
         return self._collection
@@ -198,7 +199,7 @@ class Examination(Struct, eq=False):
     def _make_idle(self) -> Evidence:
         return Evidence(node=self.node, round=0, mesh=NO_MESH, ranks=())
 
-    def _send(self, to: str, note: Note) -> None:
+    def _send(self, to: str, note: Struct) -> None:
         self.submit(SendNote(to, encode_note(note)))
 
 

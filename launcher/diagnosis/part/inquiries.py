@@ -17,24 +17,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.diagnosis.answer import Conclusion, render_answer
 from launcher.diagnosis.part.examination import ANSWER_LIMIT_S, Examination
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
-from launcher.views.questions.question_socket import Connection, QuestionSocket
-from launcher.views.questions.messages import (
-    Answer,
-    Diagnose,
-    Examine,
-    Expect,
-    Inspect,
-    PassedRequest,
-    Reply,
-    Request,
-    decode_note,
-)
-from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_report import make_run_report
-from launcher.views.questions.survey import Survey, Surveys
-from launcher.agent.lifecycle import RunningRound
+from launcher.diagnosis.part.messages import decode_note
+from launcher.model.console import log, write_stderr
+from launcher.model.errors import describe_bug
 from launcher.parts.part import (
     Effect,
     EndWorkers,
@@ -45,11 +33,22 @@ from launcher.parts.part import (
     QuitSignalled,
     VictimSuspected,
 )
-from launcher.diagnosis.answer import Conclusion, render_answer
-from launcher.model.console import log, write_stderr
-from launcher.model.errors import describe_bug
-from launcher.views.questions.local_socket import Question, RefusedQuestion
+from launcher.parts.running_round import RunningRound
 from launcher.views.node_report import ReadState
+from launcher.views.questions.local_socket import Question, RefusedQuestion
+from launcher.views.questions.messages import (
+    Diagnose,
+    Examine,
+    Expect,
+    Inspect,
+    PassedRequest,
+    Reply,
+    Request,
+)
+from launcher.views.questions.question_socket import Connection, QuestionSocket
+from launcher.views.questions.reporter import Reporter
+from launcher.views.questions.run_report import make_run_report
+from launcher.views.questions.survey import Survey, Surveys
 from launcher.views.run_events import HangReported
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
@@ -180,7 +179,12 @@ class Inquiries(Struct, eq=False):
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""
         self.surveys.ask(
-            Survey(request=Diagnose(), until=now + ANSWER_LIMIT_S, takes=[lambda asked: take(_find_conclusion(asked))])
+            Survey(
+                request=Diagnose(),
+                answer_kind=Conclusion,
+                until=now + ANSWER_LIMIT_S,
+                takes=[lambda asked: take(_find_conclusion(asked))],
+            )
         )
 
     def take_note(self, member_id: str, text: str, now: float) -> None:
@@ -222,7 +226,7 @@ class Inquiries(Struct, eq=False):
                 self.examination.diagnose(finish, now)
             else:
                 self._answers = self._answers or self.make_answers()
-                kind, work = self._answers.answer(request)
+                kind, work = self._answers.answer(request, now)
                 self.reporter.submit(kind, work, finish)
         except Exception as error:  # the loop has workers to look after
             finish(None, describe_bug(error))
@@ -261,7 +265,7 @@ def _answer_one(connection: Connection, asked: Survey) -> None:
         _refuse(connection, f"{next(iter(asked.members.values()))} has not answered in time", is_silent=True)
 
 
-def _answer(connection: Connection, answer: Answer | None, problem: str) -> None:
+def _answer(connection: Connection, answer: Struct | None, problem: str) -> None:
     if answer is None:
         _refuse(connection, problem)
     else:

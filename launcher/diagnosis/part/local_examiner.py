@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from launcher.parts.host import Watcher
 from launcher.diagnosis.request import ExamineReport, ExamineRequest, Levels, Target
+from launcher.parts.host import Watcher
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import WorkerSpec
 from rendezvous import codec

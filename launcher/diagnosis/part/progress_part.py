@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.node_progress import NodeProgress
-from launcher.agent.lifecycle import RunningRound
-from launcher.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting
-from launcher.config.options.readers import HangLimits
 from launcher.hardware.linux.shared_page import SharedPage
+from launcher.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting
+from launcher.parts.running_round import RunningRound
 
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump  # of few jobs

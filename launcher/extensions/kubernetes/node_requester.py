@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.agent.composition import PartContext
-from launcher.parts.part import Effect, Fact, Publish
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
+from launcher.parts.part import Effect, Fact, Publish
 from launcher.views.run_events import NodesRequested
 from launcher.views.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
 from launcher.views.sinks.shell_command import require_timeout_program, run_command

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from launcher.agent.composition import Ask, PartContext
-from launcher.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.model.concurrency import LateThread
 from launcher.model.console import log
+from launcher.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.questions.run_source import RunSource
 

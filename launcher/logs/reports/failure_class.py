@@ -80,7 +80,7 @@ class Classified(NamedTuple):
     why: Reason | None = None
 
 
-_EXCEPTION = Reason("diagnose/exception")
+_EXCEPTION = Reason("logs/exception")
 """Stands for the type of the worker's exception."""
 
 
@@ -115,15 +115,15 @@ _NATIVE_CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGILL, -signal.SIGFPE, -s
 
 RULES = (
     Rule("unknown", None, lambda e: e.is_unresponsive),
-    Rule("preemption", Reason.of("diagnose/node-leaves"), lambda e: e.is_leaving),
-    Rule("configuration", Reason.of("diagnose/no-program"), lambda e: e.spawn_error in _NO_PROGRAM),
-    Rule("memory", Reason.of("diagnose/no-memory"), lambda e: e.spawn_error == errno.ENOMEM),
-    Rule("launcher", Reason.of("diagnose/machine-limit"), lambda e: e.spawn_error in _SHORTAGES),
-    Rule("launcher", Reason.of("diagnose/not-started"), lambda e: bool(e.spawn_error)),
-    Rule("launcher", Reason.of("diagnose/port-taken"), lambda e: e.is_port_taken),
-    Rule("memory", Reason.of("diagnose/killed-for-memory"), lambda e: e.is_out_of_memory),
-    Rule("user code", Reason.of("diagnose/illegal-access"), lambda e: e.xid in _XIDS_OF_PROGRAMS),
-    Rule("device", Reason.of("diagnose/gpu-error"), lambda e: bool(e.xid)),
+    Rule("preemption", Reason.of("logs/node-leaves"), lambda e: e.is_leaving),
+    Rule("configuration", Reason.of("logs/no-program"), lambda e: e.spawn_error in _NO_PROGRAM),
+    Rule("memory", Reason.of("logs/no-memory"), lambda e: e.spawn_error == errno.ENOMEM),
+    Rule("launcher", Reason.of("logs/machine-limit"), lambda e: e.spawn_error in _SHORTAGES),
+    Rule("launcher", Reason.of("logs/not-started"), lambda e: bool(e.spawn_error)),
+    Rule("launcher", Reason.of("logs/port-taken"), lambda e: e.is_port_taken),
+    Rule("memory", Reason.of("logs/killed-for-memory"), lambda e: e.is_out_of_memory),
+    Rule("user code", Reason.of("logs/illegal-access"), lambda e: e.xid in _XIDS_OF_PROGRAMS),
+    Rule("device", Reason.of("logs/gpu-error"), lambda e: bool(e.xid)),
     Rule("memory", _EXCEPTION, lambda e: e.exception_type in _MEMORY_TYPES),
     Rule("memory", _EXCEPTION, lambda e: e.exception_type in _XLA_TYPES and e.mentions(" RESOURCE_EXHAUSTED:")),
     Rule("memory", _EXCEPTION, lambda e: e.error_number == errno.ENOMEM),
@@ -132,7 +132,7 @@ RULES = (
         _EXCEPTION,
         lambda e: e.exception_type in _CUDA_TYPES and e.mentions(" CUDA error:") and e.mentions(*_DEVICE_WORDS),
     ),
-    Rule("network", Reason.of("diagnose/peer-lost"), lambda e: e.is_peer_loss),
+    Rule("network", Reason.of("logs/peer-lost"), lambda e: e.is_peer_loss),
     Rule("network", _EXCEPTION, lambda e: e.exception_type in _NETWORK_TYPES),
     Rule("network", _EXCEPTION, lambda e: e.error_number in _NETWORK_ERRORS),
     Rule(
@@ -141,11 +141,11 @@ RULES = (
         lambda e: e.exception_type in _XLA_TYPES and e.mentions(" UNAVAILABLE:", " DEADLINE_EXCEEDED:"),
     ),
     Rule("storage", _EXCEPTION, lambda e: e.error_number in _STORAGE_ERRORS),
-    Rule("storage", Reason.of("diagnose/file-too-large"), lambda e: e.exit_code == -signal.SIGXFSZ),
+    Rule("storage", Reason.of("logs/file-too-large"), lambda e: e.exit_code == -signal.SIGXFSZ),
     Rule("configuration", _EXCEPTION, lambda e: e.exception_type in _IMPORT_TYPES),
-    Rule("configuration", Reason.of("diagnose/bad-arguments"), lambda e: e.exit_code == _ARGPARSE and not e.exception),
+    Rule("configuration", Reason.of("logs/bad-arguments"), lambda e: e.exit_code == _ARGPARSE and not e.exception),
     Rule("user code", _EXCEPTION, lambda e: bool(e.exception)),
-    Rule("user code", Reason.of("diagnose/native-crash"), lambda e: e.exit_code in _NATIVE_CRASHES),
+    Rule("user code", Reason.of("logs/native-crash"), lambda e: e.exit_code in _NATIVE_CRASHES),
 )
 
 
@@ -156,7 +156,7 @@ def classify(evidence: FailureEvidence) -> Classified:
             if rule.why is not _EXCEPTION:
                 return Classified(rule.failure_class, rule.why)
             name = evidence.exception_type
-            return Classified(rule.failure_class, Reason.of("diagnose/exception", type=name) if name else None)
+            return Classified(rule.failure_class, Reason.of("logs/exception", type=name) if name else None)
     return Classified("unknown")
 
 

@@ -35,9 +35,9 @@ from rendezvous.events import Exit
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
+    from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
@@ -132,9 +132,9 @@ class Failures:
         try:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
-            from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
+            from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.reports.report import WorkerFailure
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"

@@ -19,8 +19,8 @@ from msgspec import Struct
 from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
+from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.questions.run_source import RunSource
 
 REQUESTS_MAX = 8

@@ -12,9 +12,11 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from launcher.parts.part import Fact, RoundStarting
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
+from launcher.parts.part import Fact, RoundStarting
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.run_events import (
     AgentEnded,
@@ -31,8 +33,6 @@ from launcher.views.run_events import (
     WorkerStarted,
 )
 from launcher.views.timeline import RoundSummary, RunTimeline, WorkerRecord
-from launcher.placement.adapter.description import NodeAssignment
-from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import __version__, events
 from rendezvous.reasons import Reason
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 from msgspec import Struct, field
 
-from launcher.views.node.journal import Journal
-from launcher.parts.part import RETRY_S, Effect, Fact
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
+from launcher.parts.part import RETRY_S, Effect, Fact
+from launcher.views.node.journal import Journal
 from launcher.views.sinks.event_file import EventSink
 
 

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.views.goodput import TimeSpent, compute_goodput
-from launcher.views.node_report import NodeReport, RankReport
 from launcher.views.node.process_use import ProcessUse, measure_process, measure_use
+from launcher.views.node_report import NodeReport, RankReport
 from launcher.views.timeline import RoundSummary, WorkerRecord
 
 

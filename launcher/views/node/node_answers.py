@@ -13,10 +13,7 @@ from msgspec.structs import replace
 from launcher.views.node.journal import Journal
 from launcher.views.node.local_state import LocalState
 from launcher.views.node.log_pages import LogSource, read_page
-from launcher.views.questions.messages import is_sendable
-from launcher.views.questions.reporter import Kind
 from launcher.views.node.snapshot import SnapshotSource
-from launcher.agent.membership import read_clock
 from launcher.views.node_report import (
     PAGE_BYTES_MAX,
     EventPage,
@@ -27,6 +24,8 @@ from launcher.views.node_report import (
     ReadLogs,
     ReadState,
 )
+from launcher.views.questions.messages import is_sendable
+from launcher.views.questions.reporter import Kind
 
 
 class NodeAnswers(Struct, eq=False):
@@ -39,12 +38,12 @@ class NodeAnswers(Struct, eq=False):
     """Of the job."""
     files: Mapping[int, Mapping[tuple[int, str], str]]
 
-    def answer(self, request: NodeRequest) -> tuple[Kind, Callable[[], NodeReply]]:
+    def answer(self, request: NodeRequest, now: float) -> tuple[Kind, Callable[[], NodeReply]]:
         """Return the kind of thread (`reporter`), and what it is to do."""
         journal = self.open_journal()
         match request:
             case ReadState(has_rounds=has_rounds):
-                snapshot = self.source.take(journal, read_clock())
+                snapshot = self.source.take(journal, now)
                 return "state", partial(self.state.report, snapshot, has_rounds=has_rounds)
             case ReadEvents(after=after):
                 return "state", partial(fit_event_page, journal.buffer.read(after))

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.views.node.journal import Journal
-from launcher.views.node.local_state import NodeSnapshot, RankSigns
-from launcher.parts.host import PartHost
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 from launcher.model.node import Slot
-from launcher.views.node_report import NodeReport
+from launcher.parts.host import PartHost
 from launcher.placement.adapter.description import NodeAssignment
+from launcher.views.node.journal import Journal
+from launcher.views.node.local_state import NodeSnapshot, RankSigns
+from launcher.views.node_report import NodeReport
 from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 

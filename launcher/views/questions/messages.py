@@ -3,9 +3,7 @@
     any agent  -- Inspect -->     the leader       of one member, of a node by name, of all, or of the leader itself
     the leader -- Expect -->      who asks         which members were asked
                -- PassedRequest --> each of them
-    each       -- Reply -->       the leader       which passes it on to who asks; of evidence several
-    any agent  -- NodeFailure, NodeSilence --> the leader
-    the leader -- Conclusion -->  all of the round, who have not asked
+    each       -- Reply -->       the leader       which passes it on to who asks; of some several
 
 They are notes of the agreement (rendezvous/member/notes.py): each may be lost, so who waits for one has a limit. A
 reply is one note; what does not fit is cut into pages.
@@ -13,65 +11,47 @@ reply is one note; what does not fit is cut into pages.
 
 from __future__ import annotations
 
-import msgspec
+from typing import Literal
+
 from msgspec import Raw, Struct
 
-from launcher.diagnosis.answer import Conclusion, Purpose
-from launcher.diagnosis.evidence import RankEvidence
-from launcher.views.node_report import REPLY_KINDS, NodeReply, NodeRequest
-from launcher.worker.grid import WorkerMesh
+from launcher.views.node_report import NodeRequest
 from rendezvous import codec
-from rendezvous.errors import RecordError
 from rendezvous.member import notes
 
 _ENVELOPE = " " * 1000
 """As long as what a reply has besides its answer."""
 
 
-# --- requests that only agents make, and their answers ---
+Purpose = Literal["question", "failure", "silence"]
+"""Why workers are looked at: a person asks, one has failed, or none makes progress."""
+
+
+# --- requests that only agents make; what answers them is decided in launcher/diagnosis ---
 
 
 class Examine(Struct, frozen=True, kw_only=True, tag="examine"):
-    """Look at the workers of the round that runs, whichever it is: a leader without ranks does not know it.
-
-    Answered by pages of Evidence.
-    """
+    """Look at the workers of the round that runs, whichever it is: a leader without ranks does not know it."""
 
     purpose: Purpose
     limit_s: float
 
 
 class Diagnose(Struct, frozen=True, kw_only=True, tag="diagnose"):
-    """Asks the leader, which has all examine their workers. Answered by a Conclusion."""
-
-
-class Evidence(Struct, frozen=True, kw_only=True):
-    """What one node has found out about its ranks."""
-
-    node: str
-    round: int
-    """0 if no round runs on the node, so that the leader does not wait for it."""
-    mesh: WorkerMesh
-    """Of any of its ranks."""
-    ranks: tuple[RankEvidence, ...]
-    folder: str = ""
-    """Where the node keeps the complete evidence, "" if it does not."""
-    remarks: tuple[str, ...] = ()
+    """Asks the leader, which has all examine their workers."""
 
 
 Request = NodeRequest | Examine | Diagnose
-Answer = NodeReply | Evidence | Conclusion
-ANSWER_KINDS: dict[type, type[Answer]] = {**REPLY_KINDS, Examine: Evidence, Diagnose: Conclusion}
 
 
 # --- notes ---
 
 
-class _Note(Struct, frozen=True, kw_only=True, tag_field="note"):
-    pass
+class NoteBase(Struct, frozen=True, kw_only=True, tag_field="note"):
+    """What all notes have."""
 
 
-class Inspect(_Note, frozen=True, kw_only=True, tag="inspect"):
+class Inspect(NoteBase, frozen=True, kw_only=True, tag="inspect"):
     """A question to the leader."""
 
     id: str
@@ -81,7 +61,7 @@ class Inspect(_Note, frozen=True, kw_only=True, tag="inspect"):
     request: Request
 
 
-class Expect(_Note, frozen=True, kw_only=True, tag="expect"):
+class Expect(NoteBase, frozen=True, kw_only=True, tag="expect"):
     """Which nodes the leader has asked: their replies go to the member that asks."""
 
     id: str
@@ -91,7 +71,7 @@ class Expect(_Note, frozen=True, kw_only=True, tag="expect"):
     """A member id."""
 
 
-class PassedRequest(_Note, frozen=True, kw_only=True, tag="request"):
+class PassedRequest(NoteBase, frozen=True, kw_only=True, tag="request"):
     """A question as the leader passes it on."""
 
     id: str
@@ -100,7 +80,7 @@ class PassedRequest(_Note, frozen=True, kw_only=True, tag="request"):
     request: Request
 
 
-class Reply(_Note, frozen=True, kw_only=True, tag="reply"):
+class Reply(NoteBase, frozen=True, kw_only=True, tag="reply"):
     """A node's answer to a question, or the leader's refusal of it, without a member id."""
 
     id: str
@@ -112,35 +92,10 @@ class Reply(_Note, frozen=True, kw_only=True, tag="reply"):
     """Why there is no answer, "" if there is one."""
 
 
-class NodeFailure(_Note, frozen=True, kw_only=True, tag="failure"):
-    """A worker of the sender has failed and may be a victim: its survivors are to be looked at."""
-
-
-class NodeSilence(_Note, frozen=True, kw_only=True, tag="silence"):
-    """No worker of the sender makes progress."""
-
-    round: int
-    ranks: tuple[int, ...]
-    """The sender's ranks, none once there is progress again."""
-    world_size: int
-
-
-Note = Inspect | Expect | PassedRequest | Reply | NodeFailure | NodeSilence | Conclusion
-_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
-
-
-def encode_note(note: Note) -> str:
+def encode_note(note: Struct) -> str:
     return codec.encode(note).decode()
 
 
-def decode_note(text: str) -> Note | None:
-    """Decode a note; None for any other text."""
-    try:
-        return _decoder.decode(text)
-    except (msgspec.MsgspecError, RecordError, RecursionError):
-        return None
-
-
-def is_sendable(answer: Answer) -> bool:
+def is_sendable(answer: object) -> bool:
     """Return whether a reply with this answer fits into a note."""
     return notes.fits(codec.encode(answer).decode() + _ENVELOPE)

@@ -15,8 +15,8 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, field
 
-from launcher.parts.host import Watcher
 from launcher.model.concurrency import start_thread
+from launcher.parts.host import Watcher
 from launcher.views.questions.local_socket import Question, read_user
 from rendezvous.stores.listeners import limit_connections
 

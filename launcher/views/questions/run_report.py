@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from launcher.views.questions.messages import Answer, is_sendable
 from launcher.views.node_report import NodeReport, RunReport
+from launcher.views.questions.messages import is_sendable
 
 LOST_CAUSES = ("loss", "isolation", "leaving")
 
 
 def make_run_report(
-    answers: Mapping[str, Answer | str], members: Mapping[str, str], leader_id: str, run_id: str, at: float
+    answers: Mapping[str, object], members: Mapping[str, str], leader_id: str, run_id: str, at: float
 ) -> RunReport:
     """Put the answers of all members, by member id, together. `at`: seconds since 1970."""
     reports = [one for one in answers.values() if isinstance(one, NodeReport)]

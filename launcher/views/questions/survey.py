@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from launcher.model.text import format_list
+from launcher.views.node_report import REPLY_KINDS, NodeReport, ReadState
 from launcher.views.questions.messages import (
-    ANSWER_KINDS,
-    Answer,
     Diagnose,
     Expect,
     Inspect,
-    Note,
     PassedRequest,
     Reply,
     Request,
@@ -31,8 +30,6 @@ from launcher.views.questions.messages import (
     is_sendable,
 )
 from launcher.views.questions.run_report import shorten_report
-from launcher.model.text import format_list
-from launcher.views.node_report import NodeReport, ReadState
 from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
@@ -48,6 +45,8 @@ class Survey(Struct, kw_only=True, eq=False):
     """A question to nodes, and the answers so far."""
 
     request: Request
+    answer_kind: type[Any] | None = None
+    """What answers it; None for what a NodeRequest has."""
     node: str = ""
     """A name or a member id, "" for all nodes."""
     until: float
@@ -59,12 +58,12 @@ class Survey(Struct, kw_only=True, eq=False):
     members: dict[str, str] | None = None
     """Names of the members that were asked; None before the leader has said."""
     leader: str = ""
-    answers: dict[str, Answer | str] = field(default_factory=dict)
-    """By member id; a sentence from one that cannot answer."""
+    answers: dict[str, Any] = field(default_factory=dict)
+    """By member id: of the kind that answers the request, or a sentence from one that cannot answer."""
     error: str = ""
     """Why nobody was asked."""
 
-    def add(self, member_id: str, answer: Answer | str) -> None:
+    def add(self, member_id: str, answer: Any) -> None:
         self.answers[member_id] = answer
 
     @property
@@ -137,7 +136,7 @@ class Surveys(Struct, eq=False):
                 del self._pending[id]
                 _end(survey)
 
-    def reply(self, to: str, order: PassedRequest, answer: Answer | None, problem: str = "") -> None:
+    def reply(self, to: str, order: PassedRequest, answer: Struct | None, problem: str = "") -> None:
         """Send an answer of this node, or a sentence for why there is none. `to`: the leader that has passed it on."""
         if isinstance(answer, NodeReport) and not is_sendable(answer):
             answer = shorten_report(answer)
@@ -177,7 +176,7 @@ class Surveys(Struct, eq=False):
                 request = replace(request, has_rounds=member_id == own_id)
             self._send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
 
-    def _send(self, to: str, note: Note) -> None:
+    def _send(self, to: str, note: Struct) -> None:
         self.submit(SendNote(to, encode_note(note)))
 
 
@@ -189,7 +188,8 @@ def _add_reply(survey: Survey, reply: Reply) -> None:
         survey.add(reply.member_id, reply.error)
     else:
         try:
-            answer = codec.decode(ANSWER_KINDS[type(survey.request)], bytes(reply.answer), "the answer")
+            kind = survey.answer_kind or REPLY_KINDS[type(survey.request)]
+            answer = codec.decode(kind, bytes(reply.answer), "the answer")
         except RecordError:
             return
         survey.add(reply.member_id, answer)

@@ -62,7 +62,7 @@ def test_a_failure_names_rank_and_class() -> None:
         failure_class="user code: KeyError",
         error="KeyError: 1",
     )
-    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("diagnose/exception", type="KeyError"))
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
     timeline = follow(start(10.0, 1), (failure, how), *end(30.0, 1, "failure"))
     first = timeline.rounds[0]
     assert (first.failed_rank, first.failure_class, first.error) == (1, how, "KeyError: 1")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.diagnosis.part.collection import NO_MESH, STACKS_MAX, Collection, split_pages
-from launcher.views.questions.messages import Evidence, Examine, decode_note, encode_note
 from launcher.diagnosis.answer import Conclusion
 from launcher.diagnosis.evidence import Frame, RankEvidence, State
+from launcher.diagnosis.part.collection import NO_MESH, STACKS_MAX, Collection, split_pages
+from launcher.diagnosis.part.messages import Evidence, decode_note
+from launcher.views.questions.messages import Examine, encode_note
 from launcher.worker.grid import WorkerMesh
 from rendezvous.peers.messages import NOTE_MAX
 

@@ -11,15 +11,16 @@ from unittest.mock import Mock
 import pytest
 from msgspec import Raw, field
 
-from launcher.diagnosis.part.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
-from launcher.diagnosis.part.inquiries import Inquiries
-from launcher.views.questions.messages import Evidence, NodeFailure, NodeSilence, Reply, encode_note
-from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.survey import Surveys
-from launcher.agent.lifecycle import RunningRound
 from launcher.diagnosis.answer import Conclusion
 from launcher.diagnosis.evidence import Frame, GroupCalls, RankEvidence, State
+from launcher.diagnosis.part.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
+from launcher.diagnosis.part.inquiries import Inquiries
+from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, LocalRound, Target
+from launcher.parts.running_round import RunningRound
+from launcher.views.questions.messages import Reply, encode_note
+from launcher.views.questions.reporter import Reporter
+from launcher.views.questions.survey import Surveys
 from launcher.worker.grid import WorkerMesh
 from rendezvous.codec import encode
 from rendezvous.events import TO_LEADER, TO_ROUND, SendNote

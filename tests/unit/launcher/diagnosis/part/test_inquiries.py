@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from launcher.diagnosis.answer import Conclusion, make_answer
 from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
+from launcher.diagnosis.verdict import Diagnosis
+from launcher.parts.part import Fact, HoldQuit, QuitSignalled, VictimSuspected
+from launcher.parts.running_round import RunningRound
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.views.node_report import EventPage, NodeRequest, ReadEvents, ReadState
+from launcher.views.questions.local_socket import Question
 from launcher.views.questions.messages import Diagnose
 from launcher.views.questions.survey import Survey
-from launcher.agent.lifecycle import RunningRound
-from launcher.parts.part import Fact, HoldQuit, QuitSignalled, VictimSuspected
-from launcher.diagnosis.answer import Conclusion, make_answer
-from launcher.diagnosis.verdict import Diagnosis
-from launcher.views.questions.local_socket import Question
-from launcher.views.node_report import EventPage, NodeRequest, ReadEvents, ReadState
-from launcher.placement.adapter.description import NodeAssignment
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 
@@ -76,7 +76,7 @@ class Bench:
             raise self.error
         return self
 
-    def answer(self, request: NodeRequest) -> tuple[str, Callable[[], EventPage]]:
+    def answer(self, request: NodeRequest, now: float) -> tuple[str, Callable[[], EventPage]]:
         return "state", lambda: EventPage(lines=(), first=0, next_after=0)
 
     def submit(self, kind: str, work: Callable[[], EventPage], take: Callable[[EventPage | None, str], object]) -> None:

@@ -1,4 +1,4 @@
-"""What the agent sees of its workers' progress, in real processes; what follows is in diagnose/test_progress.py."""
+"""What the agent sees of its workers' progress, in real processes; what follows is in test_progress.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.diagnosis.part import progress
-from launcher.diagnosis.part.node_progress import NodeProgress
 from launcher.config.options.readers import HangLimits
+from launcher.diagnosis.part import node_progress
+from launcher.diagnosis.part.node_progress import NodeProgress
 from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, Silence
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.kernel import list_children, read_stat
@@ -101,8 +101,8 @@ def test_no_hang_is_said_of_a_worker_that_is_traced(start: Start) -> None:
 def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
     start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    read = progress._read_fields
-    monkeypatch.setattr(progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
+    read = node_progress._read_fields
+    monkeypatch.setattr(node_progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
     assert live(watch(), start("cat").pid, 10_000.0) is None
     assert capfd.readouterr().err == ""
 
@@ -163,7 +163,7 @@ def test_only_what_a_wrapper_wraps_counts_as_the_worker(command: tuple[str, ...]
     worker = start(*command)
     wait_until(lambda: len(list_children(worker.pid)) == (2 if "&" in command[-1] else 1))
     children = list_children(worker.pid)
-    assert len(list(progress._look_at(worker.pid, reads_output=True))) == count
+    assert len(list(node_progress._look_at(worker.pid, reads_output=True))) == count
     for pid in children:
         os.kill(pid, signal.SIGKILL)
 

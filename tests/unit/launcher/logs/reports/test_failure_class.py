@@ -150,7 +150,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("user code", {"exit_code": -11}, "a crash that its GPU explains", {"exit_code": -11, "xid": 79}, "device"),
 ]
 
-NO_PROGRAM = Consequence(Reason.of("diagnose/no-program"))
+NO_PROGRAM = Consequence(Reason.of("logs/no-program"))
 
 
 def test_each_row_has_its_cases() -> None:
@@ -188,10 +188,10 @@ def test_a_program_that_is_gone_decides_nothing_while_its_node_leaves() -> None:
 def test_a_class_says_why() -> None:
     assert classify(FailureEvidence(exit_code=1, exception=OOM)) == (
         "memory",
-        Reason.of("diagnose/exception", type="OutOfMemoryError"),
+        Reason.of("logs/exception", type="OutOfMemoryError"),
     )
     killed = FailureEvidence(exit_code=-9, is_out_of_memory=True)
-    assert classify(killed) == ("memory", Reason.of("diagnose/killed-for-memory"))
+    assert classify(killed) == ("memory", Reason.of("logs/killed-for-memory"))
 
 
 @pytest.mark.parametrize(

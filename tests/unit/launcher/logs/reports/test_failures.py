@@ -143,8 +143,8 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
     [
         (3, "", Reason.of("logs/exit-code", exit_code=3)),
         (-15, "", Reason.of("logs/signal", signal="SIGTERM")),
-        (1, f"{TRACEBACK}\nKeyError: 'a'", Reason.of("diagnose/exception", type="KeyError")),
-        (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("diagnose/exception", type="KeyError")),
+        (1, f"{TRACEBACK}\nKeyError: 'a'", Reason.of("logs/exception", type="KeyError")),
+        (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("logs/exception", type="KeyError")),
     ],
 )
 def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from launcher.meshctl.live import listing
 from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
 from launcher.model.errors import TemporaryError
-from launcher.views.questions.local_socket import LocalAgent
 from launcher.views.node_report import RunReport
+from launcher.views.questions.local_socket import LocalAgent
 from rendezvous import __version__
 from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
@@ -80,7 +80,7 @@ def test_a_long_sentence_stays_in_its_column() -> None:
 
 
 def test_a_report_has_sentences_for_programs_that_know_no_kinds() -> None:
-    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("diagnose/exception", type="KeyError"))
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
     failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
     node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))
     content = json.loads(encode_report(replace(REPORT, nodes=(node, make_node(1)), rounds=(failed,))))

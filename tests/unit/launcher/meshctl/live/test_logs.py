@@ -15,8 +15,8 @@ from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.node_report import ReadLogs
+from launcher.views.questions.local_socket import SilentNodeError
 from tests.support.run_reports import REPORT, FakeSource, make_node
 
 GONE = RunGoneError("the agent of run exp on this machine has ended")

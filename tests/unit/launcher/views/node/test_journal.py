@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
 from launcher.parts.part import Fact, RoundStarting
-from launcher.views import run_events
-from launcher.views.goodput import compute_goodput
-from launcher.views.run_events import RunEvent
-from launcher.views.timeline import RoundSummary, WorkerRecord
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
+from launcher.views import run_events
+from launcher.views.goodput import compute_goodput
+from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
+from launcher.views.run_events import RunEvent
+from launcher.views.timeline import RoundSummary, WorkerRecord
 from rendezvous import events
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from launcher.views.goodput import TimeSpent
 from launcher.views.node import local_state
 from launcher.views.node.local_state import LocalState, NodeSnapshot
-from launcher.views.goodput import TimeSpent
 from launcher.views.node.process_use import ProcessUse
 from launcher.views.timeline import WorkerRecord
 from tests.support.run_reports import make_node

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from msgspec import Raw
 
-from launcher.views.node.log_pages import LogSource
-from launcher.views.questions.messages import Reply, encode_note
-from launcher.views.node.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.views.event_buffer import EventBuffer
+from launcher.views.node.log_pages import LogSource
+from launcher.views.node.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.views.node_report import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
+from launcher.views.questions.messages import Reply, encode_note
 from launcher.views.run_events import FailureFound
 from rendezvous.codec import encode
 from rendezvous.member import notes
@@ -74,7 +74,7 @@ def test_events_are_read_in_the_loop_that_adds_to_them() -> None:
     answers = NodeAnswers(lambda: journal, None, None, "", {})  # type: ignore[arg-type]
     failure = FailureFound(at=1.0, run_id="r", node="n0", rank=0, exit_code=1)
     buffer.take(failure)
-    _, work = answers.answer(ReadEvents())
+    _, work = answers.answer(ReadEvents(), 0.0)
     buffer.take(failure)  # while a thread makes the page
     page = work()
     assert isinstance(page, EventPage)

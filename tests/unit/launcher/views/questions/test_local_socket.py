@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views import local_socket
+from launcher.views.node_report import ReadState
+from launcher.views.questions import local_socket
 from launcher.views.questions.local_socket import (
     LocalAgent,
     Question,
@@ -23,7 +24,6 @@ from launcher.views.questions.local_socket import (
     group_by_job,
     list_socket_names,
 )
-from launcher.views.node_report import ReadState
 from rendezvous import __version__
 
 

@@ -7,27 +7,14 @@ from collections import deque
 
 import pytest
 
-from launcher.views.questions.messages import (
-    Answer,
-    Diagnose,
-    Expect,
-    Inspect,
-    PassedRequest,
-    Reply,
-    Request,
-    decode_note,
-    encode_note,
-    is_sendable,
-)
-from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_report import make_run_report, shorten_report
-from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys
+from launcher.diagnosis.part.messages import decode_note
 from launcher.model.concurrency import NO_THREAD
 from launcher.views.goodput import Goodput
 from launcher.views.node_report import (
     EventPage,
     LogCursor,
     LogPage,
+    NodeReply,
     NodeReport,
     RankReport,
     ReadEvents,
@@ -35,6 +22,19 @@ from launcher.views.node_report import (
     ReadState,
     RunReport,
 )
+from launcher.views.questions.messages import (
+    Diagnose,
+    Expect,
+    Inspect,
+    PassedRequest,
+    Reply,
+    Request,
+    encode_note,
+    is_sendable,
+)
+from launcher.views.questions.reporter import Reporter
+from launcher.views.questions.run_report import make_run_report, shorten_report
+from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys
 from launcher.views.timeline import RoundSummary
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
@@ -80,7 +80,7 @@ class Node:
             assert isinstance(note, Inspect | Expect | Reply)
             self.surveys.take_note(sender, note)
 
-    def answer(self, request: Request) -> tuple[Answer | None, str]:
+    def answer(self, request: Request) -> tuple[NodeReply | None, str]:
         if isinstance(request, ReadEvents):
             return EventPage(lines=(self.name,), first=0, next_after=0), ""
         if isinstance(request, ReadLogs):
@@ -108,7 +108,10 @@ class Net:
     def begin(self, by: str, node: str = "", request: Request | None = None, lost: str = "") -> list[Survey]:
         """Ask, and return where the result comes."""
         found: list[Survey] = []
-        survey = Survey(node=node, request=request or ReadState(), until=LIMIT_S, takes=[found.append])
+        kind = NodeReport if isinstance(request, Diagnose) else None
+        survey = Survey(
+            node=node, request=request or ReadState(), answer_kind=kind, until=LIMIT_S, takes=[found.append]
+        )
         self.nodes[by].surveys.ask(survey)
         self.deliver(lost)
         self.nodes[by].surveys.advance(0.0)
