@@ -106,19 +106,6 @@ def test_every_link_leads_somewhere() -> None:
     assert not broken
 
 
-def test_every_module_has_its_place_in_the_table_of_rooms() -> None:
-    rooms = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/internals/ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
-    words = set(re.findall(r"`([^`]+)`", " ".join(rooms)))
-    names = {word.split("/")[-1] if word.endswith(".py") else word for word in words}
-    missing = []
-    for path in SOURCES:
-        package, *rest = path.relative_to(ROOT).parts
-        room = f"{package}/{rest[0]}/" if len(rest) > 1 else rest[0]
-        if room not in names and not room.startswith("__"):
-            missing.append(name(path))
-    assert not missing
-
-
 def test_the_files_on_the_ways_through_the_code_exist() -> None:
     text = (ROOT / "docs/internals/ARCHITECTURE.md").read_text()
     named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text)
