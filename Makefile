@@ -77,7 +77,7 @@ lint: .venv/installed ## ruff and mypy
 	.venv/bin/mypy
 
 docs: .venv/installed ## build the documentation into site/; a warning is an error
-	.venv/bin/python -m launcher.config.help > docs/reference/options.md
+	.venv/bin/python docs/options.py > docs/reference/options.md
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
 	.venv/bin/python docs/events.py > docs/reference/events.md

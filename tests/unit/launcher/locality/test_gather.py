@@ -15,7 +15,7 @@ from launcher.config.config import LocalityOptions
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
 from launcher.locality.explicit import check_file, find_in_file, read_explicit
-from launcher.locality.gather import Locality, SourceQuery, resolve_locality
+from launcher.locality.gather import Locality, query_sources, resolve_locality
 from launcher.locality.interconnects import NvlinkSource, SliceSource
 from launcher.model.errors import UsageError
 from launcher.model.node import Device
@@ -225,8 +225,7 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
 def test_nobody_waits_for_the_threads_of_sources() -> None:
     over = threading.Event()
     try:
-        asking = SourceQuery([Says("slow", hints(), over)], {}, 0.0)
-        assert asking.wait_for_results()[0].reason == "no answer within 0 s"
+        assert query_sources([Says("slow", hints(), over)], {}, 0.0)[0].reason == "no answer within 0 s"
         assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("locality"))
     finally:
         over.set()

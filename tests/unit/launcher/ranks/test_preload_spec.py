@@ -93,7 +93,7 @@ def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
 ) -> None:
     assert spec_builder.bind_workers(None, slots(2)) is None
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.ranks.preload_spec.bind_workers", lambda mode, slots: NodeBinding(bindings, ""))
+    monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: NodeBinding(bindings, ""))
     spec = server(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
