@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
 from launcher.meshctl.table import format_clock
@@ -79,14 +79,15 @@ def show_events(
         warn(f"{name_run(poller.report.run_id)} {poller.describe_end()}")
 
 
-class EventCollector(Struct, frozen=True):
+class EventCollector(Struct):
     """Asks nodes for the events after those that they have told."""
 
     warn: Callable[[str], object]
     """Gets a sentence for stderr."""
+    _last: dict[str, int] = field(default_factory=dict)  # number of the last event of each node, by member id
 
     def make_request(self, node: PolledNode) -> ReadEvents:
-        return ReadEvents(after=-1 if node.state is None else node.state)
+        return ReadEvents(after=self._last.get(node.member_id, -1))
 
     def take(self, answer: NodeAnswer) -> list[SeenEvent]:
         """Return the events of a node's page."""
@@ -94,7 +95,7 @@ class EventCollector(Struct, frozen=True):
         assert isinstance(page, EventPage), page
         if page.dropped:
             self.warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
-        node.state = page.next_after
+        self._last[node.member_id] = page.next_after
         return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
 
 
