@@ -157,7 +157,7 @@ def _describe_start(run_id: str | None, demand: Demand, endpoint: str) -> str:
 def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) -> agent_pool.AgentPool:
     start_s, return_s = (settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
     return agent_pool.AgentPool(
-        demand,
+        demand=demand,
         grace_s=grace_s,
         format_moment=lambda at: format_time(time.time() - (time.monotonic() - at)),
         start_limit_s=math.inf if start_s is None else float(start_s),  # an autoscaler needs longer than a default
