@@ -96,8 +96,8 @@ class HealthGate(Struct, eq=False):
         passed = ""
         while True:
             try:
-                if command := self.options.health_check:  # first: it has a limit, and a driver may block `examine`
-                    passed = self._run_check(command)
+                if self.options.health_check is not None:  # first: it has a limit, and a driver may block `examine`
+                    passed = self._run_check(self.options.health_check)
                 found = examine()
                 break
             except UnfitError as error:

@@ -73,12 +73,8 @@ class WorkerChannel(Struct, eq=False):
 
             self._heartbeats = Heartbeats(self.heartbeat_timeout_s, now)
         if self.shared_page is not None:
-            self.shared_page.begin(
-                worker_count,
-                self.heartbeat_timeout_s,
-                reads_heartbeats=self.watches_progress,
-                reads_saves=self.reads_saves,
-            )
+            wanted = {"reads_heartbeats": self.watches_progress, "reads_saves": self.reads_saves}
+            self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
         if self.reads_saves:
             self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 
