@@ -93,9 +93,9 @@ def build_agent(
         asked = (config.rendezvous, config.placement, config.workers.role)
         membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
-        from launcher.agent.cluster import ClusterMembership
+        from launcher.agent.cluster import open_membership
 
-        membership = ClusterMembership.open(
+        membership = open_membership(
             config,
             settings,
             startup,

@@ -95,11 +95,7 @@ class NodeRequester(Teller):
         return self._queue(self._make_event(0, 0, "the run has ended", ""))
 
     def _queue(self, event: NodesRequested) -> Iterable[Effect]:
-        variables = {
-            "NODES_WANTED": str(event.wanted),
-            "NODES_PRESENT": str(event.present),
-            "NODES_SINCE": event.since,
-        }
+        variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
         self.put(event, variables)
         return [Publish(event)]
 

@@ -67,4 +67,4 @@ def make_notice_part(
             log(f"preemption notices cannot be read: {made}")
         return None
     timeout_s, acts = options.shutdown_timeout_s, options.notices == "leave"
-    return NoticePart(made, NodeOutlook(source=made.label, acts=acts, shutdown_timeout_s=timeout_s))
+    return NoticePart(made, NodeOutlook(source=made.provider.label, acts=acts, shutdown_timeout_s=timeout_s))

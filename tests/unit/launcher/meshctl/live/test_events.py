@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.events import EventView, describe_event, format_events, read_event
+from launcher.meshctl.live.events import describe_event, format_events, read_event, show_events
 from launcher.meshctl.live.source import RunGoneError
 from launcher.views.run_events import parse_time
 from tests.support.run_reports import EVENT_NAMES, REPORT, FakeSource, make_event
@@ -41,7 +41,7 @@ def show(source: FakeSource, *, follow: bool = False, as_json: bool = False) -> 
     def write(some: Iterable[str]) -> None:
         lines.extend(some)
 
-    EventView(source, write, remarks.append, follow=follow, as_json=as_json).run()
+    show_events(source, write, remarks.append, follow=follow, as_json=as_json)
     return lines, remarks
 
 
