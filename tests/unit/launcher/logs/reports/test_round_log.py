@@ -184,15 +184,6 @@ def test_growth_is_announced_while_the_round_runs(
     assert narrator.wake_at == math.inf
 
 
-def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = make_log()
-    for count in range(100):  # a hundredth of a second from one to the next
-        narrator.note(Log(because(f"{count} more"), until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
-        narrator.advance(10.0 + count / 100)
-    narrator.advance(narrator.wake_at)
-    assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow)"]
-
-
 @pytest.mark.parametrize("what", ["the node has gone", "the round ends"])
 def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=True)
