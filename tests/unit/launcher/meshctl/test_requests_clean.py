@@ -43,13 +43,6 @@ def test_a_finished_job_goes_with_all_its_keys_and_nothing_else(store: MemorySto
     assert there(store) == {*before, "/other/key"}
 
 
-def test_all_runs_are_looked_at_where_none_is_named(store: MemoryStore) -> None:
-    finished(store, "a")
-    finished(store, "b")
-    assert [remove(store, found) for found in find_leftovers(store, PREFIX, None)] == [True, True]
-    assert there(store) == set()
-
-
 def test_a_job_with_a_member_stays_even_with_a_verdict(store: MemoryStore) -> None:
     job = finished(store, "exp-41")
     job.join(1)
@@ -82,10 +75,10 @@ def test_an_older_job_of_a_run_goes_while_the_current_one_lives(store: MemorySto
     assert store.get(live.keys.spec).first is not None
 
 
-def test_old_jobs_and_the_current_one_go_together(store: MemoryStore) -> None:
-    finished(store, "exp-41", "k9")
-    finished(store, "exp-41", "k0")
-    assert [remove(store, one) for one in find_leftovers(store, PREFIX, "exp-41")] == [True, True]
+def test_all_jobs_of_all_runs_go_where_none_is_named(store: MemoryStore) -> None:
+    for run_id, job_key in (("exp-41", "k9"), ("exp-41", "k0"), ("b", "k1")):
+        finished(store, run_id, job_key)
+    assert [remove(store, one) for one in find_leftovers(store, PREFIX, None)] == [True] * 3
     assert there(store) == set()
 
 

@@ -111,26 +111,6 @@ def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
     assert not poller.nodes["m3"].is_first, "what it writes after its return is new"
 
 
-def test_why_there_is_no_newer_report() -> None:
-    source = FakeSource(replace(REPORT, missing=()))
-    now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
-
-    def poll_until(problem: str) -> None:
-        def step() -> bool:
-            now[0] += 0.5
-            poller.poll(0.02)
-            return poller.report is not None and poller.problem == problem
-
-        wait_until(step, 20, problem or "a new report")
-
-    poll_until("")
-    source.error = TemporaryError("no leader has answered")
-    poll_until("no leader has answered")
-    source.error = None
-    poll_until("")
-
-
 def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     now = [0.0]
