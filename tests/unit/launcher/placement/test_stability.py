@@ -65,11 +65,10 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
 
 
 @pytest.mark.parametrize(("mesh", "count"), [("pp=4,dp=*,tp=8", 511), ("pp=8,dp=64,tp=8", 513), ("dp=*,tp=16", 513)])
-@pytest.mark.parametrize("lost_index", [0, 100])
-def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int, lost_index: int) -> None:
+def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int) -> None:
     nodes = cluster(count, leaf=15)
     before = plan(nodes, parse(mesh), LEAVES, LEVEL_COSTS, None)
-    left = without(nodes, list(before.ranks)[lost_index])
+    left = without(nodes, list(before.ranks)[100])
     after = plan(left, parse(mesh), LEAVES, LEVEL_COSTS, before)
     assert after.moved == count_moved(before, after, parse(mesh)) <= 16
     assert after.cost <= plan(left, parse(mesh), LEAVES, LEVEL_COSTS, None).cost * 1.0025
