@@ -328,23 +328,6 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
 
 @settings(max_examples=20)
 @given(
-    history=histories(is_equal=True), mesh=st.sampled_from(["dp=*", "dp=4", "dp=3,tp=2", "pp=2,dp=2,tp=2"]).map(parse)
-)
-def test_survivors_stay_when_every_hole_has_a_spare(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
-    then, now = history
-    if not are_worlds(history, mesh, Limits()):
-        return
-    before = plan(then, mesh, Limits(), Costs(), None)
-    after = plan(now, mesh, Limits(), Costs(), before)
-    if after.shape == before.shape:
-        here = {node.id for node in now}
-        held = coordinates(after, mesh)
-        for place, name in coordinates(before, mesh).items():
-            assert held[place] == name or name not in here
-
-
-@settings(max_examples=20)
-@given(
     history=histories(is_equal=True),
     mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),
 )

@@ -58,25 +58,6 @@ def test_before_the_first_round_nodes_wait(job: StoredJob) -> None:
     assert seen.leader == ""
 
 
-def test_a_round_that_runs_has_ranks_a_leader_and_spares_with_reasons(job: StoredJob) -> None:
-    job.join(0, 1, locality=(("pod", "p7"), ("leaf", "l1")))
-    job.join(2)
-    job.seal(1, 1, 0)
-    job.lead(1)
-    job.spares({2: "no whole replica left"})
-    seen = job.overview()
-    assert (seen.phase, seen.round, seen.world_size, seen.shape) == ("running", 1, 8, (4, 2))
-    assert (seen.leader, seen.coordinator, seen.reason) == ("h1", "10.0.0.1:29500", because("all nodes are there"))
-    assert [(node.name, node.ranks) for node in seen.nodes] == [("h1", (0, 1, 2, 3)), ("h0", (4, 5, 6, 7)), ("h2", ())]
-    assert states(seen) == {"h0": "running", "h1": "running", "h2": "spare"}
-    assert node(seen, "h2").why == "no whole replica left"
-    assert node(seen, "h0").path == ("p7", "l1")
-    assert dict(node(seen, "h0").locality) == {"pod": "p7", "leaf": "l1"}
-    assert node(seen, "h1").is_leader
-    assert [past.round for past in seen.history] == [1]
-    assert seen.faults == ()
-
-
 def test_the_time_since_the_last_keep_alive_is_what_the_lease_has_lost(job: StoredJob, clock: Clock) -> None:
     job.join(0, 1)
     clock.now = 2.0
