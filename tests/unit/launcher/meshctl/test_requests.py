@@ -1,4 +1,4 @@
-"""Requests to a running job, as whoever asked is told: the leader acts in the pauses. And what `meshctl clean` removes."""
+"""Requests to a running job, whose leader acts in the pauses, as whoever asked is told; and what `clean` removes."""
 
 from __future__ import annotations
 
