@@ -57,14 +57,6 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
 
 
-@pytest.mark.parametrize(("has_store", "hint"), [(False, True), (True, False)])
-def test_no_run_is_a_sentence_that_fits_a_terminal(has_store: bool, hint: bool) -> None:
-    lines = describe_runs([], has_store=has_store).splitlines()
-    assert lines[0].startswith("no run of this user")
-    assert any(line.startswith("hint: set --rdzv-endpoint") for line in lines) == hint
-    assert max(map(len, lines)) <= 80
-
-
 def test_a_long_sentence_stays_in_its_column() -> None:
     runs = [
         ListedRun(run_id="exp-41", phase="running", now="round 2 is being stopped: " + "a reason " * 9, pids=(41, 42)),

@@ -1,4 +1,4 @@
-"""Requests to a running job: what the leader makes of them, as whoever asked is told. The leader acts in the pauses."""
+"""Requests to a running job, whose leader acts in the pauses, as whoever asked is told; and what `clean` removes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from msgspec.structs import replace
 
-from launcher.meshctl.requests import WaitPolicy, submit_request
+from launcher.meshctl.requests import WaitPolicy, find_leftovers, remove, submit_request
 from launcher.model.errors import TemporaryError, UsageError
+from rendezvous import records
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
-from tests.support.stores.stored_job import StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 LIMIT_S = 5.0
 
@@ -118,28 +119,24 @@ def test_a_leader_that_does_not_answer_is_named(world: World) -> None:
         world.ask("stop")
 
 
-def test_a_job_that_has_ended_takes_no_requests(world: World) -> None:
-    world.stored.end("failure", 3, "a worker failed")
-    for kind in ("stop", "drain", "undrain", "takeover"):
-        with pytest.raises(UsageError, match="run exp-41 has already ended: a worker failed"):
-            world.ask(kind, "h1")
-    assert world.store.get(world.key).first is None
-
-
 @pytest.mark.parametrize(
     ("kind", "target", "sentence", "hint"),
     [
         ("drain", "h11", "run exp-41 has no node h11", "did you mean h1?"),
         ("drain", "zebra", "run exp-41 has no node zebra", "use one of h0, h1"),
         ("undrain", "h1", "h1 is not drained in run exp-41", None),
+        *((kind, "h1", "run exp-41 has already ended: a worker failed", None) for kind in ("stop", "takeover")),
     ],
 )
-def test_a_node_that_is_not_there_is_refused_with_those_that_are(
+def test_what_a_job_cannot_do_is_refused_before_it_is_asked(
     world: World, kind: str, target: str, sentence: str, hint: str | None
 ) -> None:
+    if "ended" in sentence:
+        world.stored.end("failure", 3, "a worker failed")
     with pytest.raises(UsageError, match=sentence) as error:
         world.ask(kind, target)
-    assert error.value.hint == hint
+    assert hint is None or error.value.hint == hint
+    assert world.store.get(world.key).first is None
 
 
 def test_a_node_that_is_to_come_can_be_drained_before(world: World) -> None:
@@ -181,3 +178,104 @@ def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
     submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", WaitPolicy(LIMIT_S, lambda: 0.0, leader))
     assert values == [Command(kind="stop")]
     store.close()
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    store = MemoryStore(clock=lambda: 0.0)
+    yield store
+    store.close()
+
+
+def finished(store: MemoryStore, run_id: str, job_key: str = "k1") -> StoredJob:
+    job = StoredJob(store, run_id, job_key)
+    job.join(0)
+    job.seal(1, 0)
+    job.end("success")
+    job.lose(0)
+    return job
+
+
+def there(store: MemoryStore) -> set[str]:
+    return {item.key for item in store.get("/", prefix=True).items}
+
+
+def test_a_finished_job_goes_with_all_its_keys_and_nothing_else(store: MemoryStore) -> None:
+    finished(store, "exp-4")
+    before = there(store)
+    finished(store, "exp-41")
+    store.put("/other/key", b"")
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    assert found.keep_reason == ""
+    assert remove(store, found)
+    assert there(store) == {*before, "/other/key"}
+
+
+def test_a_job_with_a_member_stays_even_with_a_verdict(store: MemoryStore) -> None:
+    job = finished(store, "exp-41")
+    job.join(1)
+    (found,) = find_leftovers(store, PREFIX, "exp-41", insist=True)
+    assert found.keep_reason == "it has 1 live member"
+
+
+def test_a_job_without_verdict_and_members_goes_only_when_a_person_insists(store: MemoryStore) -> None:
+    job = StoredJob(store)
+    job.join(0)
+    job.seal(1, 0)
+    job.lose(0)
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    assert found.keep_reason.startswith("it has no verdict and no members")
+    (found,) = find_leftovers(store, PREFIX, "exp-41", insist=True)
+    assert found.keep_reason == ""
+    assert remove(store, found)
+    assert there(store) == set()
+
+
+def test_an_older_job_of_a_run_goes_while_the_current_one_lives(store: MemoryStore) -> None:
+    old = finished(store, "exp-41", "k0")
+    store.delete(old.keys.verdict)
+    live = StoredJob(store, "exp-41", "k1")
+    live.join(0)
+    found = find_leftovers(store, PREFIX, "exp-41")
+    assert [(one.job.root[-2:], bool(one.keep_reason)) for one in found] == [("k0", False), ("k1", True)]
+    assert remove(store, found[0])
+    assert not store.get(old.keys.root + "/", prefix=True).items
+    assert store.get(live.keys.spec).first is not None
+
+
+def test_all_jobs_of_all_runs_go_where_none_is_named(store: MemoryStore) -> None:
+    for run_id, job_key in (("exp-41", "k9"), ("exp-41", "k0"), ("b", "k1")):
+        finished(store, run_id, job_key)
+    assert [remove(store, one) for one in find_leftovers(store, PREFIX, None)] == [True] * 3
+    assert there(store) == set()
+
+
+def test_an_older_job_with_a_member_stays(store: MemoryStore) -> None:
+    StoredJob(store, "exp-41", "k0").join(0, 1)
+    finished(store, "exp-41", "k1")
+    assert find_leftovers(store, PREFIX, "exp-41")[0].keep_reason == "it has 2 live members"
+
+
+def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:
+    finished(store, "exp-41")
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    store.put(records.make_current_key(PREFIX, "exp-41"), b"k2")
+    before = there(store)
+    assert not remove(store, found)
+    assert there(store) == before
+
+
+def test_a_job_whose_verdict_has_gone_meanwhile_stays(store: MemoryStore) -> None:
+    job = finished(store, "exp-41")
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    store.delete(job.keys.verdict)
+    assert not remove(store, found)
+
+
+def test_foreign_keys_under_the_prefix_do_no_harm(store: MemoryStore) -> None:
+    store.put(f"/{PREFIX}/lonely", b"")
+    store.put(f"/{PREFIX}/exp-41/current", b"\xff\xfe")
+    store.put(f"/{PREFIX}/x//", b"")
+    for found in find_leftovers(store, PREFIX, None):
+        remove(store, found)
+    assert f"/{PREFIX}/lonely" in there(store)
