@@ -149,13 +149,10 @@ def test_a_recipe_that_breaks_a_rule_is_found_out(name: str, sentence: str, brea
 WRONG: list[tuple[str, Change]] = [
     ("indexed-job.yaml", lambda found: at(found, *POD).update(restartPolcy="Never")),
     ("indexed-job.yaml", lambda found: at(found, *JOB).update(backoffLimit="many")),
-    ("etcd.yaml", lambda found: at(found, 0, "spec").update(publishNotReadyAdresses=True)),
     ("node-labels.yaml", lambda found: at(found, 1, "rules", 0).update(verb=["get"])),
-    ("pytorchjob.yaml", lambda found: at(found, 0, "spec").update(nprocPerNode=8)),
-    ("pytorchjob.yaml",
-     lambda found: at(found, *WORKER, "containers", 0).update(cmd=[])),
-    ("pytorchjob-elastic.yaml", lambda found: at(found, 0, "spec", "elasticPolicy").update(rdzvBackend="etcd3")),
-]  # fmt: skip
+    ("pytorchjob.yaml", lambda found: at(found, *WORKER, "containers", 0).update(cmd=[])),
+    ("jobset.yaml", lambda found: at(found, *SET_JOB, "template", "spec").update(gracePeriodSeconds=45)),
+]
 
 
 @pytest.mark.parametrize(("name", "break_it"), WRONG, ids=range(len(WRONG)))
