@@ -1,8 +1,8 @@
 """The published schemas of Kubernetes that its recipes are held against; a field that is in none of them is refused.
 
 They are in the package kubernetes-validate, made from the published API. Kinds that Kubernetes does not know (JobSet,
-the Trainer's, PyTorchJob, RayJob, PodMonitor) are held against it where they hold pods; tests/kubernetes holds the first
-two and the last against models made from their definitions.
+the Trainer's, PyTorchJob, RayJob, PodMonitor) are held against it where they hold pods; tests/kubernetes holds all but
+PyTorchJob and RayJob against models made from their definitions.
 """
 
 from __future__ import annotations
