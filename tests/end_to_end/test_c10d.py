@@ -6,8 +6,6 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
-
 from tests.support.jobs.multi_node import SLEEP, Cluster
 from tests.support.network.namespaces import Host, free_port, loopback_hosts
 from tests.support.processes.tree import REPOSITORY, is_alive
@@ -81,10 +79,8 @@ def held_agents(place: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(place)))}
 
 
-@pytest.mark.parametrize("hosts", [(N1, N2), (N1, N2, N3)])
-def test_of_agents_that_all_saw_no_store_one_serves_it_and_the_others_join(
-    tmp_path: Path, hosts: tuple[Host, ...]
-) -> None:
+def test_of_agents_that_all_saw_no_store_one_serves_it_and_the_others_join(tmp_path: Path) -> None:
+    hosts = (N1, N2, N3)
     place, endpoint = tmp_path / "hold", f"127.0.0.1:{free_port('127.0.0.1')}"
     env = held_agents(place)
     with Cluster(tmp_path, *C10D, f"--nnodes={len(hosts)}", f"--rdzv-endpoint={endpoint}", env=env) as job:
