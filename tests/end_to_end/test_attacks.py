@@ -68,14 +68,13 @@ def under(job: Cluster, prefix: str) -> list[dict[str, Any]]:
 
 
 def test_no_command_no_worker_and_no_log_is_given_a_secret(tmp_path: Path, etcd: EtcdServer) -> None:
-    seen = {name: tmp_path / f"{name}.env" for name in ("notify", "nodes", "check", "worker")}
+    seen = {name: tmp_path / f"{name}.env" for name in ("notify", "check", "worker")}
 
     def show(name: str) -> str:
         return f"cat <&0 > /dev/null; env >> {seen[name]}"
 
     commands = (
         f"--notify={show('notify')}",
-        f"--request-nodes={show('nodes')}",
         f"--health-check={show('check')}",
         "--preload=json",
     )

@@ -54,7 +54,7 @@ def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: P
     rank_0, rank_1 = (("--node-rank=0",), ("--node-rank=1",)) if is_static else ((), ())
     with Cluster(tmp_path, *own, run_id="9021") as first, Cluster(tmp_path, *own, run_id="777") as second:
         first.start(N1, options=rank_0)
-        first[N1].says("1 is usable" if not is_static else "node rank 1 of 2 is missing")
+        first[N1].says("meets the other nodes" if not is_static else "node rank 1 of 2 is missing")
         second.start(N2, options=rank_1)
         (ended,) = second.wait(exit_code=2)
         assert "another agent, on node n1, waits at" in ended.stderr
@@ -115,10 +115,13 @@ def test_two_runs_at_two_ports_of_a_host_do_not_meet(tmp_path: Path) -> None:
 # --- the end of the agent that serves
 
 
-@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("has_begun", [True, False], ids=["in a round", "before the first"])
+@pytest.mark.parametrize(
+    ("has_begun", "signum", "exit_code"),
+    [(True, signal.SIGINT, 130), (False, signal.SIGTERM, 143)],
+    ids=["in a round", "before the first"],
+)
 def test_the_end_of_the_serving_node_is_the_end_of_the_others(
-    tmp_path: Path, signum: signal.Signals, exit_code: int, has_begun: bool
+    tmp_path: Path, has_begun: bool, signum: signal.Signals, exit_code: int
 ) -> None:
     count = 2 if has_begun else 3
     job_options = (*C10D, f"--nnodes={count}", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
@@ -129,7 +132,7 @@ def test_the_end_of_the_serving_node_is_the_end_of_the_others(
         if has_begun:
             job.wait_for_round(1, 2)
         else:
-            job[N1].says("2 are usable")
+            job[N2].says("meets the other nodes")
         job[N1].send(signum)
         sentence = f"node n1 serves the job's store and leaves: stopped by {signum.name}"
         (other,) = job.wait(N2, exit_code=143)

@@ -58,8 +58,11 @@ def place(local_rank: int, error_file: str) -> WorkerAssignment:
     ("flags", "extra", "is_virtual"),
     [
         ([], {}, False),
-        (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4, 6"}, True),
-        (["--virtual-local-rank"], {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, True),
+        (
+            ["--virtual-local-rank"],
+            {"CUDA_VISIBLE_DEVICES": "4, 6", "OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+            True,
+        ),
     ],
 )
 def test_our_variables_are_those_torchrun_exports(
