@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
-from launcher.observe.node_report import EventPage, LogPage, NodeReport, ReadEvents, ReadLogs, ReadState
+from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
@@ -76,15 +76,6 @@ def read_states(source: SocketSource) -> set[str]:
         return {node.state for node in source.read_run().nodes}
     except TemporaryError:  # an agent can be asked before it knows who leads
         return set()
-
-
-def test_a_node_that_waits_for_others_can_be_looked_at(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, "--nnodes=2", etcd=etcd, script=WORK) as cluster:
-        cluster.start(N1)
-        source = SocketSource(find_agent(cluster[N1]))
-        state = source.read_node("", ReadState())
-        assert isinstance(state, NodeReport)
-        assert (state.state, state.round, state.ranks) == ("waiting", 0, ())
 
 
 def test_a_job_of_one_machine_leaves_its_events_and_rounds(tmp_path: Path) -> None:

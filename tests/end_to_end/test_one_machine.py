@@ -24,36 +24,29 @@ def test_all_workers_succeed_and_the_command_too(tmp_path: Path) -> None:
     assert "3 workers" in job.stderr
 
 
-def test_a_killed_worker_restarts_all_of_them(tmp_path: Path) -> None:
+def test_a_killed_worker_restarts_all_and_with_the_budget_spent_the_first_failure_is_reported(tmp_path: Path) -> None:
     script = """
 mark("up")
-if ROUND == 1:
-    time.sleep(1000)
 mark("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+if ROUND == 2 and RANK == 1:
+    wait_for("up-0-2")
+    wait_for("fail")
+    print("boom", file=sys.stderr)
+    sys.exit(42)
+time.sleep(1000)
 """
-    with Job(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", script=script) as job:
+    with Job(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", "--tee", "2", script=script) as job:
         first = [int(pid) for pid in job.marks("up", range(3))]
         os.kill(first[1], signal.SIGKILL)
         assert job.marks("restarts", range(3), 2) == ["1"] * 3
         assert not any(is_alive(pid) for pid in first)
-        assert job.wait().exit_code == 0
-    assert "rank 1" in job.stderr
-    assert "SIGKILL" in job.stderr
-
-
-def test_with_the_budget_spent_the_first_failure_is_reported_with_its_code(tmp_path: Path) -> None:
-    script = """
-mark("up")
-if RANK == 1:
-    wait_for(f"up-0-{ROUND}")
-    print("boom", file=sys.stderr)
-    sys.exit(40 + ROUND)
-time.sleep(1000)
-"""
-    job = run(tmp_path, *TWO, "--max-restarts", "1", "--tee", "2", script=script, exit_code=42)
-    for words in ("train.py FAILED", "rank 1 on ", "exitcode  : 42", "1 of 1 restarts used"):
-        assert words in job.stderr
-    assert "boom" in job.stderr.partition("Root Cause")[2]
+        (tmp_path / "fail").touch()
+        ended = job.wait()
+    assert ended.exit_code == 42
+    before, _, report = ended.stderr.partition("train.py FAILED")
+    assert all(words in before for words in ("rank 1", "SIGKILL"))
+    assert all(words in report for words in ("rank 1 on ", "exitcode  : 42", "1 of 1 restarts used"))
+    assert "boom" in report.partition("Root Cause")[2]
 
 
 def test_a_worker_that_exits_0_early_is_not_a_failure(tmp_path: Path) -> None:

@@ -63,12 +63,10 @@ mark("trained")
     ("options", "script", "exit_code"),
     [
         ((), "pass", 0),
-        ((), "sys.exit(3)", 3),
-        (("--lease-ttl", "1"), "pass", 2),
         (("--virtual-local-rank",), "pass", 2),
         (("--signals-to-handle", "SIGTERM"), "os.kill(int(os.environ['AGENT']), 15); time.sleep(60)", 143),
     ],
-    ids=["success", "failure", "refused before the start", "refused at the start", "stopped"],
+    ids=["success", "refused at the start", "stopped"],
 )
 def test_no_temporary_directory_without_a_file_is_left(
     tmp_path: Path, options: tuple[str, ...], script: str, exit_code: int

@@ -17,7 +17,7 @@ OPTIONS = ("--standalone", "--nproc-per-node=2", "--hang-timeout=2")
 WRAPPED = ("--no-python", "sh", "-c", f"{sys.executable} $0; exit $?")
 
 
-@pytest.mark.parametrize("options", [(), ("--tee=3",), WRAPPED], ids=["inherited", "teed", "wrapped"])
+@pytest.mark.parametrize("options", [("--tee=3",), WRAPPED], ids=["teed", "wrapped"])
 def test_silent_workers_are_reported_and_so_is_their_return(options: tuple[str, ...], tmp_path: Path) -> None:
     script = """
 from launcher.worker import heartbeat
@@ -42,11 +42,6 @@ wait_for("end")
         (tmp_path / "end").touch()
         assert job.wait().exit_code == 0
     assert "meshrun: progress again after" in job.stderr
-
-
-def test_a_worker_without_any_sign_has_the_limit_of_the_start(tmp_path: Path) -> None:
-    with Job(tmp_path, *OPTIONS[:2], "--hang-timeout=2,start=3", script="wait_for('never')") as job:
-        job.says("no output or heartbeat on this node since the start, 3 s of 3 s\n")
 
 
 def test_a_phase_may_be_silent_for_its_own_limit(tmp_path: Path) -> None:

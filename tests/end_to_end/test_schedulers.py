@@ -78,24 +78,6 @@ def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
     assert f"meshrun: Slurm step {job}.0: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
 
 
-def test_two_nodes_of_a_skypilot_task_are_one_job(tmp_path: Path) -> None:
-    job = next(number for number in range(os.getpid(), 1 << 30) if are_free(20480 + number * 31 % 8192))
-    port = 20480 + job * 31 % 8192
-    task = {
-        "SKYPILOT_NODE_IPS": f"{N1.address}\n{N2.address}",
-        "SKYPILOT_NUM_NODES": "2",
-        "SKYPILOT_INTERNAL_JOB_ID": str(job),
-        "SKYPILOT_TASK_ID": f"sky-2026_train-{job}",
-        "RAY_JOB_ID": "05000000",
-    }
-    environs = [{**task, "SKYPILOT_NODE_RANK": str(rank)} for rank in (0, 1)]
-    ended, words = run(tmp_path, "--nproc-per-node=1", environs=environs)
-    assert sorted(word[1] for word in words) == ["0", "1"]
-    assert [(word[0], word[4]) for word in words] == [("2", f"sky-2026_train-{job}")] * 2
-    assert f"this agent serves the job's store at {N1.address}:{port}" in ended[0].stderr
-    assert f"meshrun: SkyPilot: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
-
-
 def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     port = free_port(N1.address, count=2)
     pod = {
@@ -111,14 +93,3 @@ def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_p
     environs = [{**pod, "RANK": "7", "PET_NODE_RANK": str(rank)} for rank in (0, 1)]
     _, words = run(tmp_path, environs=environs)
     assert [word[:4] for word in words] == [["2", "0", "0", N1.address], ["2", "1", "1", N1.address]]
-
-
-def test_two_pods_of_an_indexed_job_are_one_job_if_they_know_the_first(tmp_path: Path) -> None:
-    options = (
-        "--nnodes=2",
-        f"--master-addr={N1.address}",
-        f"--master-port={free_port(N1.address, count=2)}",
-        "--nproc-per-node=1",
-    )
-    _, words = run(tmp_path, *options, environs=[{"JOB_COMPLETION_INDEX": str(index)} for index in (0, 1)])
-    assert [word[:3] for word in words] == [["2", "0", "0"], ["2", "1", "1"]]

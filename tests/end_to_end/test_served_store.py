@@ -67,22 +67,21 @@ def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: P
         first.finish()
 
 
-@pytest.mark.parametrize("ids", [("none", "none"), ("one", "two")], ids=["the same id", "another id"])
-def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path, ids: tuple[str, str]) -> None:
+def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
     (first_place := tmp_path / "first").mkdir()
     (next_place := tmp_path / "next").mkdir()
     with (
-        Cluster(first_place, *options(port, "--rdzv-conf=close_timeout=100"), run_id=ids[0]) as first,
-        Cluster(next_place, *options(port), run_id=ids[1]) as following,
+        Cluster(first_place, *options(port, "--rdzv-conf=close_timeout=100"), run_id="none") as first,
+        Cluster(next_place, *options(port), run_id="none") as following,
         closing(EtcdStore([f"127.0.0.1:{port}"], call_limit_s=20.0)) as store,
     ):
         first.start(N1)
         first[N1].says("this agent serves the job's store")
         first.start(N2)
         first.wait_for_round(1, 2)
-        job = store.get(make_current_key("meshrun", ids[0])).items[0].value.decode()
-        key = make_job_keys("meshrun", ids[0], job).make_member_key("ghost")
+        job = store.get(make_current_key("meshrun", "none")).items[0].value.decode()
+        key = make_job_keys("meshrun", "none", job).make_member_key("ghost")
         store.put(key, b"{}")  # a member that does not go, so the store stays
         (first_place / "finish").touch()
         first[N1].says("staying up to 100 s, since other nodes use this node's store")
@@ -94,22 +93,6 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path, ids: tu
         following.start(N4)
         following.wait_for_round(1, 2)
         following.finish()
-
-
-def test_two_runs_at_two_ports_of_a_host_do_not_meet(tmp_path: Path) -> None:
-    places = [tmp_path / "one", tmp_path / "two"]
-    for place in places:
-        place.mkdir()
-    with (
-        Cluster(places[0], *options(free_port("127.0.0.1")), run_id="none") as one,
-        Cluster(places[1], *options(free_port("127.0.0.1")), run_id="none") as two,
-    ):
-        one.start(N1, N2)
-        two.start(N3, N4)
-        for job in (one, two):
-            job.wait_for_round(1, 2)
-        for job in (one, two):
-            job.finish()
 
 
 # --- the end of the agent that serves
@@ -139,17 +122,6 @@ def test_the_end_of_the_serving_node_is_the_end_of_the_others(
         (host,) = job.wait(N1, exit_code=exit_code)
         assert sentence in other.stderr
         assert sentence in host.stderr
-
-
-def test_the_wait_for_a_stopped_node_names_meshctl_stop(tmp_path: Path) -> None:
-    with Cluster(tmp_path, *options(free_port("127.0.0.1"))) as job:
-        job.start(N1)
-        job[N1].says("this agent serves the job's store")
-        job.start(N2)
-        job.wait_for_round(1, 2)
-        job[N2].send(signal.SIGINT)
-        job.wait(N2, exit_code=130)
-        job[N1].says("left: node n2; meshctl stop ends the job; giving up in 1800 s (--rejoin-timeout)")
 
 
 def test_who_succeeded_does_not_stay_when_the_host_was_killed(tmp_path: Path) -> None:
@@ -196,11 +168,9 @@ def count_servers(job: Cluster) -> int:
     "tables",
     [
         ("{1} head\n{2} head\n", "{2} head\n{1} head\n"),  # as a headless service answers
-        ("{2} head\n", "{2} head\n"),
-        ("127.0.1.1 n1\n", "{1} n1\n"),  # as on Debian
-        ("127.0.1.1 head\n", "{1} head\n"),  # another name of the same
+        ("127.0.1.1 head\n", "{1} head\n"),  # loopback on its own host, as on Debian, and called otherwise
     ],
-    ids=["of both hosts", "of one", "loopback on its own host", "and called otherwise"],
+    ids=["of both hosts", "of one"],
 )
 def test_of_hosts_that_share_a_name_one_serves(tmp_path: Path, network: Network, tables: tuple[str, ...]) -> None:
     hosts = name_hosts(tmp_path, network, *tables)
@@ -212,14 +182,9 @@ def test_of_hosts_that_share_a_name_one_serves(tmp_path: Path, network: Network,
         job.finish()
 
 
-@pytest.mark.parametrize(
-    ("name", "tables"), [("head", ("127.0.1.1 head\n", "127.0.1.1 head\n")), ("0.0.0.0", ("", ""))]
-)
-def test_a_name_that_every_host_has_is_remarked_upon(
-    tmp_path: Path, network: Network, name: str, tables: tuple[str, ...]
-) -> None:
-    hosts = name_hosts(tmp_path, network, *tables)
-    with Cluster(tmp_path, *C10D, "--nnodes=2", f"--rdzv-endpoint={name}:29400") as job:
+def test_a_name_that_every_host_has_is_remarked_upon(tmp_path: Path, network: Network) -> None:
+    hosts = name_hosts(tmp_path, network, "127.0.1.1 head\n", "127.0.1.1 head\n")
+    with Cluster(tmp_path, *C10D, "--nnodes=2", "--rdzv-endpoint=head:29400") as job:
         job.start(*hosts)
         for host in hosts:
             job[host].says(f"to meet here, give all nodes --rdzv-endpoint {host.address}:29400")

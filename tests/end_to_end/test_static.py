@@ -45,7 +45,7 @@ class Numbered(Cluster):
         self.master = f"{address}:{port}"
         self.numbers = {host.name: number for number, host in enumerate(hosts)}
         where = ("--master-addr", address, "--master-port", port)
-        super().__init__(directory, f"--nnodes={len(hosts)}", *where, "--lease-ttl=3", *options, script=script)
+        super().__init__(directory, f"--nnodes={len(hosts)}", *where, "--lease-ttl=15", *options, script=script)
 
     def start(self, *hosts: Host, options: tuple[str, ...] = ()) -> None:
         """Start the agent on these hosts, each with its number unless `options` give another."""

@@ -17,8 +17,7 @@ import pytest
 from rendezvous import __version__
 from tests.support.jobs.multi_node import Cluster, NodeJob
 from tests.support.network.namespaces import loopback_hosts
-from tests.support.network.proxy import Proxy
-from tests.support.stores.certificates import Certificates, signing_keys
+from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdCluster, EtcdServer
 from tests.support.waiting import wait_until
 
@@ -100,27 +99,10 @@ def test_with_store_outage_stop_a_store_that_stays_away_ends_all_agents(tmp_path
         assert len(job.lives()) == 3
 
 
-@pytest.mark.parametrize("kind", ["simple", "jwt"])
-def test_tokens_that_expire_or_are_forgotten_stop_nobody(tmp_path: Path, kind: str) -> None:
-    flags = ["--auth-token-ttl", "1", *CHEAP_PASSWORDS]
-    if kind == "jwt":
-        public, private = signing_keys(tmp_path / "keys")
-        flags = [*CHEAP_PASSWORDS, "--auth-token", f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=1s"]
-    with EtcdServer("3.5", tmp_path / "etcd", flags=flags) as server:
-        conf = admit_trainer(server, tmp_path)
-        with Cluster(tmp_path, *OPTIONS, conf, etcd=server) as job:
-            begin(job)
-            if kind == "simple":
-                server.restart()  # it remembers none; the others expire meanwhile
-            job.live_on(0.8 * LEASE_TTL_S)
-            assert not any("denies" in node.stderr for node in job.jobs.values())
-            require_one_round(job)
-
-
 def test_a_job_reports_lost_rights_and_continues_once_they_are_back(tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path / "etcd", flags=CHEAP_PASSWORDS) as server:
         conf = admit_trainer(server, tmp_path)
-        with Cluster(tmp_path, *OPTIONS, "--max-restarts=1", conf, etcd=server) as job:
+        with Cluster(tmp_path, *OPTIONS, "--lease-ttl=15", "--max-restarts=1", conf, etcd=server) as job:
             begin(job)
             server.ctl("role", "revoke-permission", "trainer", "--prefix", "/meshrun/")
             crash(job[N1])
@@ -184,26 +166,8 @@ def is_full(server: EtcdServer) -> bool:
     return False
 
 
-def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, own_etcd: EtcdServer) -> None:
-    with Proxy(own_etcd.client_port) as wire, Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
-        job.start(N1, N2)
-        job.start(N3, options=(f"--rdzv-endpoint={wire.endpoint}",))
-        job.wait_for_round(1, 3)
-        wire.cut()
-        root = root_of(job)
-        for number in range(3):
-            own_etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", f'{{"node_name":"n7","version":"{__version__}"}}')
-        answer = json.loads(own_etcd.ctl("get", "/x", "--write-out=json"))
-        own_etcd.compact(answer["header"]["revision"])
-        wire.join()
-        job.live_on(0.8 * LEASE_TTL_S)
-        own_etcd.ctl("put", f"{root}/ctl/drained/n3", f'{{"node_name":"n3","version":"{__version__}"}}')
-        job.wait(N3, exit_code=143)
-        assert "n3 was drained" in job["n3"].stderr
-
-
 def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: Path, own_etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
+    with Cluster(tmp_path, *OPTIONS, "--lease-ttl=15", etcd=own_etcd) as job:
         begin(job)
         own_etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
         sentence = f"run {job.run_id} was removed from the store, or another job was started under its name"

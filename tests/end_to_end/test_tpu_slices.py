@@ -47,7 +47,7 @@ def told(cluster: Cluster, round: int, ranks: dict[str, list[int]]) -> dict[str,
 
 
 def test_ranks_follow_slices_and_a_slice_that_loses_a_host_stands_by(tmp_path: Path, etcd: EtcdServer) -> None:
-    options = ("--nnodes=2:4", "--target-nodes=4", "--lease-ttl=3", "--framework=torch", *CHIPS)
+    options = ("--nnodes=2:4", "--target-nodes=4", "--lease-ttl=15", "--framework=torch", *CHIPS)
     with Cluster(tmp_path, *options, etcd=etcd, script=SCRIPT) as cluster:
         for host in HOSTS:
             cluster.start(host, env=variables(host.name))

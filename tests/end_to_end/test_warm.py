@@ -136,20 +136,6 @@ def test_a_fork_server_that_is_lost_between_rounds_is_started_once_more(tmp_path
         assert ended.stderr.count("preloaded counted in ") == 2
 
 
-def test_workers_may_wait_for_a_restart_without_any_module(tmp_path: Path) -> None:
-    script = "mark('began'); wait_for(f'go-{ROUND}')"
-    with Job(tmp_path, "--standby=1", "--nproc-per-node=2", "--max-restarts=1", script=script) as job:
-        pids = {int(job.mark("began", rank, 1)) for rank in range(2)}
-        wait_until(lambda: len(children(job.supervisor_pid)) == 2 + 2 + 1, LIMIT_S, "a set of workers that wait")
-        others = set(children(job.supervisor_pid)) - pids
-        os.kill(min(pids), signal.SIGKILL)
-        assert {int(job.mark("began", rank, 2)) for rank in range(2)} < others
-        (tmp_path / "go-2").touch()
-        ended = job.wait()
-        assert (ended.exit_code, "preloaded" in ended.stderr) == (0, False), ended.stderr
-        job.wait_until_nobody_is_left()
-
-
 THREAD = (
     "import threading, time; threading.Thread(target=time.sleep, args=(600,), name='prefetch', daemon=True).start()"
 )
@@ -209,32 +195,6 @@ def test_a_signal_during_the_import_ends_everything_at_once(tmp_path: Path, sign
         assert ended.exit_code == 128 + signum, ended.stderr
         assert not list(tmp_path.glob("ran-*"))
         job.wait_until_nobody_is_left()
-
-
-def test_two_nodes_have_a_fork_server_each(tmp_path: Path) -> None:
-    hosts = loopback_hosts(2)
-    endpoint = f"{hosts[0].address}:{free_port(hosts[0].address)}"
-    script = "import counted; mark('of', f'{counted.IMPORTED_BY} {os.getpid()}'); beat_until('../finish')"
-    options = (*C10D, "--nnodes=2", f"--rdzv-endpoint={endpoint}", "--preload=counted")
-    with Cluster(tmp_path, *options, script=script) as job:
-        for host in hosts:
-            (tmp_path / host.name).mkdir()
-            put(tmp_path / host.name, counted=COUNTED)
-        job.begin(*hosts, workers=2)
-        marks = [job[host].mark("of", rank, 1).split() for host in hosts for rank in job[host].ranks(1)]
-        assert [int(importer) for importer, _ in marks] == [importers(tmp_path / host.name)[0] for host in hosts]
-        assert all(importer != own for importer, own in marks)
-        job.finish()
-
-
-def test_hashes_are_those_of_the_seed_that_was_asked_for(tmp_path: Path) -> None:
-    put(tmp_path, counted=COUNTED)
-    script = "mark('hash', str(hash('meshrun')))"
-    found = set()
-    for options in (("--preload=counted",), ()):
-        job = run(tmp_path, *options, "--nproc-per-node=2", script=script, env={"PYTHONHASHSEED": "7"})
-        found |= set(job.marks("hash", range(2)))
-    assert len(found) == 1
 
 
 def test_workers_of_jax_end_at_once_with_their_own_exit_code(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.processes.tree import freeze
 from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until
@@ -259,8 +260,9 @@ class Snapshot:
             address, elsewhere = server.client_port, Port("127.0.0.1")
             server.client_port = elsewhere.number
             server.start()
-            for _ in range(others):
-                server.ctl("put", "others", "1")
+            with closing(EtcdStore([server.endpoint])) as store:
+                for _ in range(others):
+                    store.put("others", b"1")
             server.kill()
             server.client_port = address
             elsewhere.socket.close()
