@@ -68,14 +68,6 @@ def test_torchx_s_two_nodes_on_this_machine_are_one_job(tmp_path: Path) -> None:
         assert not any(words in one.stderr for words in ("nodes are called", "t0ken") for one in ended)
 
 
-def test_two_nodes_with_given_numbers_may_share_a_host(tmp_path: Path) -> None:
-    at = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port('127.0.0.1', count=2)}")
-    with one_host(tmp_path, *at, script='mark("began")') as host:
-        jobs = [host.start(f"--node-rank={number}") for number in (1, 0)]
-        assert [job.wait(120).exit_code for job in jobs] == [0, 0]
-        assert [ranks(job) for job in jobs] == [[1], [0]]
-
-
 @pytest.mark.server
 def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(tmp_path: Path, etcd: EtcdServer) -> None:
     at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=twice-{os.getpid()}")

@@ -22,9 +22,8 @@ from urllib.request import urlopen
 import pytest
 
 from launcher.config.scrub import PRIVATE
-from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from rendezvous import records
-from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
+from rendezvous.records import Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Delete, KeyValue, Put
 from rendezvous.stores.etcd.store import EtcdStore
@@ -53,10 +52,10 @@ def client(etcd: EtcdServer) -> EtcdStore:
     return EtcdStore([etcd.endpoint])
 
 
-def finish(job: Cluster, *, round: int = 1) -> None:
-    """Let the workers end: all that were started were of this round, and every agent ends well."""
+def finish(job: Cluster) -> None:
+    """Let the workers end: all that were started were of the first round, and every agent ends well."""
     job.finish()
-    assert {life.round for life in job.lives()} == {round}
+    assert {life.round for life in job.lives()} == {1}
 
 
 def under(job: Cluster, prefix: str) -> list[dict[str, Any]]:
@@ -284,27 +283,3 @@ def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: 
         named = re.findall(r"the value of (\S+) was not written by an agent that knows the job's secret", one.stderr)
         assert len(named) == len(set(named))
         assert {names.leader, names.round, names.stop, names.verdict} <= set(named) <= set(forged)
-
-
-def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdServer) -> None:
-    """300 ranks on a node that has one, under a seal that no agent wrote, before there is a round."""
-    with Cluster(tmp_path, *BOTH, "--max-restarts=3", etcd=etcd) as job, closing(client(etcd)) as store:
-        job.start(N1)
-        job.wait_for_members(N1.name)
-        root = current(job)
-        (member,) = store.get(root + "members/", prefix=True).items
-        share = NodeAssignment(
-            ranks=tuple(range(300)), world_size=300, shape=(300,), group_rank=0, group_world_size=1,
-            role_ranks=tuple(range(300)), role_world_size=300, master_addr=ELSEWHERE, master_port=1,
-        )  # fmt: skip
-        assignment = Assignment(round=1, plan_token="forged", content=encode_assignment(share), node=f"{N1.name} b")
-        seal = Seal(
-            round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1", reason=because("enough")
-        )
-        names = records.Keys(root.rstrip("/"))
-        own = names.make_assignment_key(1, "forged", member.key.rpartition("/")[2])
-        store.txn((), (Put(own, encode(assignment)), Put(names.round, encode(seal))))
-        job[N1].says("round 1 cannot run here, since no leader wrote this node's assignment: it wants 300 workers")
-        job.start(N2)
-        job.wait_for_round(2, 2)
-        finish(job, round=2)

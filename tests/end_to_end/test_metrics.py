@@ -27,12 +27,6 @@ def test_promtool_has_no_remark_on_a_page() -> None:
     assert run_promtool("check", "metrics", input=encode_report(make_report(), "")[0]) == ""
 
 
-def test_promtool_accepts_the_configuration_and_the_alerts() -> None:
-    assert "SUCCESS" in run_promtool("check", "config", str(FOLDER / "prometheus.yml"))
-    assert "SUCCESS" in run_promtool("check", "rules", str(FOLDER / "alerts.yml"))
-    assert "SUCCESS" in run_promtool("test", "rules", str(FOLDER / "alerts_test.yml"))
-
-
 def test_every_panel_has_something_to_show_and_every_alert_is_evaluated(tmp_path: Path) -> None:
     listener = open_listener("127.0.0.1", 0, "--metrics-port")
     server = begin(make_metrics_server(listener, ReportCache(FixedSource(make_report()))))

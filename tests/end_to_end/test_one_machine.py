@@ -117,49 +117,6 @@ def test_too_few_descriptors_are_no_bug_of_ours(tmp_path: Path) -> None:
             assert "Too many open files\nhint: check ulimit -n" in ended.stderr
 
 
-# Rank 0 listens where the others are told to come, as the store behind env:// does.
-MEET = """
-import socket
-address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-if RANK == 0:
-    server = socket.create_server(address)
-    mark("listens")
-    peer = server.accept()[0]
-    mark("met", peer.recv(100).decode())
-else:
-    wait_for(f"listens-0-{ROUND}")
-    with socket.create_connection(address) as peer:
-        peer.send(os.environ["TORCHELASTIC_RUN_ID"].encode())
-wait_for("../go")
-"""
-
-
-def test_two_jobs_side_by_side_do_not_meet(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    words = (*TWO, "--log-dir", str(tmp_path / "logs"))
-    with (
-        Job(tmp_path / "one", *words, "--rdzv-id", "one", script=MEET) as one,
-        Job(tmp_path / "two", *words, "--rdzv-id", "two", script=MEET) as two,
-    ):
-        assert one.mark("met", 0, 1) == "one"
-        assert two.mark("met", 0, 1) == "two"
-        (tmp_path / "go").touch()
-        assert (one.wait().exit_code, two.wait().exit_code) == (0, 0)
-    assert len(os.listdir(tmp_path / "logs")) == 2
-
-
-def test_an_exception_without_record_is_reported_and_sys_exit_is_none(tmp_path: Path) -> None:
-    for number, (statement, shown) in enumerate((
-        ("raise ValueError('bad shape')", "  ValueError: bad shape\n    File "),
-        ("sys.exit('no data')", "  failed with exit code 1\n  exitcode  : 1 "),
-    )):  # fmt: skip
-        job = run(tmp_path, "--log-dir", f"logs{number}", script=statement, exit_code=1)
-        assert shown in job.stderr.partition("train.py FAILED")[2]
-        found = [json.loads(file.read_text()) for file in tmp_path.glob(f"logs{number}/*/attempt_0/0/error.json")]
-        assert [one["message"]["message"] for one in found] == ["ValueError: bad shape"][number:]
-
-
 def test_a_job_inside_a_worker_is_a_job_of_its_own(tmp_path: Path) -> None:
     """And its failure reaches the outer report: the inner agent writes to the error file it was given."""
     script = """

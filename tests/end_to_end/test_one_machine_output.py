@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -111,3 +112,21 @@ while True:
         job.send(15)
         wait_until(lambda: job.has_mark("got", 0, 1))
         assert job.wait().exit_code == 143
+
+
+def test_a_job_leaves_its_events_and_rounds(tmp_path: Path) -> None:
+    events, logs = tmp_path / "events", tmp_path / "logs"
+    options = ("--nproc-per-node=2", "--max-restarts=1", f"--events={events}", f"--log-dir={logs}", "--redirects=3")
+    script = "if RANK == 1 and ROUND == 1:\n    raise KeyError('lost')\nif ROUND == 1:\n    wait_for('never')"
+    run(tmp_path, *options, f"--notify=cat >> {tmp_path}/told", script=script).wait_until_nobody_is_left()
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [one["event"] for one in found if one["event"].startswith("round")] == [
+        *("round_started", "round_stopping", "round_ended") * 2
+    ]
+    failure = next(one for one in found if one["event"] == "failure_found")
+    assert (failure["rank"], failure["error"]) == (1, "KeyError: 'lost'")
+    assert failure["failure_class"] == "user code: KeyError"
+    (first,) = logs.glob("*/round_1.json")
+    assert json.loads(first.read_text())["failed_rank"] == 1
+    told = [json.loads(line)["event"] for line in (tmp_path / "told").read_text().splitlines()]
+    assert told == ["round_started", "round_stopping", "round_started", "round_stopping", "agent_ended"]

@@ -129,14 +129,3 @@ def test_the_plug_in_of_the_examples_reads_the_variable_of_its_devices(
     assert [device.visible for device in found.devices] == visible
     assert found.mistake == (f"{detector.variable}={value}: {mistake}" if mistake else "")
     assert bool(found.hint) is bool(mistake)
-
-
-def test_workers_share_out_what_the_variable_of_an_unknown_device_holds(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SHOWS.format(variable="FOO_VISIBLE"))
-    words = ("--devices", "foo:3", "--visible-env=FOO_VISIBLE", "--device-binding=visible", str(tmp_path / "train.py"))
-    outcome = run("meshrun", *words, environ={"FOO_VISIBLE": "4,7,9"})
-    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 4", "1 0 7", "2 0 9"]), outcome.err
-    outcome = run("meshrun", *words, environ={"FOO_VISIBLE": "4,7"})
-    assert (outcome.code, outcome.err) == (
-        2, "meshrun: error: --devices foo:3: 3 requested, but FOO_VISIBLE=4,7 has 2\n",
-    )  # fmt: skip

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.jobs.single_node import Ended, Job
-from tests.support.network.namespaces import free_port, loopback_hosts
+from tests.support.network.namespaces import loopback_hosts
 
 N1, N2 = loopback_hosts(2)
 TELL = """
@@ -76,20 +76,3 @@ def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
     assert f"meshrun: Slurm step {job}.0: this is node 0 of 2\n" in ended[0].stderr
     assert f"this agent serves the job's store at {N1.address}:{port}" in ended[0].stderr
     assert f"meshrun: Slurm step {job}.0: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
-
-
-def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
-    port = free_port(N1.address, count=2)
-    pod = {
-        "MASTER_ADDR": N1.address,
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "PET_MASTER_ADDR": N1.address,
-        "PET_MASTER_PORT": str(port),
-        "PET_NNODES": "2",
-        "PET_NPROC_PER_NODE": "1",
-    }
-    # RANK is the pod's, and not what its worker gets.
-    environs = [{**pod, "RANK": "7", "PET_NODE_RANK": str(rank)} for rank in (0, 1)]
-    _, words = run(tmp_path, environs=environs)
-    assert [word[:4] for word in words] == [["2", "0", "0", N1.address], ["2", "1", "1", N1.address]]

@@ -47,14 +47,12 @@ def test_a_second_run_at_the_endpoint_of_one_that_runs_is_refused_at_once(tmp_pa
         first.finish()
 
 
-@pytest.mark.parametrize("is_static", [False, True], ids=["c10d", "static"])
-def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: Path, is_static: bool) -> None:
-    port = free_port("127.0.0.1", count=2)
-    own = (*STATIC, f"--master-port={port}") if is_static else options(port)
-    rank_0, rank_1 = (("--node-rank=0",), ("--node-rank=1",)) if is_static else ((), ())
+def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: Path) -> None:
+    own = (*STATIC, f"--master-port={free_port('127.0.0.1', count=2)}")
+    rank_0, rank_1 = ("--node-rank=0",), ("--node-rank=1",)
     with Cluster(tmp_path, *own, run_id="9021") as first, Cluster(tmp_path, *own, run_id="777") as second:
         first.start(N1, options=rank_0)
-        first[N1].says("meets the other nodes" if not is_static else "node rank 1 of 2 is missing")
+        first[N1].says("node rank 1 of 2 is missing")
         second.start(N2, options=rank_1)
         (ended,) = second.wait(exit_code=2)
         assert "another agent, on node n1, waits at" in ended.stderr

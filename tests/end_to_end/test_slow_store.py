@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.errors import LeaseExists, OutcomeUnknown
-from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.processes.tree import is_alive
@@ -54,14 +52,3 @@ def test_meshctl_waits_for_a_store_whose_reads_take_long(own_etcd: EtcdServer) -
     """It keeps no lease, so none has to be given."""
     with SlowWrites(own_etcd.endpoint, 1.5, delays_reads=True) as slow:
         assert "run r does not exist" in meshctl("status", "r", endpoint=slow.endpoint).stderr
-
-
-def test_a_grant_whose_answer_was_lost_is_found_and_has_a_limit(own_etcd: EtcdServer) -> None:
-    with SlowWrites(own_etcd.endpoint, 0.0) as slow:
-        store = EtcdStore([slow.endpoint], call_limit_s=1.0, write_limit_s=2.0)
-        slow.lost = 1
-        with pytest.raises(OutcomeUnknown, match=r"did not answer within 2\.0 s"):
-            store.lease_grant(60, id=7)
-        with pytest.raises(LeaseExists):
-            store.lease_grant(60, id=7)
-        store.close()

@@ -17,7 +17,6 @@ import pytest
 from rendezvous import __version__
 from tests.support.jobs.multi_node import Cluster, NodeJob
 from tests.support.network.namespaces import loopback_hosts
-from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdCluster, EtcdServer
 from tests.support.waiting import wait_until
 
@@ -111,26 +110,6 @@ def test_a_job_reports_lost_rights_and_continues_once_they_are_back(tmp_path: Pa
             job.wait_for_round(2, 3)
             job[N1].says("the store answers again")
             finish(job)
-
-
-def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -> None:
-    right, wrong = Certificates(tmp_path / "right"), Certificates(tmp_path / "wrong")
-    with EtcdServer("3.5", tmp_path / "etcd", tls=right) as server:
-        conf = f"--rdzv-conf=protocol=https,cacert={right.authority}"
-        with Cluster(tmp_path, *OPTIONS, conf, etcd=server) as job:
-            begin(job)
-            server.tls = wrong
-            server.restart()
-            job.live_on(1.7 * LEASE_TTL_S)
-            sentence = f"the store at {server.endpoint} presents a certificate that the given CA has not signed"
-            for node in job.jobs.values():
-                node.says(sentence)
-                node.says("the store does not answer; workers continue while no node of round 1 reaches it, for up to ")
-            server.tls = right
-            server.restart()
-            for node in job.jobs.values():
-                node.says("the store is back: this node registered again, and the round continues")
-            require_one_round(job)
 
 
 def test_a_job_reports_a_full_server_and_continues_once_it_has_space(tmp_path: Path) -> None:

@@ -121,29 +121,6 @@ def test_every_line_of_three_nodes_is_shown_once_to_each_reader(tmp_path: Path, 
                 reader.communicate()
 
 
-def test_a_node_that_does_not_answer_is_named_and_holds_no_other_up(tmp_path: Path, etcd: EtcdServer) -> None:
-    options = ("--nnodes=2", "--nproc-per-node=2", "--log-dir=logs", "--redirects=3", "--lease-ttl=30")
-    with Cluster(tmp_path, *options, etcd=etcd, script=STAY) as cluster:
-        cluster.start(N1, N2)
-        for job in cluster.jobs.values():
-            wait_until(lambda job=job: len(list(job.directory.glob("up-*-1"))) == 2, 60, "the workers")  # type: ignore[misc]
-        assert ask("logs", cluster.run_id).splitlines()[0] == "[0-3] hello"
-        victim = cluster.victim(is_leader=False)
-        stopped = cluster[victim].freeze("agent")
-        try:
-            with start("logs", cluster.run_id) as process:
-                out, err = process.communicate(timeout=60)
-            assert err.count(f"node {victim} does not answer") == 1
-            assert [line for line in out.splitlines() if "hello" in line] in (["[0-1] hello"], ["[2-3] hello"])
-            with start("ps", cluster.run_id) as process:
-                assert f"{victim}: no answer" in process.communicate(timeout=60)[0]
-            assert process.returncode == 75, "not all of the run is shown"
-        finally:
-            cluster[victim].thaw(stopped)
-        (tmp_path / "finish").touch()
-        cluster.wait(exit_code=0)
-
-
 def test_a_job_of_one_machine_is_listed_and_shown(tmp_path: Path, etcd: EtcdServer) -> None:
     (tmp_path / "job").mkdir()
     options = ("--nproc-per-node=2", "--rdzv-id=one-machine", f"--log-dir={tmp_path}/logs", "--redirects=3")

@@ -235,11 +235,10 @@ class Snapshot:
         self._file = server.directory / f"{server.name}.snapshot"
         server.ctl("snapshot", "save", str(self._file))
 
-    def restore(self, *, token: str = "etcd-cluster", others: int = 0) -> None:
+    def restore(self, *, others: int = 0) -> None:
         """Kill the server and put the snapshot in the place of its data, as a cluster of this server alone.
 
-        `token`: another one makes it another cluster. `others`: how many writes other programs make before the server
-        is back at its address.
+        `others`: how many writes other programs make before the server is back at its address.
         """
         server = self._server
         server.kill()
@@ -248,7 +247,7 @@ class Snapshot:
         subprocess.run(
             [
                 *(ETCDCTL, "snapshot", "restore", str(self._file), "--data-dir", str(data), "--name", server.name),
-                *("--initial-cluster", f"{server.name}={server.peer_url}", "--initial-cluster-token", token),
+                *("--initial-cluster", f"{server.name}={server.peer_url}"),
                 *("--initial-advertise-peer-urls", server.peer_url),
             ],
             env={"PATH": os.environ.get("PATH", ""), "ETCDCTL_API": "3"},
