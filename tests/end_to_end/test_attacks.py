@@ -17,7 +17,6 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -29,7 +28,6 @@ from rendezvous.stores.contract import Delete, KeyValue, Put
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again
 from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.reasons import because
 from tests.support.stores.etcd import EtcdServer
@@ -118,45 +116,6 @@ def test_unauthenticated_presence_connections_disturb_no_round_and_leave_descrip
             stranger.wait()
         job.finish()
     assert all("cannot be reached" not in one.stderr for one in job.jobs.values())
-
-
-def test_half_open_connections_to_the_page_leave_descriptors_for_a_restart(tmp_path: Path) -> None:
-    prefix = ("prlimit", "--nofile=64:64")
-    options = ("--nproc-per-node=2", "--max-restarts=1", "--tee=3", "--serve=0")
-    script = 'mark("began"); wait_for("finish")'
-    with Job(tmp_path, *options, script=script, prefix=prefix) as job:
-        job.marks("began", range(2))
-        job.says("live page: http://127.0.0.1:")
-        match = re.search(r"live page: http://127\.0\.0\.1:(\d+)/", job.stderr)
-        assert match
-        address = ("127.0.0.1", int(match[1]))
-        before = open_files(job.pid)
-        with Stranger(partial(hold, address)) as stranger:
-            wait_until(lambda: open_files(job.pid) > before + 2, 60, "its connections")
-            os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-            job.marks("began", range(2), round=2)
-            with urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as answer:  # its user is not kept out
-                assert answer.status == 200
-            assert stranger.wait() > 8  # more than the page holds open at a time
-        (tmp_path / "finish").touch()
-        assert job.wait(60).exit_code == 0, job.stderr
-        assert "tried again" not in job.stderr
-
-
-def hold(address: tuple[str, int]) -> int:
-    """Hold as many connections as can be had, each with the beginning of a request."""
-    held: deque[socket.socket] = deque()
-
-    def once() -> None:
-        with suppress(OSError):
-            end = socket.create_connection(address, 1.0)
-            held.append(end)
-            end.sendall(b"GET / HTTP/1.1\r\nHost: ")
-        if len(held) > 500:
-            held.popleft().close()
-        time.sleep(0.002)
-
-    return again_and_again(once)
 
 
 def open_files(pid: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -56,24 +54,3 @@ wait_for("never")
     with Job(tmp_path, *OPTIONS, script=script) as job:
         job.says("; rank 1 is in phase eval, 4 s of 4 s\n")
     assert job.stderr.count(SILENT) == 1
-
-
-def test_a_stopped_worker_is_no_hang_until_it_continues(tmp_path: Path) -> None:
-    script = """
-from launcher.worker import heartbeat
-while not os.path.exists("stopped"):
-    heartbeat()
-    mark("ready")
-    time.sleep(0.01)
-time.sleep(6)  # three times the limit
-mark("waited")
-wait_for("never")
-"""
-    with Job(tmp_path, *OPTIONS, script=script) as job:
-        pids = [int(text) for text in job.marks("ready", range(2))]
-        os.kill(pids[1], signal.SIGSTOP)
-        (tmp_path / "stopped").touch()
-        job.mark("waited", 0, 1)
-        assert SILENT not in job.stderr
-        os.kill(pids[1], signal.SIGCONT)
-        job.says(SILENT)

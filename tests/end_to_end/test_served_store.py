@@ -15,6 +15,7 @@ from rendezvous.stores.etcd.store import EtcdStore
 from tests.end_to_end.test_c10d import C10D, knowing
 from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import Host, Network, free_port, loopback_hosts, why_no_namespaces
+from tests.support.waiting import wait_until
 
 N1, N2, N3, N4 = loopback_hosts(4)
 STATIC = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--master-addr=127.0.0.1")
@@ -96,6 +97,14 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None
 # --- the end of the agent that serves
 
 
+def wait_for_members(port: int, run_id: str, count: int) -> None:
+    with closing(EtcdStore([f"127.0.0.1:{port}"])) as store:
+        current = wait_until(lambda: store.get(make_current_key("meshrun", run_id)).first, 60, "the job's name")
+        assert current is not None
+        members = make_job_keys("meshrun", run_id, current.value.decode()).make_member_key("")
+        wait_until(lambda: len(store.get(members, prefix=True).items) == count, 60, f"{count} members")
+
+
 @pytest.mark.parametrize(
     ("has_begun", "signum", "exit_code"),
     [(True, signal.SIGINT, 130), (False, signal.SIGTERM, 143)],
@@ -104,16 +113,15 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None
 def test_the_end_of_the_serving_node_is_the_end_of_the_others(
     tmp_path: Path, has_begun: bool, signum: signal.Signals, exit_code: int
 ) -> None:
-    count = 2 if has_begun else 3
-    job_options = (*C10D, f"--nnodes={count}", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
-    with Cluster(tmp_path, *job_options) as job:
+    port = free_port("127.0.0.1")
+    with Cluster(tmp_path, *options(port, *() if has_begun else ("--nnodes=3",))) as job:
         job.start(N1)
         job[N1].says("this agent serves the job's store")
         job.start(N2)
         if has_begun:
             job.wait_for_round(1, 2)
         else:
-            job[N2].says("meets the other nodes")
+            wait_for_members(port, job.run_id, 2)
         job[N1].send(signum)
         sentence = f"node n1 serves the job's store and leaves: stopped by {signum.name}"
         (other,) = job.wait(N2, exit_code=143)
