@@ -21,8 +21,7 @@ from tests.support.stores.etcd import EtcdCluster, EtcdServer, Snapshot
 pytestmark = pytest.mark.server
 
 HOSTS = N1, N2 = loopback_hosts(2)
-LEASE_TTL_S = 3.0
-OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={LEASE_TTL_S:g}", "--nnodes=2", "--max-restarts=5")
+OPTIONS = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--max-restarts=5")
 LOST = "meshrun: the store was restored to an earlier state, or replaced by another: "
 HINT = "hint: start the agents again once all of the run have ended; next time stop them before a restore\n"
 
@@ -82,11 +81,13 @@ def test_an_address_that_leads_to_another_store_ends_both_agents(tmp_path: Path,
 
 
 def test_one_server_of_three_that_is_restored_alone_stops_nobody(tmp_path: Path) -> None:
-    with EtcdCluster("3.5", tmp_path / "etcd") as etcd, Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+    ttl_s = 3.0
+    options = (*OPTIONS, f"--lease-ttl={ttl_s:g}")
+    with EtcdCluster("3.5", tmp_path / "etcd") as etcd, Cluster(tmp_path, *options, etcd=etcd) as job:
         job.begin(*HOSTS, workers=2)
         server = etcd.members[0]
         Snapshot(server).restore()
         server.start()
-        job.live_on(1.7 * LEASE_TTL_S)
+        job.live_on(1.7 * ttl_s)
         job.finish()
         assert {life.round for life in job.lives()} == {1}

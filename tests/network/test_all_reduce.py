@@ -42,7 +42,8 @@ torch.distributed.destroy_process_group()
 def test_a_node_lost_in_an_all_reduce_costs_the_others_no_restart(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, fault: str
 ) -> None:
-    job = cluster("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "0", script=REDUCING)
+    lease = () if fault == "cut" else ("--lease-ttl=15",)  # where none is to end
+    job = cluster("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "0", *lease, script=REDUCING)
     before = job.begin(*hosts[:3], workers=3)
     for name, ranks in before.items():
         job[name].mark("reduces", ranks[0], 1, LIMIT_S)

@@ -17,9 +17,9 @@ NO_RESTARTS = ("--max-restarts", "0")
 FROZEN = [("agent",), ("node",)] if FAULT_REPEATS == 1 else [("agent",), ("agent", "supervisor"), ("node",)]
 
 
-def with_spare(cluster: Make, hosts: list[Host]) -> tuple[Cluster, dict[str, list[int]]]:
+def with_spare(cluster: Make, hosts: list[Host], *options: str) -> tuple[Cluster, dict[str, list[int]]]:
     """Round 1 on n1, n2 and n3, n4 as a spare; the job and its ranks."""
-    job = cluster("--nnodes", "3", *NO_RESTARTS)
+    job = cluster("--nnodes", "3", *NO_RESTARTS, *options)
     ranks = job.begin(*hosts[:3], workers=6)
     job.start(hosts[3])
     job.wait_for_members("n1", "n2", "n3", "n4")
@@ -38,7 +38,7 @@ def others(job: Cluster, victim: str) -> list[str]:
 def test_a_killed_node_is_replaced_by_the_spare_and_only_its_ranks_are_new(
     cluster: Make, hosts: list[Host], is_leader_victim: bool
 ) -> None:
-    job, before = with_spare(cluster, hosts)
+    job, before = with_spare(cluster, hosts, "--lease-ttl=15")
     victim = job.victim(is_leader_victim)
     job[victim].kill()
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
@@ -48,7 +48,7 @@ def test_a_killed_node_is_replaced_by_the_spare_and_only_its_ranks_are_new(
 def test_without_a_spare_a_killed_node_drops_a_whole_replica(
     cluster: Make, hosts: list[Host], is_leader_victim: bool
 ) -> None:
-    job = cluster("--nnodes", "2:4", "--mesh", "pp=2,dp=*,tp=2", *NO_RESTARTS)
+    job = cluster("--nnodes", "2:4", "--mesh", "pp=2,dp=*,tp=2", *NO_RESTARTS, "--lease-ttl=15")
     job.begin(*hosts, workers=8)
     victim = job.victim(is_leader_victim)
     job[victim].kill()

@@ -19,7 +19,7 @@ def meshctl(network: Network, job: Cluster, *words: str, exit_code: int = 0) -> 
 def test_a_node_is_drained_comes_back_as_a_spare_and_the_job_is_stopped(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool
 ) -> None:
-    job = cluster("--nnodes", "1:3", "--max-restarts", "0", "--grow", "never")
+    job = cluster("--nnodes", "1:3", "--max-restarts", "0", "--grow", "never", "--lease-ttl=15")
     before = job.begin(*hosts[:3], workers=6)
     victim = job.victim(is_leader_victim)
 

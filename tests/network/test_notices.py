@@ -53,7 +53,7 @@ def test_a_node_with_a_notice_saves_and_leaves_uncharged(
 ) -> None:
     with ExitStack() as stack:
         clouds = [stack.enter_context(on_amazon(network, host)) for host in hosts[:2]]
-        job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", script=SAVES)
+        job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", "--lease-ttl=15", script=SAVES)
         for host, _ in clouds:
             job.start(host, options=("--events=events",))
         first = job.wait_for_round(1, 4)
