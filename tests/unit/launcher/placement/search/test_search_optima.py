@@ -14,7 +14,7 @@ LAYOUTS_MAX = 3000
 
 
 def test_the_search_finds_the_proven_optima() -> None:
-    # One of six; all of them are tried in tests/end_to_end.
+    # One of six; `make slow WHAT=optima` tries all of them.
     assert missed(ALL[::6]) == []
 
 
