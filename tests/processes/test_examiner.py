@@ -167,23 +167,24 @@ def test_without_py_spy_the_worker_is_asked_for_its_own_traceback(worker: int, p
     assert found.missing == ("no stacks: py-spy is not installed (pip install py-spy)",)
 
 
+LATE = "no stacks: py-spy has not answered in time"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("echo Permission Denied: Try again >&2; exit 1", "no stacks: the kernel does not let py-spy read the worker"),
-        (
-            "echo Error: Failed to find python version >&2; exit 1",
-            "no stacks: the worker is not a Python process",
-        ),
-        ("exec sleep 600", "no stacks: py-spy has not answered in time"),
-        ("exec >&- 2>&-; exec sleep 600", "no stacks: py-spy has not answered in time"),
+        ("echo Error: Failed to find python version >&2; exit 1", "no stacks: the worker is not a Python process"),
+        ("exec sleep 600", LATE),
+        ("exec >&- 2>&-; exec sleep 600", LATE),
         ("echo '[{'", "py-spy's answer cannot be read"),
-        ("head -c 90000000 /dev/zero", "no stacks: py-spy has not answered in time"),
+        ("head -c 90000000 /dev/zero", LATE),
     ],
     ids=["refused", "another Python", "hangs", "hangs silently", "half", "huge"],
 )
 def test_what_py_spy_may_do_is_a_sentence(worker: int, python: str, text: str, sentence: str) -> None:
-    (found,) = examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=worker),), limit_s=2.0), text).ranks
+    request = ExamineRequest(targets=(Target(rank=3, pid=worker),), limit_s=1.0 if sentence == LATE else 60.0)
+    (found,) = examine_with(python, request, text).ranks
     assert found.state == "sleeps"
     assert any(one.startswith(sentence) for one in found.missing), found.missing
 
@@ -205,7 +206,7 @@ def test_with_the_examiner_what_it_has_started_ends(worker: int, python: str, tm
 
 def test_an_answer_that_is_not_read_ends_with_its_limit(worker: int) -> None:
     targets = tuple(Target(rank=rank, pid=worker) for rank in range(1000))
-    with start(ExamineRequest(targets=targets, limit_s=1.0, levels="recorder")) as child:
+    with start(ExamineRequest(targets=targets, limit_s=0.5, levels="recorder")) as child:
         assert child.wait(60) == -signal.SIGALRM
 
 
