@@ -21,11 +21,11 @@ def test_a_node_that_hangs_holds_up_no_other() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     released = threading.Event()
     source.before_answer = lambda member_id: (member_id == "m1" and released.wait(20)) and None
-    poller = NodePoller(source, make_request, print)
+    poller = NodePoller(source, print)
     heard: list[str] = []
 
     def hear() -> bool:
-        heard.extend(answer.node.name for answer in poller.poll(0.05))
+        heard.extend(answer.node.name for answer in poller.poll(make_request, 0.05))
         return heard.count("h0") >= 3
 
     wait_until(hear, 20, "three answers of h0")
@@ -40,7 +40,7 @@ def test_a_node_that_the_report_misses_is_not_asked_until_it_is_back() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     remarks: list[str] = []
     now = [0.0]
-    poller = NodePoller(source, make_request, remarks.append, clock=lambda: now[0])
+    poller = NodePoller(source, remarks.append, clock=lambda: now[0])
 
     def refuse(member_id: str) -> None:
         if member_id == "m1":
@@ -49,19 +49,19 @@ def test_a_node_that_the_report_misses_is_not_asked_until_it_is_back() -> None:
     def poll_until(condition: str) -> None:
         def step() -> bool:
             now[0] += 0.5
-            poller.poll(0.02)
+            poller.poll(make_request, 0.02)
             return any(remark.startswith(condition) for remark in remarks)
 
         wait_until(step, 20, condition)
 
-    wait_until(lambda: poller.poll(0.02) or poller.has_begun, 20, "the first answers")
+    wait_until(lambda: poller.poll(make_request, 0.02) or poller.has_begun, 20, "the first answers")
     source.report = replace(source.report, nodes=(make_node(0),), missing=("h1",))
     source.before_answer = refuse
     poll_until("node h1 does not answer")
     asked = sum(node == "m1" for node, _ in source.requests)
     for _ in range(20):
         now[0] += 0.1
-        poller.poll(0.02)
+        poller.poll(make_request, 0.02)
     assert sum(node == "m1" for node, _ in source.requests) <= asked + 2
     source.before_answer = lambda member_id: None
     source.report = replace(source.report, nodes=(make_node(0), make_node(1)), missing=())
@@ -78,11 +78,11 @@ def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
     source.before_answer = refuse
     remarks: list[str] = []
     now = [0.0]
-    poller = NodePoller(source, make_request, remarks.append, clock=lambda: now[0])
+    poller = NodePoller(source, remarks.append, clock=lambda: now[0])
 
     def step() -> bool:
         now[0] += 0.25
-        poller.poll(0.02)
+        poller.poll(make_request, 0.02)
         return sum(node == "m0" for node, _ in source.requests) >= 60
 
     wait_until(step, 30, "sixty requests to h0")
@@ -93,11 +93,11 @@ def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
 def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
     source = FakeSource(replace(REPORT, nodes=(make_node(0),), missing=("h1",)))
     now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+    poller = NodePoller(source, lambda sentence: None, clock=lambda: now[0])
 
     def has(count: int) -> bool:
         now[0] += 0.5
-        poller.poll(0.02)
+        poller.poll(make_request, 0.02)
         return len(poller.nodes) == count
 
     wait_until(lambda: has(1), 20, "the first report")
@@ -114,12 +114,12 @@ def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
 def test_why_there_is_no_newer_report() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+    poller = NodePoller(source, lambda sentence: None, clock=lambda: now[0])
 
     def poll_until(problem: str) -> None:
         def step() -> bool:
             now[0] += 0.5
-            poller.poll(0.02)
+            poller.poll(make_request, 0.02)
             return poller.report is not None and poller.problem == problem
 
         wait_until(step, 20, problem or "a new report")
@@ -134,7 +134,7 @@ def test_why_there_is_no_newer_report() -> None:
 def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+    poller = NodePoller(source, lambda sentence: None, clock=lambda: now[0])
     broken = {"m0", "m1"}
     heard: set[str] = set()
 
@@ -145,7 +145,7 @@ def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
     def poll(until: int) -> bool:
         now[0] += 0.5
         try:
-            heard.update(answer.node.member_id for answer in poller.poll(0.02))
+            heard.update(answer.node.member_id for answer in poller.poll(make_request, 0.02))
         except RuntimeError:
             broken.clear()
         return len(heard) == until and not broken
