@@ -141,12 +141,9 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
-    "--stream",
-    type=click.Choice(["stdout", "stderr", "both"]),
-    default="both",
-    show_default=True,
+    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True,
     help="Show only this stream.",
-)
+)  # fmt: skip
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
 def logs(run_id: str | None, tail: str, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].

@@ -121,18 +121,13 @@ def start_up(
     address = addresses.find_own_address(
         local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints
     )
-    host_agents = None
-    if options.node_name:
-        name, place = options.node_name, take_node_lock(run, options.node_name, environ, scope=scope)
+    host_agents, name, boot_id = None, options.node_name, read_boot_id()
+    if name:
+        place = take_node_lock(run, name, environ, scope=scope)
     else:
+        host = os.uname().nodename
         host_agents, place = take_host_place(
-            run,
-            os.uname().nodename,
-            read_boot_id(),
-            environ,
-            scope=scope,
-            uses_accelerators=uses_accelerators,
-            node_rank=options.node_rank,
+            run, host, boot_id, environ, scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank
         )
         name = host_agents.name
     try:
@@ -145,7 +140,7 @@ def start_up(
         network=network,
         credentials=found,
         name=name,
-        boot_id=read_boot_id(),
+        boot_id=boot_id,
         address=address,
         node_lock=place,
         listener=listener,
