@@ -283,10 +283,8 @@ def require_master_port(options: RendezvousOptions) -> None:
     if options.node_rank != 0 or options.master_port is None:
         return
     if holder := find_foreign_listener(options.master_port):
-        raise TemporaryError(
-            f"port {options.master_port} is meant for rank 0 on this node, but {holder} listens there",
-            "set --master-port to another port, on all nodes",
-        )
+        sentence = f"port {options.master_port} is meant for rank 0 on this node, but {holder} listens there"
+        raise TemporaryError(sentence, "set --master-port to another port, on all nodes")
 
 
 def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
@@ -334,7 +332,5 @@ def require_timer() -> None:
     with suppress(OSError), open("/proc/self/status") as file:
         used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
         if int(used) >= int(limit):
-            raise TemporaryError(
-                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use",
-                "raise ulimit -i",
-            )
+            sentence = f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use"
+            raise TemporaryError(sentence, "raise ulimit -i")

@@ -53,10 +53,8 @@ def read_options(parameters: RendezvousParameters, environ: Mapping[str, str]) -
             "--rdzv-backend meshrun needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
         )
     if run_id in ("", UNNAMED_RUN):
-        raise UsageError(
-            "an etcd rendezvous needs --rdzv-id",
-            "use the same --rdzv-id on every node, and a different one for each run",
-        )
+        sentence = "an etcd rendezvous needs --rdzv-id"
+        raise UsageError(sentence, "use the same --rdzv-id on every node, and a different one for each run")
     conf = dict(parameters.config)
     if conf.get("timeout") == _UNSET_TIMEOUT and isinstance(conf["timeout"], int):
         del conf["timeout"]

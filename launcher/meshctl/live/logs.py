@@ -136,10 +136,8 @@ class LogView(Struct, eq=False):
             names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
             if self.query.node not in names:
                 there = format_list(merge_names({node.node for node in report.nodes}))
-                raise UsageError(
-                    f"{name_run(report.run_id)} has no node {sanitize(self.query.node)}",
-                    f"use one of {sanitize(there)}",
-                )
+                sentence = f"{name_run(report.run_id)} has no node {sanitize(self.query.node)}"
+                raise UsageError(sentence, f"use one of {sanitize(there)}")
 
     def _require_rank(self, report: RunReport) -> None:
         """Raise UsageError for a rank that no round of the run has had."""
