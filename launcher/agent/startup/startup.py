@@ -271,10 +271,8 @@ def wait_for_store(
             raise TemporaryError(sentence, finding.hint or hint)
         if finding.sentence != said:
             said = finding.sentence
-            log(
-                f"waiting up to {limit_s:g} s (--start-timeout) for the store: "
-                + "; ".join(filter(None, (said, server_note)))
-            )
+            why = "; ".join(filter(None, (said, server_note)))
+            log(f"waiting up to {limit_s:g} s (--start-timeout) for the store: {why}")
         time.sleep(PAUSE_S)
 
 

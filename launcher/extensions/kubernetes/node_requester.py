@@ -114,11 +114,6 @@ def make_requester(node: PartContext) -> NodeRequester:
         own: dict[str, Any] = {"run_id": node.layout.run_id, "node": node.host, "round": node.running.number}
         return NodesRequested(at=time.time(), **own, **figures)
 
-    return NodeRequester(
-        options.request_nodes,
-        options.origins["request_nodes"],
-        choose_wanted(options.nodes_min, options.nodes_max, target, useful),
-        node.membership.driver.machine,
-        make_event,
-        log,
-    )
+    wanted = choose_wanted(options.nodes_min, options.nodes_max, target, useful)
+    origin, machine = options.origins["request_nodes"], node.membership.driver.machine
+    return NodeRequester(options.request_nodes, origin, wanted, machine, make_event, log)

@@ -93,12 +93,8 @@ def run(request: PlanRequest) -> int:
         else:
             _report(UsageError(describe(error.reason), give_hint(error.reason)))
         return EXIT_FAILURE
-    answer = PlanAnswer(
-        plan=plan,
-        before=before,
-        change=describe_change(cluster, after, before, plan, task.mesh),
-        warnings=_list_warnings(after, task, plan),
-    )
+    change = describe_change(cluster, after, before, plan, task.mesh)
+    answer = PlanAnswer(plan=plan, before=before, change=change, warnings=_list_warnings(after, task, plan))
     if request.as_json:
         text = render.format_json(plan, answer.warnings)
     else:
