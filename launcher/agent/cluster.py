@@ -37,8 +37,9 @@ from rendezvous.driver.driver import Driver, Planner
 from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import Spec, StoreOwner, name_own_run, name_run
+from rendezvous.records import Member, Spec, StoreOwner, name_own_run, name_run
 from rendezvous.settings import DEFAULTS, Settings
+from rendezvous.state.state import Setup
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.listeners import PortTaken
 
@@ -89,23 +90,24 @@ def open_membership(
         planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
         agreed = list_agreed_options(settings, node_rank, options.master_port)
         description = describe_node(options, config.workers.role, startup, found, slot_count)
-        machine = MemberMachine(
+        setup = Setup(
             settings=settings,
             spec=make_spec(config.workers, str(mesh), {**list_options(limits, costs), **agreed}),
-            node_name=startup.name,
-            boot_id=startup.boot_id,
-            description=encode_description(description),
-            worker_port=worker_port,
+            node=Member(
+                member_id="",
+                node_name=startup.name,
+                boot_id=startup.boot_id,
+                description=encode_description(description),
+                presence_address=startup.presence_address,
+            ),
             prefix=startup.network.prefix,
             run_id=run_id,
+            attempt=options.attempt or 0,
             sizer=planner.compute_size,
-            rng=draw_random,
-            presence_address=startup.presence_address,
-            secret=startup.credentials.secret,
-            attempt="" if options.attempt is None else str(options.attempt),
             hosts_store=meeting.server is not None,
             store_owner=meeting.owner,
         )
+        machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
         driver = connect(startup, meeting.store, machine, planner.plan, wake)
         opened.pop_all()  # the membership closes it
     return NodeMembership(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)

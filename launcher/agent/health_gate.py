@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent.membership import read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import Effect, Fact
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import HealthOptions
 from launcher.config.scrub import list_unset_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError, describe
+from launcher.parts.host import PartHost
+from launcher.parts.part import Effect, Fact
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,

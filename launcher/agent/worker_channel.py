@@ -27,7 +27,7 @@ from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
-    from launcher.diagnose.heartbeats import Heartbeats
+    from launcher.supervisor.heartbeats import Heartbeats
 
 ABORT_GRACE_S = 3.0
 """From SIGABRT, on which an unresponsive worker prints its stacks, to SIGKILL; then it has failed, ended or not."""
@@ -69,7 +69,7 @@ class WorkerChannel(Struct, eq=False):
         """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed."""
         self._pids, self._unresponsive, self._reasons = pids, {}, {}
         if self.heartbeat_timeout_s is not None:
-            from launcher.diagnose.heartbeats import Heartbeats
+            from launcher.supervisor.heartbeats import Heartbeats
 
             self._heartbeats = Heartbeats(self.heartbeat_timeout_s, now)
         if self.shared_page is not None:

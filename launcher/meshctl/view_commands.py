@@ -24,7 +24,7 @@ from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
     from launcher.meshctl.status.state import Overview
-    from launcher.observe.local_socket import LocalAgent
+    from launcher.views.questions.local_socket import LocalAgent
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
@@ -50,7 +50,7 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     from launcher.meshctl.live.source import LocalSource
     from launcher.meshctl.status.agents import derive_overview
     from launcher.meshctl.status.render import describe, encode_overview
-    from launcher.observe.local_socket import choose_agent, find_local_agents
+    from launcher.views.questions.local_socket import choose_agent, find_local_agents
 
     if run_id is not None:
         overview = _read_overview(store, run_id)

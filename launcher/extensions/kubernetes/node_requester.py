@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from launcher.agent.inspection.composition import PartContext
-from launcher.agent.parts.part import Effect, Fact, Publish
+from launcher.agent.composition import PartContext
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
-from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
-from launcher.observe.sinks.shell_command import require_timeout_program, run_command
-from launcher.observe.sinks.teller import Teller
+from launcher.parts.part import Effect, Fact, Publish
+from launcher.views.run_events import NodesRequested
+from launcher.views.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
+from launcher.views.sinks.shell_command import require_timeout_program, run_command
+from launcher.views.sinks.teller import Teller
 from rendezvous.events import Exit
 from rendezvous.machine import MemberMachine
 

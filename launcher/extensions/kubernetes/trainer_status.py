@@ -29,9 +29,9 @@ from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is
 from launcher.model.concurrency import NO_THREAD, LateThread
 from launcher.model.console import format_time
 from launcher.model.errors import describe_bug, sanitize
-from launcher.observe.goodput import compute_goodput
-from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
-from launcher.observe.timeline import RunTimeline
+from launcher.views.goodput import compute_goodput
+from launcher.views.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
+from launcher.views.timeline import RunTimeline
 from rendezvous import codec
 from rendezvous.errors import RecordError
 

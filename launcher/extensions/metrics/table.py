@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
-from launcher.diagnose.failure_class import FailureClass
-from launcher.observe.goodput import START, Goodput
-from launcher.observe.node_report import NodeReport
+from launcher.logs.reports.failure_class import FailureClass
+from launcher.views.goodput import START, Goodput
+from launcher.views.node_report import NodeReport
 from rendezvous.records import Cause
 
 Labels = tuple[str, ...]

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from launcher.locality.merge import order_known_levels
 from launcher.model.errors import describe
-from launcher.observe.goodput import Goodput
-from launcher.observe.node_report import NodeReport, RankReport, RunReport
+from launcher.views.goodput import Goodput
+from launcher.views.node_report import NodeReport, RankReport, RunReport
 
 SILENT, LOST = "silent", "lost"
 _OF_SOURCE = ("round", "world_size", "node_count", "restart_count", "max_restarts")

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from launcher.extensions.ray.bundles import ClusterNode, Demand, describe_shortage
 from launcher.logs.reports.outcome import RunOutcome
-from launcher.observe.sinks.node_demand import DemandHistory, decide_demand
+from launcher.views.sinks.node_demand import DemandHistory, decide_demand
 from rendezvous.errors import EXIT_BUG, EXIT_FAILURE, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
 
 ASK_AGAIN_S = 1.0  # an actor that could not be reached

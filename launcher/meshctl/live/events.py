@@ -19,9 +19,9 @@ from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_duration, format_list
-from launcher.observe.node_report import EventPage, ReadEvents
-from launcher.observe.run_events import parse_time
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import EventPage, ReadEvents
+from launcher.views.questions.run_source import RunSource
+from launcher.views.run_events import parse_time
 from rendezvous.records import name_run
 
 HOLD_S = 0.5

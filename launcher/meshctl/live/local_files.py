@@ -15,8 +15,8 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, field
 
-from launcher.observe.local_socket import list_local_agents
-from launcher.observe.node_report import RunReport
+from launcher.views.node_report import RunReport
+from launcher.views.questions.local_socket import list_local_agents
 
 _BLOCK = 1 << 16
 _ROUND_FILE = re.compile(r"round_(\d{1,9})\.json")

@@ -21,7 +21,7 @@ from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.observe.node_report import LogCursor, LogPage, ReadLogs, RunReport
+from launcher.views.node_report import LogCursor, LogPage, ReadLogs, RunReport
 from rendezvous.records import name_run
 
 ALL_LINES = -1

@@ -18,9 +18,9 @@ from msgspec import Struct, field
 from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.observe.local_socket import SilentNodeError
-from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
+from launcher.views.questions.local_socket import SilentNodeError
+from launcher.views.questions.run_source import RunSource
 
 REQUESTS_MAX = 8
 PAUSE_S = 0.25

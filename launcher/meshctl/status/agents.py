@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from launcher.meshctl.status import state
 from launcher.model.errors import describe
-from launcher.observe.node_report import NodeReport, RunReport
-from launcher.observe.timeline import RoundSummary
+from launcher.views.node_report import NodeReport, RunReport
+from launcher.views.timeline import RoundSummary
 from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory
 
