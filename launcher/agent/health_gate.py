@@ -117,11 +117,9 @@ class HealthGate(Struct, eq=False):
             raise TemporaryError(f"this node was not fit to join within {self.limit_s:g} s: {error}", hint)
         if error.kind != self._last_kind:
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            again = (
-                ""
-                if self._last_kind
-                else f"\n{PROGRAM}: retrying for {self.limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
-            )
+            again = ""
+            if not self._last_kind:
+                again = f"\n{PROGRAM}: retrying for {self.limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
             self._last_kind = error.kind
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
         until = read_clock() + pause_s

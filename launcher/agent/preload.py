@@ -12,6 +12,8 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.config.config import Config
 from launcher.model.console import log
 from launcher.model.errors import UsageError
@@ -23,20 +25,22 @@ from launcher.supervisor.handle import Supervisor
 WAIT_NOTICE_S = 10.0  # a round that waits this long for the import is logged
 
 
-class ForkServerClient:
+class ForkServerClient(Struct, eq=False):
     """The fork server of this node, and its messages to the user."""
 
-    def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
-        """`process_marker`: variables by which the next agent finds processes that this one has left."""
-        self._config = config
-        self._modules = config.workers.preload
-        self._supervisor = supervisor
-        self._process_marker = process_marker or {}
-        self._is_started = False
-        self._importing_since: float | None = None
-        self._is_ready = False
-        self.wake_at = math.inf
-        """When to call `advance`."""
+    config: Config
+    supervisor: Supervisor
+    process_marker: Mapping[str, str] | None = None
+    """Variables by which the next agent finds processes that this one has left."""
+    wake_at: float = math.inf
+    """When to call `advance`."""
+    _is_started: bool = False
+    _importing_since: float | None = None
+    _is_ready: bool = False
+
+    @property
+    def _modules(self) -> Sequence[str]:
+        return self.config.workers.preload
 
     def start(self, slots: Sequence[Slot] = ()) -> None:
         """Start it, unless it runs: for these slots, or for what is known of them before devices are detected.
@@ -45,11 +49,11 @@ class ForkServerClient:
         """
         if self._is_started:
             return
-        config, workers = self._config, self._config.workers
+        config, workers = self.config, self.config.workers
         if known := slots or predict_slots(config.devices.worker_count, workers, os.environ):
             self._is_started = True
             spec = make_fork_server_spec(workers, config.placement.grid, config.rendezvous.run_id, known, os.environ)
-            self._supervisor.preload(spec.replace(env={**spec.env, **self._process_marker}))
+            self.supervisor.preload(spec.replace(env={**spec.env, **(self.process_marker or {})}))
 
     def expect_workers(self, now: float) -> None:
         """Note that workers are about to be forked from it."""
@@ -74,10 +78,8 @@ class ForkServerClient:
                 self._is_ready, self.wake_at = True, math.inf
                 if self._modules:
                     them = "them" if len(self._modules) > 1 else "it"
-                    log(
-                        f"preloaded {self._format_modules()} in {seconds:.1f} s; workers are forked with {them} in "
-                        "memory"
-                    )
+                    what = f"preloaded {self._format_modules()} in {seconds:.1f} s"
+                    log(f"{what}; workers are forked with {them} in memory")
                 for remark in remarks:
                     log(remark)
             case messages.PreloadRefused(sentence, hint):

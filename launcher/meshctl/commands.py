@@ -212,10 +212,9 @@ def _submit_request(
     from launcher.meshctl import requests
 
     command = Command(kind=kind, target=target, by=_name_user())
-    waiting = requests.WaitPolicy(timeout_s)
     with open_jobs(store, run_id) as jobs:
         request_id = secrets.token_hex(8)
-        done = requests.submit_request(jobs, run_id, command, request_id, waiting, may_be_absent=may_be_absent)
+        done = requests.submit_request(jobs, run_id, command, request_id, timeout_s, may_be_absent=may_be_absent)
         write_stdout(done)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -64,10 +65,8 @@ class JobStore(NamedTuple):
         there = self.list_runs()
         if not there:
             where = f"/{self.prefix}/"
-            raise UsageError(
-                f"{name_run(run_id)} does not exist; no run is under {where}",
-                "set LAUNCHER_RDZV_PREFIX if the run has another prefix",
-            )
+            sentence = f"{name_run(run_id)} does not exist; no run is under {where}"
+            raise UsageError(sentence, "set LAUNCHER_RDZV_PREFIX if the run has another prefix")
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
         raise UsageError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
@@ -124,10 +123,8 @@ class JobStore(NamedTuple):
         found = {}
         for item in items:
             if item.lease and item.key.startswith(job.members):
-                try:
+                with suppress(LeaseNotFound):  # expired since
                     found[item.lease] = self.store.lease_remaining(item.lease)
-                except LeaseNotFound:  # expired since
-                    continue
         return found
 
 

@@ -13,7 +13,7 @@ from the store as a whole and about to come back; that cannot be told from here,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -30,23 +30,15 @@ from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation
 POLL_INTERVAL_S = 0.1  # between two polls; one small read each
 
 
-class WaitPolicy(NamedTuple):
-    """The end of a wait, and its clock: `sleep` returns after its argument in seconds."""
-
-    limit_s: float
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
-
-
 def submit_request(
-    jobs: JobStore, run_id: str, command: Command, request_id: str, wait: WaitPolicy, *, may_be_absent: bool = False
+    jobs: JobStore, run_id: str, command: Command, request_id: str, limit_s: float, *, may_be_absent: bool = False
 ) -> str:
     """Have the leader do it; return what the job does then, as a sentence.
 
     `request_id` names the request; `may_be_absent`: the node to drain need not be a member. Raises UsageError for an
     impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
     """
-    deadline = wait.clock() + wait.limit_s
+    deadline = time.monotonic() + limit_s
     before = read_overview(jobs, run_id)
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
@@ -65,12 +57,12 @@ def submit_request(
             if command.kind == "takeover" and not before.leader:
                 break  # the new leader finds the request, and reports that there is a leader now
             raise UsageError(f"{name_run(run_id)}: {answer}")
-        if wait.clock() >= deadline:
-            reason = _explain_timeout(jobs, run_id, keys, wait.limit_s)
+        if time.monotonic() >= deadline:
+            reason = _explain_timeout(jobs, run_id, keys, limit_s)
             raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
-        wait.sleep(POLL_INTERVAL_S)
-    while not _has_happened(command, seen := read_overview(jobs, run_id)) and wait.clock() < deadline:
-        wait.sleep(POLL_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
+    while not _has_happened(command, seen := read_overview(jobs, run_id)) and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL_S)
     return _describe_outcome(command, seen)
 
 

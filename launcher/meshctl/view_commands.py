@@ -141,12 +141,9 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
-    "--stream",
-    type=click.Choice(["stdout", "stderr", "both"]),
-    default="both",
-    show_default=True,
+    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True,
     help="Show only this stream.",
-)
+)  # fmt: skip
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
 def logs(run_id: str | None, tail: str, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
@@ -155,13 +152,14 @@ def logs(run_id: str | None, tail: str, **given: Any) -> None:
     characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+    from launcher.meshctl.live.poller import NodePoller
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
         raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     with suppress(BrokenPipeError):  # the reader of the output has gone
-        LogView(_find(run_id), query, _write_lines, _warn).run()
+        LogView(NodePoller(_find(run_id), _warn), query, _write_lines).run()
 
 
 @meshctl.command(short_help="Show what happened on all nodes of a run, by time.")

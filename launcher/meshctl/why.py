@@ -46,10 +46,8 @@ def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusi
             return _read_answer(answered.answer.encode(), run_id)
         if time.monotonic() >= deadline:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
-            raise TemporaryError(
-                f"{name_run(run_id)} has not answered for {limit_s:g} s",
-                "check with meshctl status that it has a leader",
-            )
+            sentence = f"{name_run(run_id)} has not answered for {limit_s:g} s"
+            raise TemporaryError(sentence, "check with meshctl status that it has a leader")
         time.sleep(POLL_INTERVAL_S)
     raise TemporaryError(f"{name_run(run_id)} has just ended", "use meshctl status to show how it ended")
 

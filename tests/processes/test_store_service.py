@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from launcher.calls.launch import make_python_command
-from launcher.extensions.ray.store_service import StoreService
+from launcher.extensions.ray.store_service import StoreService, serve_store
 from launcher.model.errors import TemporaryError
 
 
@@ -18,7 +18,7 @@ def run_agent(service: StoreService, *words: str, **variables: str) -> subproces
 
 
 def test_an_agent_alone_is_a_client_of_the_store_and_says_so() -> None:
-    with StoreService("127.0.0.1") as service:
+    with serve_store("127.0.0.1") as service:
         done = run_agent(service, "--rdzv-id=r", "--no-python", "true", **service.variables)
         assert done.returncode == 0, done.stderr
         assert f"meets the other nodes of run r in the store at {service.endpoint}" in done.stderr
@@ -26,16 +26,17 @@ def test_an_agent_alone_is_a_client_of_the_store_and_says_so() -> None:
 
 
 def test_an_agent_without_the_token_is_not_let_in() -> None:
-    with StoreService("127.0.0.1") as service:
+    with serve_store("127.0.0.1") as service:
         done = run_agent(service, "--start-timeout=2", "--no-python", "true", LAUNCHER_STORE_TOKEN="wrong")
         assert done.returncode == 75
         assert "does not accept this user and password" in done.stderr
 
 
 def test_every_job_has_a_token_of_its_own() -> None:
-    assert StoreService("127.0.0.1").variables != StoreService("127.0.0.1").variables
+    with serve_store("127.0.0.1") as one, serve_store("127.0.0.1") as other:
+        assert one.variables != other.variables
 
 
 def test_a_store_that_cannot_listen_is_said() -> None:
-    with pytest.raises(TemporaryError, match=r"the store cannot listen on 192\.0\.2\.1"), StoreService("192.0.2.1"):
+    with pytest.raises(TemporaryError, match=r"the store cannot listen on 192\.0\.2\.1"), serve_store("192.0.2.1"):
         pass

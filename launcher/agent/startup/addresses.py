@@ -101,7 +101,7 @@ def describe_doubt(endpoint: str) -> str:
     """Return why another host may take the store at HOST:PORT for its own, too; "" if nothing indicates that."""
     host = split_address(endpoint)[0]
     found = list(dict.fromkeys(str(place[0]) for _, place in _resolve_endpoint(endpoint)))
-    if any(map(_is_unspecified, found)):
+    if {"0.0.0.0", "::"} & {*found}:
         return f"{host} means every host, so each host would serve a store of its own"
     names = (host, host.partition(".")[0])
     if not _is_own_name(endpoint) or any(name.lower() == os.uname().nodename.lower() for name in names):
@@ -111,10 +111,6 @@ def describe_doubt(endpoint: str) -> str:
         f"{host} is {' and '.join(found)} on this host, {own}: another host where it is loopback, too, "
         "would serve a store of its own, and the nodes would never meet"
     )
-
-
-def _is_unspecified(address: str) -> bool:
-    return address in ("0.0.0.0", "::")
 
 
 def _is_own_name(endpoint: str) -> bool:

@@ -171,17 +171,14 @@ class HostAgents:
                     os.unlink(f"{self._path}.part")
                 os.unlink(self._path)
             elif agents != before:
-                self._write(agents)
+                # An agent that is killed meanwhile, or a full disk, leaves the list as it was.
+                with replacing(self._path, stale_agents.FILE_MODE) as written:  # only the holder of the lock writes it
+                    written.write(codec.encode(agents))
             return result
         except OSError as error:
             raise self._make_error("change", error) from None
         finally:
             os.close(file)
-
-    def _write(self, agents: list[HostAgent]) -> None:
-        """Replace the file: an agent that is killed meanwhile, or a full disk, leaves the list as it was."""
-        with replacing(self._path, stale_agents.FILE_MODE) as file:  # only the holder of the lock writes it
-            file.write(codec.encode(agents))
 
     def _open(self) -> int:
         """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""

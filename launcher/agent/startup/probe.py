@@ -66,22 +66,17 @@ def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: Stor
         return ProbeResult("absent", f"{endpoint} cannot be reached: {error.strerror or error}")
     with connection:
         try:
-            if network.backend == "served":
-                return _probe_plain(
-                    endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT
-                )
-            if context is None:
-                return _probe_plain(endpoint, connection, (host, port), "etcd", _PORT_HINT, _TLS_HINT)
-            return _probe_tls(endpoint, connection, context, (host, port), network.cert_file is not None)
+            if network.backend == "served" or context is None:
+                return _probe_plain(endpoint, connection, is_etcd=network.backend == "etcd")
+            return _probe_tls(endpoint, connection, context, network.cert_file is not None)
         except TimeoutError:
             return ProbeResult("absent", f"{endpoint} accepts connections but does not answer")
         except OSError as error:
             return ProbeResult("absent", f"{endpoint} ended the connection: {error.strerror or error}")
 
 
-def _probe_plain(
-    endpoint: str, connection: socket.socket, address: tuple[str, int], wanted: str, hint: str, tls_hint: str
-) -> ProbeResult:
+def _probe_plain(endpoint: str, connection: socket.socket, *, is_etcd: bool) -> ProbeResult:
+    wanted, hint = ("etcd", _PORT_HINT) if is_etcd else ("a job's store", _OTHER_PORT_HINT)
     reply = b""
     with contextlib.suppress(ConnectionError):
         reply = _send_preface(connection)
@@ -89,20 +84,19 @@ def _probe_plain(
         return ProbeResult("good")
     if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send without a request
         return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
-    if _is_tls(address):
-        return ProbeResult("wrong", f"{endpoint} expects TLS but is addressed without it", tls_hint)
+    if _is_tls(endpoint):
+        sentence = f"{endpoint} expects TLS but is addressed without it"
+        return ProbeResult("wrong", sentence, _TLS_HINT if is_etcd else hint)
     if not reply:
         return ProbeResult("absent", f"{endpoint} ended the connection")
     return ProbeResult("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)
 
 
-def _probe_tls(
-    endpoint: str, connection: socket.socket, context: ssl.SSLContext, address: tuple[str, int], has_certificate: bool
-) -> ProbeResult:
+def _probe_tls(endpoint: str, connection: socket.socket, context: ssl.SSLContext, has_certificate: bool) -> ProbeResult:
     import ssl
 
     try:
-        with context.wrap_socket(connection, server_hostname=address[0]) as encrypted:
+        with context.wrap_socket(connection, server_hostname=split_address(endpoint)[0]) as encrypted:
             reply = _send_preface(encrypted)
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".").lower()
@@ -118,19 +112,19 @@ def _probe_tls(
             return ProbeResult(
                 "wrong", f"{endpoint} refuses {what}: {_format_error(error)}", "add cert=FILE,key=FILE to --rdzv-conf"
             )
-        return _explain_no_answer(endpoint, f"ended the TLS connection: {_format_error(error)}", address)
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {_format_error(error)}")
     except TimeoutError:
-        return _explain_no_answer(endpoint, "accepts connections but does not answer", address)
+        return _explain_no_answer(endpoint, "accepts connections but does not answer")
     except ConnectionError as error:
-        return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}")
     if _is_settings(reply):
         return ProbeResult("good")
     return ProbeResult("wrong", f"{endpoint} speaks TLS but is not etcd", _PORT_HINT)
 
 
-def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> ProbeResult:
+def _explain_no_answer(endpoint: str, what: str) -> ProbeResult:
     """Explain that TLS got no answer: test whether a connection without it does."""
-    with contextlib.suppress(OSError), socket.create_connection(address, LIMIT_S) as connection:
+    with contextlib.suppress(OSError), socket.create_connection(split_address(endpoint), LIMIT_S) as connection:
         if _send_preface(connection):
             return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
     return ProbeResult("absent", f"{endpoint} {what}")
@@ -151,14 +145,14 @@ def _is_settings(reply: bytes) -> bool:
     return len(reply) >= 9 and reply[3] == _SETTINGS_FRAME and reply[5:9] == bytes(4)
 
 
-def _is_tls(address: tuple[str, int]) -> bool:
+def _is_tls(endpoint: str) -> bool:
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no data are sent over it, so the peer need not be verified
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with socket.create_connection(address, LIMIT_S) as connection, context.wrap_socket(connection):
+        with socket.create_connection(split_address(endpoint), LIMIT_S) as connection, context.wrap_socket(connection):
             return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")

@@ -176,10 +176,8 @@ def _make_refusal(
 ) -> MeshrunError:
     """`refused`: why a process could not be killed, "" for one that was."""
     if agent:
-        return TemporaryError(
-            f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}",
-            "stop it first, or give each agent of this node a --node-name",
-        )
+        sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
+        return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
     left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(
@@ -189,10 +187,8 @@ def _make_refusal(
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
         return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
-    return TemporaryError(
-        f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}",
-        "check whether they hang in a driver: ps -o pid,stat,wchan,cmd",
-    )
+    sentence = f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}"
+    return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
 
 
 def _make_group(lock: int, name: str) -> str:

@@ -20,15 +20,7 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.agent.startup import stores
-from launcher.agent.startup.addresses import (
-    find_other_server,
-    find_own_address,
-    find_serving_addresses,
-    is_here,
-    is_numeric,
-    is_resolvable,
-)
+from launcher.agent.startup import addresses, stores
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
@@ -126,19 +118,16 @@ def start_up(
     run = options.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
     network, serves_at = settle_store(options, network, options.start_timeout_s)
-    address = find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints)
-    host_agents = None
-    if options.node_name:
-        name, place = options.node_name, take_node_lock(run, options.node_name, environ, scope=scope)
+    address = addresses.find_own_address(
+        local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints
+    )
+    host_agents, name, boot_id = None, options.node_name, read_boot_id()
+    if name:
+        place = take_node_lock(run, name, environ, scope=scope)
     else:
+        host = os.uname().nodename
         host_agents, place = take_host_place(
-            run,
-            os.uname().nodename,
-            read_boot_id(),
-            environ,
-            scope=scope,
-            uses_accelerators=uses_accelerators,
-            node_rank=options.node_rank,
+            run, host, boot_id, environ, scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank
         )
         name = host_agents.name
     try:
@@ -151,7 +140,7 @@ def start_up(
         network=network,
         credentials=found,
         name=name,
-        boot_id=read_boot_id(),
+        boot_id=boot_id,
         address=address,
         node_lock=place,
         listener=listener,
@@ -167,7 +156,7 @@ def settle_store(
     serves_at = find_store(options, network, limit_s)
     if serves_at:
         stores.require_h2()
-    if serves_at and not is_here(network.endpoints[0]):
+    if serves_at and not addresses.is_here(network.endpoints[0]):
         _, port = split_address(network.endpoints[0])  # the others use another route
         network = replace(network, endpoints=(join_address(serves_at[0], port),))
     return network, serves_at
@@ -202,10 +191,10 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
         try:
             at = choose_serving_addresses(options, network)
         except UsageError:
-            if is_numeric(host) or time.monotonic() >= believed_until:
+            if addresses.is_numeric(host) or time.monotonic() >= believed_until:
                 raise
             return ()
-        other = find_other_server(network.endpoints[0]) if at and network.is_host is None else ""
+        other = addresses.find_other_server(network.endpoints[0]) if at and network.is_host is None else ""
         if other and other != noted:
             noted = other
             log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
@@ -218,12 +207,12 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
 def choose_serving_addresses(options: RendezvousOptions, network: StoreConfig) -> tuple[str, ...]:
     """Return where this node would serve the store: if it is the named host, or was set to. Raises UsageError."""
     endpoint = network.endpoints[0]
-    if at := find_serving_addresses(endpoint, local_addr=options.local_addr, interface=options.interface):
+    if at := addresses.find_serving_addresses(endpoint, local_addr=options.local_addr, interface=options.interface):
         return at
-    if not network.is_host or not is_resolvable(endpoint):
+    if not network.is_host or not addresses.is_resolvable(endpoint):
         return ()
     if options.local_addr is not None or options.interface is not None:
-        return (find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
+        return (addresses.find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
     host = split_address(endpoint)[0]
     if _is_named_by_scheduler(options, network):
         raise UsageError(
@@ -282,10 +271,8 @@ def wait_for_store(
             raise TemporaryError(sentence, finding.hint or hint)
         if finding.sentence != said:
             said = finding.sentence
-            log(
-                f"waiting up to {limit_s:g} s (--start-timeout) for the store: "
-                + "; ".join(filter(None, (said, server_note)))
-            )
+            why = "; ".join(filter(None, (said, server_note)))
+            log(f"waiting up to {limit_s:g} s (--start-timeout) for the store: {why}")
         time.sleep(PAUSE_S)
 
 
@@ -294,10 +281,8 @@ def require_master_port(options: RendezvousOptions) -> None:
     if options.node_rank != 0 or options.master_port is None:
         return
     if holder := find_foreign_listener(options.master_port):
-        raise TemporaryError(
-            f"port {options.master_port} is meant for rank 0 on this node, but {holder} listens there",
-            "set --master-port to another port, on all nodes",
-        )
+        sentence = f"port {options.master_port} is meant for rank 0 on this node, but {holder} listens there"
+        raise TemporaryError(sentence, "set --master-port to another port, on all nodes")
 
 
 def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
@@ -345,7 +330,5 @@ def require_timer() -> None:
     with suppress(OSError), open("/proc/self/status") as file:
         used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
         if int(used) >= int(limit):
-            raise TemporaryError(
-                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use",
-                "raise ulimit -i",
-            )
+            sentence = f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use"
+            raise TemporaryError(sentence, "raise ulimit -i")

@@ -119,10 +119,8 @@ def _make_process_variables(
         identity = None
     if own * count != host_chips and (count > 1 or identity):
         where = "on a slice of several hosts" if identity else "with several processes"
-        raise UsageError(
-            f"{own * count} of this host's {host_chips} TPU chips would be used, which libtpu cannot do {where}",
-            "use --devices-per-worker all to give a worker all of them",
-        )
+        sentence = f"{own * count} of this host's {host_chips} TPU chips would be used, which libtpu cannot do {where}"
+        raise UsageError(sentence, "use --devices-per-worker all to give a worker all of them")
     box = _find_process_box(own, host_box)
     visible = ",".join(device.visible for device in assignment.slot.devices)
     variables = {name: visible for name in VISIBLE if name == VISIBLE[0] or name in parent}
@@ -166,14 +164,12 @@ def _resolve_hosts(
         return ("localhost",), (1, 1, 1), 0
     host_grid = _find_host_grid(environ, host_box)
     if len(identity.hostnames) != math.prod(host_grid):
+        known = (
+            f"they form a grid of {slice_types.format_grid(host_grid)}" if all(host_grid) else "their grid is unknown"
+        )
         raise UsageError(
             "several processes on each TPU host need the names and the grid of the slice's hosts: "
-            f"{slice_identity.HOSTNAMES} lists {len(identity.hostnames)}, and "
-            + (
-                f"they form a grid of {slice_types.format_grid(host_grid)}"
-                if all(host_grid)
-                else "their grid is unknown"
-            ),
+            f"{slice_identity.HOSTNAMES} lists {len(identity.hostnames)}, and {known}",
             "use --devices-per-worker all to start one process on each host",
         )
     return identity.hostnames, host_grid, identity.worker_id

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from launcher.agent.composition import PartContext
 from launcher.model.console import format_time, log
@@ -29,8 +30,9 @@ CHECK_S = 1.0
 
 
 class NodeRequester(Teller):
-    """`make_event` makes the event of (wanted, present, reason, since). `warn` gets what is told, or could not be.
+    """`make_event` makes the event of these figures: wanted, present, reason, since.
 
+    `warn` gets what is told, or could not be.
     Raises UsageError for a command that can never be run.
     """
 
@@ -40,7 +42,7 @@ class NodeRequester(Teller):
         origin: str,
         wanted: int,
         machine: MemberMachine,
-        make_event: Callable[[int, int, str, str], NodesRequested],
+        make_event: Callable[..., NodesRequested],
         warn: Callable[[str], None],
     ) -> None:
         label = f"{origin} {sanitize(command)}"
@@ -87,12 +89,13 @@ class NodeRequester(Teller):
         since = decision.history.below_since
         since_text = "" if since is None else format_time(time.time() - (now - since))
         self._warn(f"{self._origin} runs its command: {decision.reason}")
-        return self._queue(self._make_event(self._wanted, present, decision.reason, since_text))
+        said = {"reason": decision.reason, "since": since_text}
+        return self._queue(self._make_event(wanted=self._wanted, present=present, **said))
 
     def _withdraw(self) -> Iterable[Effect]:
         if self._history is None or not self._history.is_owed:
             return ()
-        return self._queue(self._make_event(0, 0, "the run has ended", ""))
+        return self._queue(self._make_event(wanted=0, present=0, reason="the run has ended", since=""))
 
     def _queue(self, event: NodesRequested) -> Iterable[Effect]:
         variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
@@ -106,23 +109,10 @@ def make_requester(node: PartContext) -> NodeRequester:
     useful = count_useful_nodes(options.grid, node.membership.elastic_max, len(node.slots))
     target = int(node.config.rendezvous.settings.get("target_nodes", 0))
 
-    def make_event(wanted: int, present: int, reason: str, since: str) -> NodesRequested:
-        return NodesRequested(
-            at=time.time(),
-            run_id=node.layout.run_id,
-            node=node.host,
-            round=node.running.number,
-            wanted=wanted,
-            present=present,
-            reason=reason,
-            since=since,
-        )
+    def make_event(**figures: Any) -> NodesRequested:
+        own: dict[str, Any] = {"run_id": node.layout.run_id, "node": node.host, "round": node.running.number}
+        return NodesRequested(at=time.time(), **own, **figures)
 
-    return NodeRequester(
-        asked.read(),
-        asked.origin,
-        choose_wanted(options.nodes_min, options.nodes_max, target, useful),
-        node.membership.driver.machine,
-        make_event,
-        log,
-    )
+    wanted = choose_wanted(options.nodes_min, options.nodes_max, target, useful)
+    machine = node.membership.driver.machine
+    return NodeRequester(asked.read(), asked.origin, wanted, machine, make_event, log)

@@ -19,7 +19,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -96,10 +96,12 @@ class TreeFinding(Struct, frozen=True, kw_only=True):
 
 RoundRates = list[tuple[LoadRound, dict[int, int]]]
 """Rounds, each with what every participant received in bits per second."""
-Steps = Generator[tuple[LoadRound, ...], Reports, TreeFinding]
+_Found = TypeVar("_Found")
+Steps: TypeAlias = Generator[tuple[LoadRound, ...], Reports, _Found]
+"""Rounds to play, what is reported of them, and what they say in the end."""
 
 
-def find_tree(count: int, seed: int, *, depth: int = 2) -> Steps:
+def find_tree(count: int, seed: int, *, depth: int = 2) -> Steps[TreeFinding]:
     """Yield rounds for `count` participants, receive reports, return the finding.
 
     `depth`: the most levels to look for.
@@ -126,7 +128,7 @@ class _TreeSearch:
         self._flow_bps = 0
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
-    def run(self) -> Steps:
+    def run(self) -> Steps[TreeFinding]:
         yield from self._play(LoadRound(), make_inside_round(self._count, [self._members], self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
@@ -157,7 +159,7 @@ class _TreeSearch:
                 return (yield from self._finish(*confirmed))
         return self._make_unknown("two measurements disagree: others use the network, or its paths change")
 
-    def _play(self, *rounds: LoadRound) -> Generator[tuple[LoadRound, ...], Reports, None]:
+    def _play(self, *rounds: LoadRound) -> Steps[None]:
         """Have rounds played; participants that do not report are left out from then on."""
         self._rounds = rounds
         self._reports = yield rounds
@@ -229,7 +231,7 @@ class _TreeSearch:
 
     # --- steps ---
 
-    def _group_at_random(self) -> Generator[tuple[LoadRound, ...], Reports, Grouping]:
+    def _group_at_random(self) -> Steps[Grouping]:
         """Group by paced rounds in which everybody sends to a random other; more of them before it is called flat."""
         self._seen.clear()
         for step in range(RANDOM_STEPS):  # all flows may have been slow by chance: the second step is faster
@@ -260,9 +262,7 @@ class _TreeSearch:
         ranked = {pair: sorted(values)[-1 - min(self._rank, len(values) - 1)] for pair, values in self._seen.items()}
         return find_groups(self._members, ranked)
 
-    def _confirm(
-        self, groups: Groups
-    ) -> Generator[tuple[LoadRound, ...], Reports, tuple[Groups, Groups, RoundRates] | None]:
+    def _confirm(self, groups: Groups) -> Steps[tuple[Groups, Groups, RoundRates] | None]:
         """Load all uplinks at once, then the groups inside; return the groups, what they fall into, and the rates.
 
         None: other groups come out each time.
@@ -340,9 +340,7 @@ class _TreeSearch:
         """Return a round that fills the links of groups, but not those of hosts, and measures rates."""
         return replace(self._pace_across(parents, self._list_host_paces()), window_s=RATE_WINDOW_S)
 
-    def _finish(
-        self, groups: Groups, parts: Groups, measured: RoundRates
-    ) -> Generator[tuple[LoadRound, ...], Reports, TreeFinding]:
+    def _finish(self, groups: Groups, parts: Groups, measured: RoundRates) -> Steps[TreeFinding]:
         """Find the levels above the smallest groups, and measure the rates of all."""
         levels = [parts]
         if self._depth > 1 and len(parts) > 2:
@@ -377,9 +375,7 @@ class _TreeSearch:
             host_rates_bps=self._list_host_rates(),
         )
 
-    def _group_above(
-        self, groups: Groups, measured: RoundRates
-    ) -> Generator[tuple[LoadRound, ...], Reports, Groups | None]:
+    def _group_above(self, groups: Groups, measured: RoundRates) -> Steps[Groups | None]:
         """Group the groups by what fills above them.
 
         The last round of the last step, in which all sent to other groups, tells that where the links above are much
@@ -403,7 +399,7 @@ class _TreeSearch:
 
     def _confirm_above(
         self, groups: Groups, longest: defaultdict[Pair, float], paces_bps: Sequence[float]
-    ) -> Generator[tuple[LoadRound, ...], Reports, Groups | None]:
+    ) -> Steps[Groups | None]:
         """Load what seems to lie above the groups, all at once, until the same comes out again."""
         above = self._join_groups(groups, longest)
         for _ in range(ATTEMPTS):

@@ -103,10 +103,8 @@ def take_part(
     Raises TemporaryError, and UsageError for a session that this node cannot be in.
     """
     if terms.node_count > PARTICIPANTS_MAX:
-        raise UsageError(
-            f"{terms.node_count:,} nodes are too many to measure at once; the limit is {PARTICIPANTS_MAX}",
-            "measure parts of the network one after the other",
-        )
+        sentence = f"{terms.node_count:,} nodes are too many to measure at once; the limit is {PARTICIPANTS_MAX}"
+        raise UsageError(sentence, "measure parts of the network one after the other")
     speed_mbit = read_speed_mbit(address)
     size = f", at most {format_bytes(SECONDS_MAX * speed_mbit * 1e6 / 8)} from this one" if speed_mbit else ""
     terms.log(
@@ -116,10 +114,8 @@ def take_part(
     try:
         player = Player(address, speed_mbit)
     except OSError as error:
-        raise UsageError(
-            f"cannot listen at {address}: {error.strerror}",
-            "set --local-addr or --interface to an address of this node",
-        ) from None
+        sentence = f"cannot listen at {address}: {error.strerror}"
+        raise UsageError(sentence, "set --local-addr or --interface to an address of this node") from None
     try:
         echo_port, bulk_port = player.ports
         own = Participant(

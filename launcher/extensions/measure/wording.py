@@ -85,9 +85,8 @@ def make_places(answer: Answer, level_names: Sequence[str]) -> str:
         lines.append(f"# measured: --rates {shlex.quote(text)}")
     for one, path in zip(answer.participants, find_paths(answer, level_names), strict=True):
         name = one.name if re.fullmatch(r"[^\s*#]\S*", one.name) else one.address
-        lines.append(
-            " ".join((name, ",".join(f"{level}={domain.translate(plain)}" for level, domain in path))).rstrip()
-        )
+        place = ",".join(f"{level}={domain.translate(plain)}" for level, domain in path)
+        lines.append(f"{name} {place}".rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -179,26 +179,15 @@ class GoogleNotices:
         self.pause_s = 0.1 if time.monotonic() - asked_at > self.WAIT_S / 2 else self.WAIT_S
         found = []
         if preempted == "TRUE":
-            found.append(
-                Notice(
-                    key="instance/preempted",
-                    what=Reason.of("hardware/preemption"),
-                    ends_node=True,
-                    least_s=self.PREEMPTED_LEAST_S,
-                )
-            )
+            what = Reason.of("hardware/preemption")
+            found.append(Notice(key="instance/preempted", what=what, ends_node=True, least_s=self.PREEMPTED_LEAST_S))
         elif preempted not in ("", "FALSE"):
             raise NoAnswer(f"returned instance/preempted = {sanitize(preempted[:_TEXT_MAX])}")
         if self._maintenance not in ("", "NONE"):
             event = sanitize(self._maintenance[:_TEXT_MAX])
-            found.append(
-                Notice(
-                    key=f"instance/maintenance-event {event}",
-                    what=Reason.of("hardware/host-maintenance", event=event),
-                    ends_node=self._maintenance == "TERMINATE_ON_HOST_MAINTENANCE",
-                    least_s=self.MAINTENANCE_LEAST_S,
-                )
-            )
+            key, what = f"instance/maintenance-event {event}", Reason.of("hardware/host-maintenance", event=event)
+            ends_node = self._maintenance == "TERMINATE_ON_HOST_MAINTENANCE"
+            found.append(Notice(key=key, what=what, ends_node=ends_node, least_s=self.MAINTENANCE_LEAST_S))
         return found
 
     def _ask(self, server: Server, key: str, query: str = "") -> str:

@@ -12,11 +12,9 @@ from launcher.meshctl.group import meshctl
 @meshctl.command(short_help="Serve a run as a page for a browser.")
 @click.argument("run_id", required=False)
 @click.option(
-    "--listen",
-    default="0",
-    metavar="[HOST:]PORT",
+    "--listen", default="0", metavar="[HOST:]PORT",
     help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
-)
+)  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
 def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:

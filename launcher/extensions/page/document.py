@@ -43,20 +43,11 @@ def load_document() -> Document:
 
 
 def _make_policy(text: str, *rules: str) -> str:
-    hashes = {
-        name: " ".join(f"'sha256-{_hash(part)}'" for part in re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL))
-        for name in ("script", "style")
-    }
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {hashes['script']}",
-            f"style-src {hashes['style']}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            *rules,
-        )
-    )
+    allowed = []
+    for name in ("script", "style"):
+        parts = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
+        allowed.append(f"{name}-src " + " ".join(f"'sha256-{_hash(part)}'" for part in parts))
+    return "; ".join(("default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'", *rules))
 
 
 def _hash(text: str) -> str:
@@ -94,15 +85,8 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
             return LogPage(chunks=(), cursors=(), remark=str(error))
 
     logs = {node: read_logs(node) for node in shared.list_log_nodes(SAVED_LOG_NODES_MAX)}
-    data = msgspec.json.encode(
-        {
-            "run": msgspec.Raw(view),
-            "events": events,
-            "why": msgspec.Raw(why or b"null"),
-            "logs": logs,
-            "remarks": remarks,
-        }
-    )
+    own = {"run": msgspec.Raw(view), "events": events, "why": msgspec.Raw(why or b"null")}
+    data = msgspec.json.encode({**own, "logs": logs, "remarks": remarks})
     text = files(__package__).joinpath("live.html").read_text("utf-8")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(text)}">'
     safe = data.decode().replace("<", "\\u003c")  # no text of the job can end the block

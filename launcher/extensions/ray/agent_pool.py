@@ -242,12 +242,10 @@ class AgentPool(Struct, kw_only=True):
                 self._discard(slot)
 
     def _end(self, slot: _AgentSlot, event: EndReported) -> None:
-        outcome = event.outcome or RunOutcome(
-            exit_code=event.exit_code if event.exit_code >= 0 else 128 - event.exit_code,
-            reason=f"the agent on node {_short(slot.node)} was ended by signal {-event.exit_code}"
-            if event.exit_code < 0
-            else f"the agent on node {_short(slot.node)} ended with exit code {event.exit_code}",
-        )
+        code, how = event.exit_code, f"ended with exit code {event.exit_code}"
+        if event.exit_code < 0:
+            code, how = 128 - event.exit_code, f"was ended by signal {-event.exit_code}"
+        outcome = event.outcome or RunOutcome(exit_code=code, reason=f"the agent on node {_short(slot.node)} {how}")
         slot.phase, slot.outcome = "ended", outcome
         self._do(DiscardActor(slot.index))
         if outcome.has_verdict:

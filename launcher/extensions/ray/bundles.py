@@ -53,10 +53,8 @@ def choose_bundle(options: DeviceOptions, nodes: Sequence[ClusterNode]) -> tuple
     if resource == "CPU" and workers != "cpu":
         return {"CPU": float(workers) if isinstance(workers, int) else 1.0}, ""
     if not amounts:
-        raise UsageError(
-            f"no node of the Ray cluster has {resource}, which --nproc-per-node needs",
-            f"set --bundle {resource}=N if an autoscaler can add such nodes",
-        )
+        sentence = f"no node of the Ray cluster has {resource}, which --nproc-per-node needs"
+        raise UsageError(sentence, f"set --bundle {resource}=N if an autoscaler can add such nodes")
     remark = ""
     if len(amounts) > 1:
         counts = format_list([f"{amount:g}" for amount in amounts])
@@ -87,10 +85,8 @@ def choose_demand(
         return Demand(bundle, selector, options.nodes_min, options.nodes_max + spares)
     count = len(list_fitting(nodes, bundle, selector))
     if not count and options.origins["nodes_min"] == "default":
-        raise TemporaryError(
-            f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
-            "set --nnodes MIN:MAX to wait for such nodes",
-        )
+        sentence = f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}"
+        raise TemporaryError(sentence, "set --nnodes MIN:MAX to wait for such nodes")
     least = options.nodes_min if options.mesh is not None or options.origins["nodes_min"] != "default" else count
     return Demand(bundle, selector, least, max(least, count) + spares)
 

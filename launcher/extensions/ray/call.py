@@ -58,13 +58,9 @@ def run(
 def _run(
     fn: Callable[..., Any] | str | Sequence[str], args: Sequence[Any], options: Mapping[str, OptionValue]
 ) -> dict[int, Any]:
-    values = command_line.parse(
-        [
-            *format_arguments({name: value for name, value in options.items() if name not in _OWN}),
-            *(_format_own(name, value) for name, value in options.items() if name in _OWN and value is not None),
-        ],
-        OPTIONS,
-    ).values
+    words = format_arguments({name: value for name, value in options.items() if name not in _OWN})
+    words += [_format_own(name, value) for name, value in options.items() if name in _OWN and value is not None]
+    values = command_line.parse(words, OPTIONS).values
     if not callable(fn):
         words = [fn] if isinstance(fn, str) else [*fn]
         if not words:

@@ -58,10 +58,8 @@ def require_version(version: str) -> None:
     numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
     if tuple(numbers) < VERSION_MIN:
         least = ".".join(map(str, VERSION_MIN))
-        raise UsageError(
-            f"meshrun-ray needs Ray {least} or newer, but {version or 'an unknown version'} is installed",
-            "run pip install 'meshrun[ray]' on every node",
-        )
+        sentence = f"meshrun-ray needs Ray {least} or newer, but {version or 'an unknown version'} is installed"
+        raise UsageError(sentence, "run pip install 'meshrun[ray]' on every node")
 
 
 class RayCluster:
@@ -122,10 +120,8 @@ class RayCluster:
         """Return the nodes that are alive. Raises TemporaryError if Ray does not answer."""
         self._gcs.call(self._refresh, CONNECT_LIMIT_S)
         if not self._nodes:
-            raise TemporaryError(
-                f"the Ray cluster has not answered within {CONNECT_LIMIT_S:g} s",
-                "run ray status to see whether it is healthy",
-            )
+            sentence = f"the Ray cluster has not answered within {CONNECT_LIMIT_S:g} s"
+            raise TemporaryError(sentence, "run ray status to see whether it is healthy")
         return self._nodes
 
     def look(self) -> agent_pool.ClusterView:

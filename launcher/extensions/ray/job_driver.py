@@ -23,19 +23,11 @@ from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.rendezvous import Setting
 from launcher.config.options.table import BY_NAME
 from launcher.extensions.ray import agent_pool
+from launcher.extensions.ray import options as ray_options
 from launcher.extensions.ray.actor import AgentOrder
 from launcher.extensions.ray.bundles import Demand, choose_bundle, choose_demand, list_fitting
 from launcher.extensions.ray.cluster import CLOSE_LIMIT_S, RayCluster, require_ray
-from launcher.extensions.ray.options import (
-    STOP_MARGIN_S,
-    STOP_WAIT_VARIABLE,
-    RayOptions,
-    find_run_id,
-    find_stop_wait_s,
-    make_agent_words,
-    select_variables,
-)
-from launcher.extensions.ray.store_service import StoreService
+from launcher.extensions.ray.store_service import serve_store
 from launcher.logs.reports import report
 from launcher.logs.reports.outcome import REPORT_LIMIT_S, RunOutcome
 from launcher.model.console import begin_stamps, format_time, log, write_stderr
@@ -65,7 +57,7 @@ class JobEnd(Struct, frozen=True):
 
 
 def run_job(
-    options: RayOptions,
+    options: ray_options.RayOptions,
     args: ParsedArgs,
     environ: Mapping[str, str],
     function: FunctionToCall | None = None,
@@ -77,14 +69,14 @@ def run_job(
     `args`: options for agents, and the script if there is no `function`. `environ`: the driver's.
     `close_limit_s`: for leaving the cluster, seconds; Ray's own end of that may go on in a thread.
     """
-    variables, remarks = select_variables(environ, options.export)
+    variables, remarks = ray_options.select_variables(environ, options.export)
     is_named = "rdzv-id" in args.values or any(variables.get(name) for name in BY_NAME["rdzv-id"].variables)
-    named = {} if is_named else {"rdzv-id": find_run_id(environ) or f"ray-{os.urandom(4).hex()}"}
+    named = {} if is_named else {"rdzv-id": ray_options.find_run_id(environ) or f"ray-{os.urandom(4).hex()}"}
     given = args if function is None else ParsedArgs(args.values, script=function.name)
     # Before Ray is imported and reached, which takes seconds: a mistake in an option shows at once.
     config = _parse(given, named, variables)
     begin_stamps(config.output.log_times, "driver")
-    wait_s = find_stop_wait_s(environ)
+    wait_s = ray_options.find_stop_wait_s(environ)
     more = {**named, **_choose_shutdown_timeout(config.shutdown, wait_s, remarks)}
     require_ray()
     cluster = RayCluster(close_limit_s)
@@ -99,8 +91,8 @@ def run_job(
         for sentence in (*remarks, *([remark] if remark else [])):
             log(sentence)
         config = _parse(given, more, variables)
-        with StoreService(cluster.address) as store:
-            words = tuple(make_agent_words(args, more))
+        with serve_store(cluster.address) as store:
+            words = tuple(ray_options.make_agent_words(args, more))
             order = AgentOrder(
                 words=(*store.options, *words),
                 variables={**variables, **store.variables},
@@ -130,20 +122,20 @@ def report_end(end: JobEnd) -> int:
 
 
 def _parse(args: ParsedArgs, more: Mapping[str, str], variables: Mapping[str, str]) -> Config:
-    return command.parse([*_PLACEHOLDER, *make_agent_words(args, more)], variables)
+    return command.parse([*_PLACEHOLDER, *ray_options.make_agent_words(args, more)], variables)
 
 
 def _choose_shutdown_timeout(options: ShutdownOptions, wait_s: float, remarks: list[str]) -> dict[str, str]:
     """Return --shutdown-timeout such that Ray does not kill the driver before the workers have had their time."""
-    longest_s = max(0.0, wait_s - STOP_MARGIN_S)
+    longest_s = max(0.0, wait_s - ray_options.STOP_MARGIN_S)
     if options.origins["shutdown_timeout_s"] == "default":
         return {"shutdown-timeout": f"{min(longest_s, options.shutdown_timeout_s):g}"}
     if options.shutdown_timeout_s > longest_s:
-        needed_s = math.ceil(options.shutdown_timeout_s + STOP_MARGIN_S)
+        needed_s = math.ceil(options.shutdown_timeout_s + ray_options.STOP_MARGIN_S)
         remarks.append(
-            f"{options.origins['shutdown_timeout_s']} {options.shutdown_timeout_s:g} is longer than ray job "
-            f"stop allows, which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in env_vars "
-            "of the job's runtime_env"
+            f"{options.origins['shutdown_timeout_s']} {options.shutdown_timeout_s:g} is longer than ray job stop "
+            f"allows, which kills this driver after {wait_s:g} s: set {ray_options.STOP_WAIT_VARIABLE}={needed_s} in "
+            "env_vars of the job's runtime_env"
         )
     return {}
 

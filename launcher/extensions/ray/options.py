@@ -127,10 +127,8 @@ def _parse_names(value: Value) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip()))
     for name in names:
         if "=" in name:
-            raise UsageError(
-                f"{value}: {sanitize(name)} is not the name of a variable",
-                "set the variable in the driver's environment, and give its name alone",
-            )
+            sentence = f"{value}: {sanitize(name)} is not the name of a variable"
+            raise UsageError(sentence, "set the variable in the driver's environment, and give its name alone")
     return names
 
 

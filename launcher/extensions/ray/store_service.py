@@ -8,7 +8,9 @@ it, whichever node it is on. A token that is drawn for each job keeps others out
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from launcher.agent.startup.stores import require_grpc, require_h2
 from launcher.model.errors import TemporaryError
@@ -19,37 +21,33 @@ from rendezvous.stores.server.server import StoreServer
 GRACE_S = 0.5  # for calls in progress, once every agent has ended
 
 
-class StoreService:
-    """Serves an empty store at `address`, on any free port, in the block of a `with`."""
+class StoreService(NamedTuple):
+    """A store that is served for agents."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._token = secrets.token_hex(16)
-        self._server = StoreServer(address, 0, token=self._token)
+    endpoint: str
+    options: tuple[str, ...]
+    """The options by which agents find it. is_host=0: none of them serves one itself."""
+    variables: Mapping[str, str]
+    """The variables that agents need to be let in; secret."""
 
-    def __enter__(self) -> StoreService:
-        """Raises UsageError if a package is missing, TemporaryError if the store cannot listen there."""
-        require_grpc()
-        require_h2()
-        try:
-            self._server.start()
-        except StoreError as error:
-            raise TemporaryError(str(error), error.hint) from None
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._server.close(GRACE_S)
+@contextmanager
+def serve_store(address: str) -> Iterator[StoreService]:
+    """Serve an empty store at `address`, on any free port, in the block of a `with`.
 
-    @property
-    def endpoint(self) -> str:
-        return join_address(self._address, self._server.port)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The options by which agents find it. is_host=0: none of them serves one itself."""
-        return ("--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-conf=is_host=0")
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """The variables that agents need to be let in; secret."""
-        return {"LAUNCHER_STORE_TOKEN": self._token}
+    Raises UsageError if a package is missing, TemporaryError if the store cannot listen there.
+    """
+    require_grpc()
+    require_h2()
+    token = secrets.token_hex(16)
+    server = StoreServer(address, 0, token=token)
+    try:
+        server.start()
+    except StoreError as error:
+        raise TemporaryError(str(error), error.hint) from None
+    try:
+        endpoint = join_address(address, server.port)
+        options = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-conf=is_host=0")
+        yield StoreService(endpoint, options, {"LAUNCHER_STORE_TOKEN": token})
+    finally:
+        server.close(GRACE_S)

@@ -29,16 +29,11 @@ def render() -> str:
     formatter.write_text(_INTRO)
     formatter.write_paragraph()
     with formatter.indentation():
-        formatter.write_dl(
-            [
-                (
-                    f"{option.flag} {option.metavar}",
-                    f"{option.help} [default: {option.default}]" if option.default else option.help,
-                )
-                for option in OPTIONS
-            ],
-            col_max=34,
-        )
+        rows = []
+        for option in OPTIONS:
+            default = f" [default: {option.default}]" if option.default else ""
+            rows.append((f"{option.flag} {option.metavar}", f"{option.help}{default}"))
+        formatter.write_dl(rows, col_max=34)
     formatter.write_paragraph()
     formatter.write(f"{_EXAMPLE}\n")
     return formatter.getvalue().strip("\n")

@@ -17,16 +17,17 @@ from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
     from launcher.extensions.torchrun.handler import Handler
-    from launcher.extensions.torchrun.options import Parameters
 
 
-def handlers() -> Callable[[Parameters], Handler]:
+def handlers() -> Callable[[RendezvousParameters], Handler]:
     """Return the function that torch registers; torch calls this once, by the entry point."""
     return create
 
 
-def create(parameters: Parameters) -> Handler:
+def create(parameters: RendezvousParameters) -> Handler:
     """torchrun's handler for one job. Raises ValueError for what cannot work, and torch's RendezvousConnectionError
     when the store does not come in time.
     """

@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousParameters,
     RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
@@ -34,7 +35,7 @@ from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store
 from launcher.config import credentials, scrub
 from launcher.extensions.torchrun.member import ENDED, TorchrunMember
-from launcher.extensions.torchrun.options import BACKEND, Parameters, TorchrunOptions, read_options
+from launcher.extensions.torchrun.options import BACKEND, TorchrunOptions, read_options
 from launcher.extensions.torchrun.round_store import RoundStore, meet
 from launcher.logs.error_file import read_error_file
 from launcher.logs.reports.outcome import report_failure
@@ -54,7 +55,7 @@ BARRIER_LIMIT_S = 300.0  # torchrun's own, if it did not reach its barrier
 _secrets: dict[str, str] = {}  # secrets, for the next job of this process: notebooks start several
 
 
-def open_handler(parameters: Parameters) -> Handler:
+def open_handler(parameters: RendezvousParameters) -> Handler:
     """Raises ValueError for invalid options, RendezvousConnectionError when the store does not answer in time."""
     try:
         told = read_options(parameters, os.environ)

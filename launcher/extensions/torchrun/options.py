@@ -11,7 +11,7 @@ there, too: `locality`, with / between the levels since a comma ends a pair, or 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 from msgspec.structs import replace
@@ -23,23 +23,15 @@ from launcher.model.errors import UsageError
 from rendezvous.records import UNNAMED_RUN
 from rendezvous.settings import Settings
 
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
 TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
 UNLIMITED = 1_000_000  # torchrun's agents count restarts, each its own, and end the job when one has none left
 _UNSET_TIMEOUT = 900  # torchrun's default in the settings of every backend
 _NPROC = "nproc"
 _LOCALITY = "locality"
 _PET_NPROC = "PET_NPROC_PER_NODE"
-
-
-class Parameters(Protocol):
-    """torch's RendezvousParameters, as far as they are used."""
-
-    endpoint: str
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    local_addr: str | None
-    config: Mapping[str, object]
 
 
 class TorchrunOptions(NamedTuple):
@@ -53,7 +45,7 @@ class TorchrunOptions(NamedTuple):
     """Whether the number of workers was set."""
 
 
-def read_options(parameters: Parameters, environ: Mapping[str, str]) -> TorchrunOptions:
+def read_options(parameters: RendezvousParameters, environ: Mapping[str, str]) -> TorchrunOptions:
     """Raises UsageError for invalid options."""
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
@@ -61,10 +53,8 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
             "--rdzv-backend meshrun needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
         )
     if run_id in ("", UNNAMED_RUN):
-        raise UsageError(
-            "an etcd rendezvous needs --rdzv-id",
-            "use the same --rdzv-id on every node, and a different one for each run",
-        )
+        sentence = "an etcd rendezvous needs --rdzv-id"
+        raise UsageError(sentence, "use the same --rdzv-id on every node, and a different one for each run")
     conf = dict(parameters.config)
     if conf.get("timeout") == _UNSET_TIMEOUT and isinstance(conf["timeout"], int):
         del conf["timeout"]

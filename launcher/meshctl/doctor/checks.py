@@ -136,9 +136,8 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if quota is not None and quota.most < workers:
         seen = f"a quota of {format_number(quota.most)} CPUs for {format_workers(workers)}, in {quota.origin}"
         harm = "once it is used up, the kernel stops all of them for the rest of each period, and peers wait for them"
-        yield Finding(
-            "cpu-quota", "hurt", seen, harm, "give the container at least one CPU per worker, preferably several"
-        )
+        remedy = "give the container at least one CPU per worker, preferably several"
+        yield Finding("cpu-quota", "hurt", seen, harm, remedy)
     elif machine.cpu_count * (1 if run.accelerators else CPU_SHARERS) < workers:
         seen = f"this process may run on {format_number(machine.cpu_count)} CPUs, for {format_workers(workers)}"
         harm = "workers take turns, and all wait for the slowest"
@@ -261,13 +260,8 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     try:
         grace_s = float(text or POD_GRACE_DEFAULT_S)
     except ValueError:
-        yield Finding(
-            "pod-grace",
-            "note",
-            f"{POD_GRACE}={text!r} is not a number of seconds",
-            "",
-            "set it to a number, such as 45",
-        )
+        seen = f"{POD_GRACE}={text!r} is not a number of seconds"
+        yield Finding("pod-grace", "note", seen, "", "set it to a number, such as 45")
         return
     if not grace_s < needed_s or not (text or run.environ.get(IN_KUBERNETES)):
         return

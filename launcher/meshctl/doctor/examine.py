@@ -333,9 +333,8 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[checks.Finding
             remedy = "check dmesg, then reset the device or restart the machine"
             yield checks.Finding("devices", "hurt", seen, f"workers start only on the others, and {small}", remedy)
         if kind["mistake"]:
-            yield checks.Finding(
-                "devices", "hurt", kind["mistake"], "fewer devices are used than are present", "correct the value"
-            )
+            harm = "fewer devices are used than are present"
+            yield checks.Finding("devices", "hurt", kind["mistake"], harm, "correct the value")
 
 
 def check_interpreter(workers: WorkerOptions, environ: Mapping[str, str]) -> Iterator[checks.Finding]:

@@ -63,11 +63,11 @@ def show_events(
     `write` gets lines for stdout, `warn` a sentence for stderr.
     """
     collector = EventCollector(warn)
-    poller = NodePoller(source, collector.make_request, warn)
+    poller = NodePoller(source, warn)
     waiting: list[tuple[float, SeenEvent]] = []
     is_last = False
     while not is_last:
-        for answer in poller.poll(_WAIT_S):
+        for answer in poller.poll(collector.make_request, _WAIT_S):
             waiting += [(time.monotonic(), event) for event in collector.take(answer)]
         is_last = poller.is_over or (not follow and poller.has_all)
         if is_last or poller.has_all:  # where nothing is due, `write` still finds its reader gone

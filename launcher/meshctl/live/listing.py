@@ -72,12 +72,8 @@ def list_runs(agents: Iterable[LocalAgent], jobs: JobStore | None) -> list[Liste
 def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0) -> str:
     """Describe them as a table, `width` letters wide (0: no limit). `has_store`: whether a store was asked too."""
     if not runs:
-        here = "no run of this user has an agent on this machine"
-        return (
-            f"{here}, and none is in the store"
-            if has_store
-            else f"{here}\nhint: set --rdzv-endpoint to list the runs in a store"
-        )
+        more = ", and none is in the store" if has_store else "\nhint: set --rdzv-endpoint to list the runs in a store"
+        return f"no run of this user has an agent on this machine{more}"
     columns = [
         Column("run", tuple(run.run_id for run in runs)),
         Column("here", tuple(format_list([f"pid {pid}" for pid in run.pids], 2) or "-" for run in runs)),

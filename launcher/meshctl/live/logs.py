@@ -22,7 +22,6 @@ from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.views.node_report import LogCursor, LogPage, ReadLogs, RunReport
-from launcher.views.questions.run_source import RunSource
 from rendezvous.records import name_run
 
 ALL_LINES = -1
@@ -57,28 +56,21 @@ class _NodeLogs(Struct, kw_only=True):
     """Of its files that had something to show."""
 
 
-class LogView:
-    """Reads the logs of a run and prints them. `write` gets lines for stdout, `warn` a sentence for stderr."""
+class LogView(Struct, eq=False):
+    """Reads the logs of a run and prints them."""
 
-    def __init__(
-        self,
-        source: RunSource,
-        query: LogQuery,
-        write: Callable[[Iterable[str]], object],
-        warn: Callable[[str], object],
-    ) -> None:
-        self._query = query
-        self._write = write
-        self._warn = warn
-        self._merger = LineMerger()
-        self._poller = NodePoller(source, self._make_request, warn)
-        self._report: RunReport | None = None
-        self._remarks: dict[str, set[str]] = {}  # why there is nothing to read: names of nodes
-        self._told_remarks: set[str] = set()
-        self._logs: defaultdict[str, _NodeLogs] = defaultdict(_NodeLogs)  # by member id
-        self._has_files = False
-        self._first_round = 0  # the newest when the view began
-        self._shown_round = 0
+    poller: NodePoller
+    query: LogQuery
+    write: Callable[[Iterable[str]], object]
+    """Gets lines for stdout."""
+    _merger: LineMerger = field(default_factory=LineMerger)
+    _report: RunReport | None = None
+    _remarks: dict[str, set[str]] = field(default_factory=dict)  # why there is nothing to read: names of nodes
+    _told_remarks: set[str] = field(default_factory=set)
+    _logs: defaultdict[str, _NodeLogs] = field(default_factory=lambda: defaultdict(_NodeLogs))  # by member id
+    _has_files: bool = False
+    _first_round: int = 0  # the newest when the view began
+    _shown_round: int = 0
 
     def run(self) -> None:
         """Print until there is nothing more to come.
@@ -86,23 +78,23 @@ class LogView:
         Raises UsageError for a node or rank that is not there, and TemporaryError.
         """
         while True:
-            for answer in self._poller.poll(_WAIT_S):
+            for answer in self.poller.poll(self._make_request, _WAIT_S):
                 if isinstance(answer.reply, LogPage):
                     self._take_page(answer.node, answer.reply)
             self._note_report()
-            if self._poller.has_begun or self._merger.line_count > LINES_MAX:
+            if self.poller.has_begun or self._merger.line_count > LINES_MAX:
                 self._print(time.monotonic())
-            if self._query.follow and self._poller.has_begun:
+            if self.query.follow and self.poller.has_begun:
                 self._tell_absence()
-            if self._poller.is_over or (not self._query.follow and self._poller.has_all):
+            if self.poller.is_over or (not self.query.follow and self.poller.has_all):
                 break
-        if self._poller.is_over:
+        if self.poller.is_over:
             self._finish_from_files()
         self._print(time.monotonic(), is_final=True)
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
-        query, state = self._query, self._logs[node.member_id]
+        query, state = self.query, self._logs[node.member_id]
         if not self._is_wanted(node):
             return None
         # What comes after the beginning is new as a whole.
@@ -112,7 +104,7 @@ class LogView:
         )
 
     def _is_wanted(self, node: PolledNode) -> bool:
-        return self._query.node in ("", node.name, node.member_id)
+        return self.query.node in ("", node.name, node.member_id)
 
     def _take_page(self, node: PolledNode, page: LogPage) -> None:
         state = self._logs[node.member_id]
@@ -128,42 +120,40 @@ class LogView:
             self._merger.add(file, chunk.data, time.monotonic())
         self._has_files = self._has_files or bool(page.cursors)
         if page.remark and page.cursors:
-            self._warn(f"{sanitize(node.name)}: {escape(page.remark)}")
+            self.poller.warn(f"{sanitize(node.name)}: {escape(page.remark)}")
         elif page.remark:
             self._remarks.setdefault(page.remark, set()).add(node.name)
 
     def _note_report(self) -> None:
         """Refuse what the run does not have, once there is a report."""
-        report = self._poller.report
+        report = self.poller.report
         if report is None or self._report is not None:
             return
         self._report = report
         self._first_round = report.rounds[-1].round if report.rounds else 0
         self._require_rank(report)
-        if self._query.node:
+        if self.query.node:
             names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
-            if self._query.node not in names:
+            if self.query.node not in names:
                 there = format_list(merge_names({node.node for node in report.nodes}))
-                raise UsageError(
-                    f"{name_run(report.run_id)} has no node {sanitize(self._query.node)}",
-                    f"use one of {sanitize(there)}",
-                )
+                sentence = f"{name_run(report.run_id)} has no node {sanitize(self.query.node)}"
+                raise UsageError(sentence, f"use one of {sanitize(there)}")
 
     def _require_rank(self, report: RunReport) -> None:
         """Raise UsageError for a rank that no round of the run has had."""
         sizes = [one.world_size for one in report.rounds]
         sizes += [rank.rank + 1 for node in report.nodes for rank in node.ranks]
         count = max(sizes, default=0)
-        if count and self._query.rank >= count:
+        if count and self.query.rank >= count:
             raise UsageError(
-                f"{name_run(report.run_id)} has no rank {self._query.rank}", f"use a rank from 0 to {count - 1}"
+                f"{name_run(report.run_id)} has no rank {self.query.rank}", f"use a rank from 0 to {count - 1}"
             )
 
     def _finish_from_files(self) -> None:
         """Print what the nodes of this machine have written since their last answer, round by round."""
         rests: dict[OutputFile, Iterator[str]] = {}
-        for node in self._poller.nodes.values():
-            folder = self._poller.folders.by_member.get(node.member_id)
+        for node in self.poller.nodes.values():
+            folder = self.poller.folders.by_member.get(node.member_id)
             if folder is not None and self._is_wanted(node):
                 rests |= {file: read_rest(folder, file.file, offset) for file, offset in self._list_rests(node, folder)}
         now = time.monotonic()  # of all of it: lines wait for those of other files however long it takes to read
@@ -181,7 +171,7 @@ class LogView:
 
     def _list_rests(self, node: PolledNode, folder: str) -> Iterator[tuple[OutputFile, int]]:
         """Yield where the files of a node go on, also those that were empty, or of rounds too short to be seen."""
-        state, query = self._logs[node.member_id], self._query
+        state, query = self._logs[node.member_id], self.query
         for name, file in state.files.items():
             yield file, state.offsets[name]
         for kept in read_rounds(folder, max(self._first_round, state.newest_round) + (not state.has_answered)):
@@ -196,23 +186,23 @@ class LogView:
         for line in self._merger.take(now, is_final=is_final):
             if line.round > self._shown_round:
                 if self._shown_round:
-                    self._write(lines)
+                    self.write(lines)
                     lines = []
-                    self._warn(f"round {line.round}")
+                    self.poller.warn(f"round {line.round}")
                 self._shown_round = line.round
             lines.append(format_line(line))
         if lines:
-            self._write(lines)
+            self.write(lines)
 
     def _tell_end(self) -> None:
-        if self._poller.is_over and self._report is not None:
+        if self.poller.is_over and self._report is not None:
             remote = sorted(
                 node.name
-                for node in self._poller.nodes.values()
-                if node.member_id not in self._poller.folders.by_member and not node.is_gone
+                for node in self.poller.nodes.values()
+                if node.member_id not in self.poller.folders.by_member and not node.is_gone
             )
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            self._warn(f"{name_run(self._report.run_id)} {self._poller.describe_end()}{rest}")
+            self.poller.warn(f"{name_run(self._report.run_id)} {self.poller.describe_end()}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 
@@ -221,7 +211,7 @@ class LogView:
         for remark, names in self._remarks.items():
             if not self._has_files and remark not in self._told_remarks:
                 self._told_remarks.add(remark)
-                self._warn(_format_remark(remark, names))
+                self.poller.warn(_format_remark(remark, names))
 
 
 def _format_remark(remark: str, names: Collection[str]) -> str:

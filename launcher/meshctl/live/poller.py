@@ -89,8 +89,6 @@ class NodePoller(Struct, eq=False):
     """What is known of the nodes of a run, and what is under way."""
 
     source: RunSource
-    make_request: Callable[[PolledNode], NodeRequest | None]
-    """Gets a node and returns what to ask it, None for nothing."""
     warn: Callable[[str], object]
     """Gets a sentence."""
     clock: Callable[[], float] = time.monotonic
@@ -127,9 +125,10 @@ class NodePoller(Struct, eq=False):
         assert self.report is not None
         return self.folders.describe_end(self.report)
 
-    def poll(self, wait_s: float) -> list[NodeAnswer]:
+    def poll(self, make_request: Callable[[PolledNode], NodeRequest | None], wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
 
+        `make_request`: gets a node and returns what to ask it, None for nothing.
         Raises TemporaryError if not even the first report can be had.
         """
         now = self.clock()
@@ -139,7 +138,7 @@ class NodePoller(Struct, eq=False):
         for node in self.nodes.values():
             if node.is_busy or node.is_gone or now < node.next_at:
                 continue
-            request = self.make_request(node)
+            request = make_request(node)
             if request is None:
                 node.has_answered = node.has_all = True
                 node.next_at = now + REPORT_INTERVAL_S

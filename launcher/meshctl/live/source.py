@@ -100,10 +100,8 @@ def find_source(run_id: str | None) -> LocalSource:
     unless = mention_silent(silent)
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
-    raise NoAgentError(
-        f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}",
-        "run it on a node of the run; use meshctl status to list the runs",
-    )
+    sentence = f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}"
+    raise NoAgentError(sentence, "run it on a node of the run; use meshctl status to list the runs")
 
 
 def mention_silent(pids: Sequence[str]) -> str:

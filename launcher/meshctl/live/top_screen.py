@@ -94,11 +94,11 @@ class TopScreen(App[None]):
         """Ask all nodes until the screen is closed or no agent is left here; in a thread of its own."""
         problems: list[str] = []
         collector = EventCollector(problems.append)
-        poller = NodePoller(self._source, collector.make_request, problems.append)
+        poller = NodePoller(self._source, problems.append)
         shown: RunReport | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
-                answers = poller.poll(0.2)
+                answers = poller.poll(collector.make_request, 0.2)
                 events = [event for answer in answers for event in collector.take(answer)]
             except Exception as error:  # without this thread the screen would show an old state as that of now
                 problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)

@@ -23,16 +23,9 @@ from launcher.config.options.readers import Value, parse_node_range
 from launcher.config.options.table import BY_NAME
 from launcher.config.plugins import load_entry
 from launcher.hardware.linux.files import replacing
+from launcher.meshctl.plan import cluster as clusters
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
-from launcher.meshctl.plan.cluster import (
-    ClusterSpec,
-    parse_cluster,
-    parse_levels,
-    parse_previous_plan,
-    read_file,
-    require_same_mesh,
-)
 from launcher.meshctl.plan.generate import generate, is_form
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
@@ -73,7 +66,7 @@ class _Task(NamedTuple):
     limits: Limits
     costs: Costs
 
-    def plan(self, cluster: ClusterSpec, before: Plan | None) -> Plan:
+    def plan(self, cluster: clusters.ClusterSpec, before: Plan | None) -> Plan:
         return planner.plan(cluster.nodes, *self, before)
 
 
@@ -100,12 +93,8 @@ def run(request: PlanRequest) -> int:
         else:
             _report(UsageError(describe(error.reason), give_hint(error.reason)))
         return EXIT_FAILURE
-    answer = PlanAnswer(
-        plan=plan,
-        before=before,
-        change=describe_change(cluster, after, before, plan, task.mesh),
-        warnings=_list_warnings(after, task, plan),
-    )
+    change = describe_change(cluster, after, before, plan, task.mesh)
+    answer = PlanAnswer(plan=plan, before=before, change=change, warnings=_list_warnings(after, task, plan))
     if request.as_json:
         text = render.format_json(plan, answer.warnings)
     else:
@@ -125,7 +114,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     warnings: tuple[Reason, ...]
 
 
-def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[Reason, ...]:
+def _list_warnings(cluster: clusters.ClusterSpec, task: _Task, plan: Plan) -> tuple[Reason, ...]:
     split = find_split_groups(plan, cluster.nodes, task.mesh, task.limits)
     if split is None:
         return ()
@@ -136,21 +125,21 @@ def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[Reaso
     return (explain_split_groups(split, plan, unsplit, cost),)
 
 
-def _load_cluster(request: PlanRequest) -> ClusterSpec:
+def _load_cluster(request: PlanRequest) -> clusters.ClusterSpec:
     levels = None if request.levels is None else [part.strip() for part in request.levels.split(",") if part.strip()]
     if not is_form(request.cluster):
         name = "stdin" if request.cluster == "-" else request.cluster
-        return parse_cluster(read_file(request.cluster), name, levels)
+        return clusters.parse_cluster(clusters.read_file(request.cluster), name, levels)
     cluster = generate(request.cluster)
     if levels is None:
         return cluster
     if len(levels) != len(cluster.levels):
         has = f"{cluster.name} has {len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
         raise UsageError(f"--levels {request.levels} has {format_count(len(levels), 'level')}, {has}")
-    return replace(cluster, levels=parse_levels(levels, "--levels"))
+    return replace(cluster, levels=clusters.parse_levels(levels, "--levels"))
 
 
-def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
+def _make_task(request: PlanRequest, cluster: clusters.ClusterSpec) -> _Task:
     texts = {**cluster.options, **request.options}
     try:
         key = "mesh"
@@ -169,18 +158,18 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
     return _Task(mesh, limits, costs)
 
 
-def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Plan | None:
+def _read_previous(request: PlanRequest, cluster: clusters.ClusterSpec, mesh: Mesh) -> Plan | None:
     if request.previous is not None:
         name = f"--previous {request.previous}"
-        found: Plan | None = parse_previous_plan(read_file(request.previous), name)
+        found: Plan | None = clusters.parse_previous_plan(clusters.read_file(request.previous), name)
     else:
         name, found = cluster.name, cluster.previous
     if found is not None:
-        require_same_mesh(found, mesh, name)
+        clusters.require_same_mesh(found, mesh, name)
     return found
 
 
-def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: PlanAnswer) -> str:
+def _format_text(request: PlanRequest, cluster: clusters.ClusterSpec, task: _Task, answer: PlanAnswer) -> str:
     """`cluster`: after the change."""
     plan = answer.plan
     parts = [render.format_world(plan, cluster.nodes, task.mesh, cluster.levels)]
@@ -197,7 +186,7 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
     return "".join(parts).removesuffix("\n")
 
 
-def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: PlanAnswer) -> int:
+def _write_pictures(request: PlanRequest, cluster: clusters.ClusterSpec, task: _Task, answer: PlanAnswer) -> int:
     """Write the requested files, and say so; a failure is reported, and does not stop the other."""
     code = 0
     plan = replace(answer.plan, reasons=(*answer.plan.reasons, *answer.warnings))

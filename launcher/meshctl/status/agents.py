@@ -6,16 +6,7 @@ nodes, the time since keep-alives) is missing.
 
 from __future__ import annotations
 
-from launcher.meshctl.status.state import (
-    ENDED,
-    FORMING,
-    RUNNING,
-    STOPPING,
-    WAITING,
-    NodeState,
-    Overview,
-    find_lost_nodes,
-)
+from launcher.meshctl.status import state
 from launcher.model.errors import describe
 from launcher.views.node_report import NodeReport, RunReport
 from launcher.views.timeline import RoundSummary
@@ -30,7 +21,7 @@ _ALIKE = (
 """Fields of a round that the store keeps as agents tell them."""
 
 
-def derive_overview(report: RunReport) -> Overview:
+def derive_overview(report: RunReport) -> state.Overview:
     """Derive the state of a run from the report of its agents."""
     rounds = report.rounds
     last = rounds[-1] if rounds else None
@@ -38,7 +29,7 @@ def derive_overview(report: RunReport) -> Overview:
     history = tuple(_derive_history(one) for one in rounds)
     shape = next((node.mesh_shape for node in report.nodes if node.mesh_shape), ())
     axes = next((node.mesh_axes for node in report.nodes if node.mesh_axes), ())
-    return Overview(
+    return state.Overview(
         run_id=report.run_id,
         job_key="",
         phase=_derive_phase(report),
@@ -52,7 +43,7 @@ def derive_overview(report: RunReport) -> Overview:
         restart_count=last.restart_count if last is not None else 0,
         max_restarts=max((node.max_restarts for node in report.nodes), default=0),
         nodes=tuple(sorted(nodes, key=lambda node: (not node.ranks, node.ranks, node.name, node.member_id))),
-        lost=find_lost_nodes(history, {node.name for node in nodes} | set(report.missing)),
+        lost=state.find_lost_nodes(history, {node.name for node in nodes} | set(report.missing)),
         silent=report.missing,
         history=history,
     )
@@ -61,26 +52,26 @@ def derive_overview(report: RunReport) -> Overview:
 def _derive_phase(report: RunReport) -> str:
     states = {node.state for node in report.nodes}
     if not report.rounds:
-        return FORMING
+        return state.FORMING
     if report.rounds[-1].ended_at and report.rounds[-1].cause == "end":
-        return ENDED
+        return state.ENDED
     if "stopping" in states or "leaving" in states:
-        return STOPPING
-    return RUNNING if not report.rounds[-1].ended_at else WAITING
+        return state.STOPPING
+    return state.RUNNING if not report.rounds[-1].ended_at else state.WAITING
 
 
-def _derive_node(node: NodeReport, leader: str) -> NodeState:
+def _derive_node(node: NodeReport, leader: str) -> state.NodeState:
     states = {rank.state for rank in node.ranks}
-    state = node.state
-    if state == "running" and states and states <= {"succeeded"}:
-        state = "succeeded"
-    elif state == "running" and "failed" in states:
-        state = "failed"
+    own = node.state
+    if own == "running" and states and states <= {"succeeded"}:
+        own = "succeeded"
+    elif own == "running" and "failed" in states:
+        own = "failed"
     failed = [f"rank {rank.rank}, exit code {rank.exit_code}" for rank in node.ranks if rank.state == "failed"]
-    return NodeState(
+    return state.NodeState(
         name=node.node,
         member_id=node.member_id,
-        state=state,
+        state=own,
         ranks=tuple(sorted(rank.rank for rank in node.ranks)) if node.round else (),
         slot_count=node.slot_count or len(node.ranks),
         path=tuple(domain for _, domain in node.locality),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from launcher.meshctl.requests import WaitPolicy, find_leftovers, remove, submit_request
+from launcher.meshctl import requests as submitting
+from launcher.meshctl.requests import find_leftovers, remove, submit_request
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.records import Command, Drain, Verdict, decode
@@ -31,12 +33,14 @@ class World:
         self.key = self.stored.keys.make_command_key("t")
 
     def ask(self, kind: str, target: str = "", *, may_be_absent: bool = False) -> str:
-        waiting = WaitPolicy(LIMIT_S, lambda: self.now, self.pause)
         command = Command(kind=kind, target=target, by="ada@login")
         run_id = self.stored.run_id
-        return submit_request(self.stored.jobs, run_id, command, "t", waiting, may_be_absent=may_be_absent)
+        return submit_request(self.stored.jobs, run_id, command, "t", LIMIT_S, may_be_absent=may_be_absent)
 
-    def pause(self, seconds: float) -> None:
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
         if self.then:
             self.then.pop(0)()
@@ -55,8 +59,9 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
+    monkeypatch.setattr(submitting, "time", world)
     yield world
     world.store.close()
 
@@ -162,7 +167,7 @@ def test_a_takeover_of_a_job_that_has_a_leader_is_refused(world: World) -> None:
         world.ask("takeover")
 
 
-def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
+def test_a_request_is_signed_where_the_job_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore(clock=lambda: 0.0)
     stored = StoredJob(store, secret=b"sesame")
     stored.join(0)
@@ -175,7 +180,8 @@ def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
         stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason=because("asked")))
         store.delete(item.key)
 
-    submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", WaitPolicy(LIMIT_S, lambda: 0.0, leader))
+    monkeypatch.setattr(submitting, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=leader))
+    submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", LIMIT_S)
     assert values == [Command(kind="stop")]
     store.close()
 

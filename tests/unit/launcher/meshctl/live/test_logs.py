@@ -13,6 +13,7 @@ from launcher.meshctl.live import logs, poller
 from launcher.meshctl.live.local_files import read_rest
 from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import SilentNodeError
@@ -32,7 +33,7 @@ class Screen:
         self.lines += lines
 
     def show(self, source: FakeSource, **query: object) -> Screen:
-        LogView(source, LogQuery(**query), self.write, self.remarks.append).run()  # type: ignore[arg-type]
+        LogView(NodePoller(source, self.remarks.append), LogQuery(**query), self.write).run()  # type: ignore[arg-type]
         return self
 
 

@@ -27,7 +27,7 @@ class Polling:
         self.remarks: list[str] = []
         self.broken: dict[str, Exception] = {}
         self.now = 0.0
-        self.poller = NodePoller(self.source, make_request, self.remarks.append, clock=lambda: self.now)
+        self.poller = NodePoller(self.source, self.remarks.append, clock=lambda: self.now)
 
     def refuse(self, member_id: str) -> None:
         if member_id in self.broken:
@@ -35,7 +35,7 @@ class Polling:
 
     def look(self, step_s: float = 0.5) -> list[str]:
         self.now += step_s
-        return [answer.node.member_id for answer in self.poller.poll(0.02)]
+        return [answer.node.member_id for answer in self.poller.poll(make_request, 0.02)]
 
     def look_until(self, condition: Callable[[], object], what: str) -> None:
         wait_until(lambda: (self.look() and False) or condition(), 20, what)
@@ -48,11 +48,11 @@ def test_a_node_that_hangs_holds_up_no_other() -> None:
     source = FakeSource(replace(REPORT, missing=()))
     released = threading.Event()
     source.before_answer = lambda member_id: (member_id == "m1" and released.wait(20)) and None
-    poller = NodePoller(source, make_request, print)
+    poller = NodePoller(source, print)
     heard: list[str] = []
 
     def hear() -> bool:
-        heard.extend(answer.node.name for answer in poller.poll(0.05))
+        heard.extend(answer.node.name for answer in poller.poll(make_request, 0.05))
         return heard.count("h0") >= 3
 
     wait_until(hear, 20, "three answers of h0")
