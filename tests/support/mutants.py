@@ -365,8 +365,8 @@ MUTANTS = (
     Mutant(
         "a status of an earlier round counts",
         "policy/view",
-        "            and view.status.plan_token == self.seal.plan_token\n            and view.status.is_stopped",
-        "            and view.status.is_stopped",
+        "status = self._find_status(member_id)\n        return status is not None and status.is_stopped",
+        "view = self.statuses.get(member_id)\n        return view is not None and view.status.is_stopped",
     ),
     Mutant(
         "a job is stopped at once on request, though members may come back",
