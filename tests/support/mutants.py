@@ -536,7 +536,7 @@ MUTANTS = (
     Mutant(
         "a read does not tell of keys that are gone",
         "state/key_cache",
-        "            self._remove(key, found.revision)\n",
+        "            self.remove(key, found.revision)\n",
         "            pass\n",
     ),
     Mutant(
