@@ -16,7 +16,7 @@ from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
 from rendezvous.policy.candidates import choose_members
 from rendezvous.policy.decisions import SealRound
-from rendezvous.policy.view import MemberView, View
+from rendezvous.policy.view import View
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
 from rendezvous.settings import OPERATIONS_MIN
@@ -81,14 +81,11 @@ def plan_ahead(state: MemberState, leadership: Leadership, view: View, now: floa
 def _ask_for_plan(state: MemberState, leadership: Leadership, view: View, number: int, roster: tuple[str, ...]) -> None:
     plan_id = state.requests.make_request_id()
     leadership.commit.plan_request, leadership.commit.plan = (plan_id, number, roster), None
-    candidates = tuple(_make_roster_member(view.members[member_id]) for member_id in roster)
+    members = [view.members[member_id] for member_id in roster]
+    candidates = tuple(RosterMember(m.member.member_id, m.member.description, m.create_revision) for m in members)
     previous = dict(leadership.seen.contents)
     names = {member_id: view.get_name(member_id) for member_id in previous}
     state.requests.emit(MakePlan(plan_id, number, candidates, previous, names))
-
-
-def _make_roster_member(view: MemberView) -> RosterMember:
-    return RosterMember(view.member.member_id, view.member.description, view.create_revision)
 
 
 def get_offered_port(view: View, member_id: str) -> int:
