@@ -77,4 +77,4 @@ def _note(state: MemberState, job: records.Keys, write: Operation, revision: int
     if isinstance(write, Put) and not write.key.startswith(job.all_assignments):
         state.cache.note_own_write(write, revision, now)
     elif isinstance(write, Delete) and not write.prefix:
-        state.cache.keys.remove(write.key, revision)
+        state.cache.keys.note_absence(write.key, revision)
