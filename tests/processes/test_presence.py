@@ -70,7 +70,7 @@ def test_a_stopped_member_is_silent_and_that_proves_nothing() -> None:
 def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None:
     """The listener is there, so dials are taken and hear nothing."""
     with Member("leader", silence_s=30.0) as leader, Cutter(leader) as cutter, MemberProcess("follower") as follower:
-        follower.do("connect_to", "leader", cutter.address)
+        follower.do("ConnectTo", "leader", cutter.address)
         wait_until(lambda: leader.of("follower"))
         freeze(follower.pid)
         cutter.reset()

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from rendezvous.events import ConnectTo, Event, PeerDown, PeerGone, PeerMessage, PeerUp, SetIdentity
+from rendezvous.events import ConnectTo, Event, PeerDown, PeerGone, PeerMessage, PeerUp, SendToPeer, SetIdentity
 from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.stores.addresses import join_address
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
@@ -129,13 +129,13 @@ class MemberProcess:
         for line in self._process.stdout:
             self.events.append(json.loads(line))
 
-    def do(self, verb: str, *words: object) -> None:
+    def do(self, action: str, *words: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([verb, *words]).encode() + b"\n")
+        self._process.stdin.write(json.dumps([action, *words]).encode() + b"\n")
         self._process.stdin.flush()
 
     def attend(self, other: Member | MemberProcess) -> None:
-        self.do("connect_to", other.member_id, other.address)
+        self.do("ConnectTo", other.member_id, other.address)
 
     def wait_for(self, *event: object, limit_s: float = LIMIT_S) -> None:
         wait_until(lambda: list(event) in self.events, limit_s, f"{event}; heard {self.events}")
@@ -162,8 +162,8 @@ def main(host: str, job: str, member_id: str, secret: str, holders: str) -> None
     )
     presence.carry_out(SetIdentity(job, member_id))
     for line in sys.stdin:
-        verb, *words = json.loads(line)
-        getattr(presence, verb)(*words)
+        kind, *words = json.loads(line)
+        presence.carry_out({"ConnectTo": ConnectTo, "SendToPeer": SendToPeer}[kind](*words))
 
 
 if __name__ == "__main__":
