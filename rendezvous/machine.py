@@ -308,9 +308,7 @@ class MemberMachine:
             case SuspectRemoval(loss_reason):
                 self._suspect_removal(loss_reason, now)
             case intents.LeaveStore(regress):
-                from rendezvous.member import store_loss
-
-                self._finish(store_loss.end(state, regress, now), now)
+                self._finish(leave.leave_store(state, regress, now), now)
             case QuitJob(reason):
                 local_round.stop_workers(state, "fence", reason, "isolation", now)
                 asked = state.leaving.request or events.LeaveRequest(reason, EXIT_FENCED)

@@ -55,7 +55,8 @@ class Driver:
         memory: MemoryStore | None = None,
         presence: PeerConnections | None = None,
     ) -> None:
-        self._machine = machine
+        self.machine = machine
+        """The member, for whoever looks at its state; it is changed by `run` alone."""
         self._store = store
         self._planner = planner
         self._clock = clock
@@ -85,12 +86,7 @@ class Driver:
         """When `run` must be called at the latest, on `clock`."""
         if self._plans:
             return -math.inf
-        return self._machine.wake_at if self._put_off is None else min(self._machine.wake_at, self._put_off[0])
-
-    @property
-    def machine(self) -> MemberMachine:
-        """The member, for whoever looks at its state; it is changed by `run` alone."""
-        return self._machine
+        return self.machine.wake_at if self._put_off is None else min(self.machine.wake_at, self._put_off[0])
 
     def submit(self, event: Event) -> None:
         """Add an event to the inbox, from any thread."""
@@ -116,14 +112,14 @@ class Driver:
             now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
             for_agent += self._report_store_health(now)
             for_agent += [events.Log(self._reasons.popleft()) for _ in range(len(self._reasons))]
-            if not inbox and now < self._machine.wake_at:
+            if not inbox and now < self.machine.wake_at:
                 if for_agent or not self._plans:
                     return for_agent
                 self._make_plan(self._plans.popleft())  # while workers stop, not before they are told to
                 continue
             if not inbox:
                 inbox.append(events.Tick())
-            actions = self._machine.steps(inbox, now)
+            actions = self.machine.steps(inbox, now)
             for_agent += [action for action in actions if not self._carry_out(action)]
 
     def close(self, limit_s: float) -> None:
@@ -171,15 +167,9 @@ class Driver:
                 self._stop_watch(key)
             case MakePlan():
                 self._plan(action)
-            case events.SetIdentity(job, member_id):
+            case events.SetIdentity() | events.ConnectTo() | events.SendToPeer():
                 if self._presence is not None:
-                    self._presence.set_identity(job, member_id)
-            case events.ConnectTo(member_id, address):
-                if self._presence is not None:
-                    self._presence.connect_to(member_id, address)
-            case events.SendToPeer(member_id, text):
-                if self._presence is not None:
-                    self._presence.send(member_id, text)
+                    self._presence.carry_out(action)
             case _:
                 return False
         return True

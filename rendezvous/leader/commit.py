@@ -16,7 +16,7 @@ from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
 from rendezvous.policy.candidates import choose_members
 from rendezvous.policy.decisions import SealRound
-from rendezvous.policy.view import MemberView, View
+from rendezvous.policy.view import View
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
 from rendezvous.settings import OPERATIONS_MIN
@@ -46,14 +46,15 @@ def commit_round(
     state: MemberState, leadership: Leadership, view: View, decision: SealRound, now: float
 ) -> Verdict | None:
     """Take the next step towards sealing this roster. Returns the verdict on the job if the planner finds no plan."""
-    commit = leadership.commit
-    number = view.seal.round + 1 if view.seal else 1
+    commit, number = leadership.commit, view.seal.round + 1 if view.seal else 1
     if commit.plan_request is None or commit.plan_request[1:] != (number, decision.roster):
         _ask_for_plan(state, leadership, view, number, decision.roster)
     elif isinstance(commit.plan, PlanRefused):
         return Verdict(kind="failure", exit_code=EXIT_FAILURE, round=number - 1, reason=commit.plan.reason)
     elif isinstance(commit.plan, PlanReady):
-        _assign(state, leadership, number, view, commit.plan, decision, now)
+        if commit.draft is None or commit.draft.plan is not commit.plan:
+            commit.draft, commit.written_count = _make_draft(state, leadership.job, number, view, commit.plan), 0
+        _assign(state, leadership, view, commit.draft, decision, now)
     return None
 
 
@@ -80,14 +81,11 @@ def plan_ahead(state: MemberState, leadership: Leadership, view: View, now: floa
 def _ask_for_plan(state: MemberState, leadership: Leadership, view: View, number: int, roster: tuple[str, ...]) -> None:
     plan_id = state.requests.make_request_id()
     leadership.commit.plan_request, leadership.commit.plan = (plan_id, number, roster), None
-    candidates = tuple(_make_roster_member(view.members[member_id]) for member_id in roster)
+    members = [view.members[member_id] for member_id in roster]
+    candidates = tuple(RosterMember(m.member.member_id, m.member.description, m.create_revision) for m in members)
     previous = dict(leadership.seen.contents)
     names = {member_id: view.get_name(member_id) for member_id in previous}
     state.requests.emit(MakePlan(plan_id, number, candidates, previous, names))
-
-
-def _make_roster_member(view: MemberView) -> RosterMember:
-    return RosterMember(view.member.member_id, view.member.description, view.create_revision)
 
 
 def get_offered_port(view: View, member_id: str) -> int:
@@ -103,13 +101,7 @@ def _find_coordinator(view: View, plan: PlanReady) -> str:
 
 # docs/internals/decisions/agreement.md#0060-one-write-for-what-is-decided-at-once
 def _assign(
-    state: MemberState,
-    leadership: Leadership,
-    number: int,
-    view: View,
-    plan: PlanReady,
-    decision: SealRound,
-    now: float,
+    state: MemberState, leadership: Leadership, view: View, draft: Draft, decision: SealRound, now: float
 ) -> None:
     """Write the assignments and the seal: in one transaction, or after others that hold what does not fit in it.
 
@@ -117,9 +109,6 @@ def _assign(
     late is the one that is repeated. With a slow store it would otherwise never finish.
     """
     commit = leadership.commit
-    if commit.draft is None or commit.draft.plan is not plan:
-        commit.draft, commit.written_count = _make_draft(state, leadership.job, number, view, plan), 0
-    draft = commit.draft
     # As old as the decision: a seal written since then must not be replaced.
     still_current, limit = guard_unchanged(state, leadership.job.round), state.settings.operations_per_txn
 
@@ -136,7 +125,7 @@ def _assign(
 
     def seal_with(left: tuple[Put, ...], now: float) -> bool:
         answered = _list_answered(state, leadership.job)
-        sealing = _list_sealing_writes(state, leadership, number, view, draft, decision, answered, now)
+        sealing = _list_sealing_writes(state, leadership, view, draft, decision, answered, now)
         writes = (*left, *sealing)
         if left and count_fitting(writes, limit) < len(writes):
             return False
@@ -144,7 +133,7 @@ def _assign(
         def on_done(now: float) -> None:
             note_round(leadership.seen, draft.token, draft.assignments)
 
-        _log_seal(state, number, plan, decision)
+        _log_seal(state, draft, decision)
         guards = (*still_current, *guard_unchanged(state, leadership.job.spares, *answered))
         write(state, leadership, "seal", guards, writes, now, on_done)
         return True
@@ -162,13 +151,12 @@ def _make_draft(state: MemberState, job: Keys, number: int, view: View, plan: Pl
     puts = tuple(
         make_put(state, make_key(number, token, member_id), record) for member_id, record in assignments.items()
     )
-    return Draft(plan, token, assignments, puts)
+    return Draft(number, plan, token, assignments, puts)
 
 
 def _list_sealing_writes(
     state: MemberState,
     leadership: Leadership,
-    number: int,
     view: View,
     draft: Draft,
     decision: SealRound,
@@ -176,7 +164,7 @@ def _list_sealing_writes(
     now: float,
 ) -> tuple[Operation, ...]:
     """List the writes of the seal's transaction, without assignments. `answered`: the requests to be deleted."""
-    job, plan, limit = leadership.job, draft.plan, state.settings.operations_per_txn
+    job, number, plan, limit = leadership.job, draft.number, draft.plan, state.settings.operations_per_txn
     leadership.commit.spare_reasons = plan.spare_reasons
     seal = Seal(
         round=number,
@@ -203,11 +191,11 @@ def _list_sealing_writes(
     return (*needed, *_list_garbage(job, view, number)[: limit - len(needed)])
 
 
-def _log_seal(state: MemberState, number: int, plan: PlanReady, decision: SealRound) -> None:
-    state.requests.log_status(Reason.of("sealed", round=number, why=decision.reason))
+def _log_seal(state: MemberState, draft: Draft, decision: SealRound) -> None:
+    state.requests.log_status(Reason.of("sealed", round=draft.number, why=decision.reason))
     if decision.remark is not None:
         state.requests.log(decision.remark, "same failure")
-    for remark in plan.remarks:
+    for remark in draft.plan.remarks:
         state.requests.log(remark)
 
 

@@ -14,7 +14,7 @@ from rendezvous.events import ConnectTo, Txn
 from rendezvous.reasons import Reason
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.state.state import Leadership, MemberState, TakeoverState
-from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, TxnResult
+from rendezvous.stores.contract import Compare, Compares, Delete, Get, KeyValue, Operations, TxnResult
 
 
 def begin_membership(state: MemberState) -> None:
@@ -75,7 +75,7 @@ def _connect_to(state: MemberState, leader: LeaderRecord | None, now: float) -> 
 def _warn_unreachable(state: MemberState, leader: LeaderRecord, now: float) -> None:
     """Log once that the leader has never been reached: a port may have to be opened."""
     election = state.election
-    if election.has_warned or not leader.presence_address or state.peers.was_reached(leader.member_id):
+    if election.has_warned or not leader.presence_address or leader.member_id in state.peers.last:
         return
     warn_at = election.connected_at + state.settings.isolation_s
     if now < warn_at:
@@ -95,7 +95,7 @@ def _elect(state: MemberState, seal: Seal | None, now: float) -> None:
     if election.campaign_at == math.inf:
         election.campaign_at = now + _compute_campaign_delay_s(state, seal)
         former = election.connected_to.member_id
-        note_unaware(state, [former] if state.peers.is_reached(former) else [], now)
+        note_unaware(state, [former] if former in state.peers.connected else [], now)
     takeover_request = find_takeover_request(state)
     if now < election.campaign_at:
         state.requests.wake_by(election.campaign_at)
@@ -153,12 +153,12 @@ def _is_in_roster(state: MemberState, seal: Seal) -> bool:
 
 
 def _campaign(state: MemberState, takeover_request: KeyValue | None, now: float) -> None:
-    deletions: tuple[Operation, ...] = ()
     key = state.job.leader
-    guards: tuple[Compare, ...] = (Compare(key, "mod", "=", state.cache.keys.get_revision(key)),)
+    guards = [Compare(key, "mod", "=", state.cache.keys.get_revision(key))]
+    deletions = []
     if takeover_request is not None:
-        deletions = (Delete(takeover_request.key),)
-        guards += (Compare(takeover_request.key, "mod", "=", takeover_request.mod_revision),)
+        deletions.append(Delete(takeover_request.key))
+        guards.append(Compare(takeover_request.key, "mod", "=", takeover_request.mod_revision))
     _write_leader(state, "lead", guards, deletions, now)
 
 
@@ -189,13 +189,7 @@ def _take_over(state: MemberState, leader: LeaderRecord, seal: Seal | None, now:
 
 
 # docs/internals/decisions/agreement.md#0012-leadership-identified-by-the-mod-revision
-def _write_leader(
-    state: MemberState,
-    kind: str,
-    guards: tuple[Compare, ...],
-    deletions: tuple[Operation, ...],
-    now: float,
-) -> None:
+def _write_leader(state: MemberState, kind: str, guards: Compares, deletions: Operations, now: float) -> None:
     """Write the leader key on the own lease, if nothing has changed that this was decided on."""
     job = state.job
     own_key, keys = state.own_key, state.cache.keys

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from rendezvous import records
 from rendezvous.events import Txn
 from rendezvous.state.state import Leadership, MemberState
-from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
+from rendezvous.stores.contract import Compare, Delete, Get, Operation, Put, TxnResult
 
 BYTES_PER_TXN = 1 << 20  # of values; etcd takes requests of 1.5 MiB
 
@@ -77,5 +77,4 @@ def _note(state: MemberState, job: records.Keys, write: Operation, revision: int
     if isinstance(write, Put) and not write.key.startswith(job.all_assignments):
         state.cache.note_own_write(write, revision, now)
     elif isinstance(write, Delete) and not write.prefix:
-        event = KeyEvent("delete", KeyValue(write.key, b"", 0, revision, 0, 0))
-        state.cache.keys.apply(Batch(revision, (event,)), now)
+        state.cache.keys.note_absence(write.key, revision)

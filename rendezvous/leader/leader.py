@@ -11,7 +11,7 @@ import math
 
 from msgspec.structs import replace
 
-from rendezvous import events, records
+from rendezvous import events
 from rendezvous.errors import EXIT_TEMPORARY
 from rendezvous.events import PlanReady, PlanRefused, Txn
 from rendezvous.leader import commit
@@ -21,7 +21,7 @@ from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import StatusView, View
 from rendezvous.reasons import Reason
-from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, Seal, Status, Stop, Verdict
+from rendezvous.records import Assignment, Command, Drain, Keys, RoundHistory, Seal, Status, Stop, Verdict
 from rendezvous.state.state import Leadership, MemberState, StatusReport
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
@@ -198,39 +198,32 @@ def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
 
 
 def _end_history(
-    state: MemberState,
-    job: records.Keys,
-    number: int,
-    reason: Reason,
-    cause: Cause,
-    now: float,
-    nodes: tuple[str, ...] = (),
-    report: StatusReport | None = None,
+    state: MemberState, job: Keys, stop: Stop, now: float, report: StatusReport | None = None
 ) -> list[Operation]:
-    """Return the write that completes the history of a round that has ended. `report`: a failure written with it."""
-    key = job.make_history_key(number)
+    """Return the write that completes the history of a round that ends so. `report`: a failure written with it."""
+    key = job.make_history_key(stop.round)
     history = state.cache.read(RoundHistory, key)
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
     if history is None or history.ended or not is_sealed:
         return []
     rank, failure_class = -1, None
-    if cause in ("failure", "end"):
-        rank, failure_class = _find_first_failure(state, job, number, report)
+    if stop.cause in ("failure", "end"):
+        rank, failure_class = _find_first_failure(state, job, stop.round, report)
     ended = replace(
         history,
-        ended=reason,
+        ended=stop.reason,
         ran_s=_measure_round(state, job, now),
         ended_at=state.compute_wall_time(now),
-        cause=cause,
+        cause=stop.cause,
         failed_rank=rank,
         failure_class=failure_class,
-        nodes=nodes,
+        nodes=stop.nodes,
     )
     return [make_put(state, key, ended)]
 
 
 def _find_first_failure(
-    state: MemberState, job: records.Keys, number: int, report: StatusReport | None
+    state: MemberState, job: Keys, number: int, report: StatusReport | None
 ) -> tuple[int, Reason | None]:
     """Return the rank that failed first in the round, and its class; -1 and None if none has, or none was named."""
     items = state.cache.keys.list_under(job.statuses)
@@ -245,7 +238,7 @@ def _find_first_failure(
     return min(failed, key=lambda one: one[:2])[1:] if failed else (-1, None)
 
 
-def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
+def _measure_round(state: MemberState, job: Keys, now: float) -> float:
     """Return how long the sealed round has run, in seconds; milliseconds are enough for a record."""
     return round(now - state.cache.keys.get_first_seen_at(job.round), 3)
 
@@ -257,17 +250,15 @@ def _end_round(
     job = leadership.job
     seal = state.cache.read(Seal, job.round)
     assert seal is not None
-    ran_s = _measure_round(state, job, now)
     stop = Stop(
         round=seal.round,
         reason=decision.reason,
         mode=decision.mode,
-        ran_s=ran_s,
+        ran_s=_measure_round(state, job, now),
         cause=decision.cause,
         nodes=decision.nodes,
     )
-    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now, decision.nodes, report)
-    writes: list[Operation] = [make_put(state, job.stop, stop), *history]
+    writes: list[Operation] = [make_put(state, job.stop, stop), *_end_history(state, job, stop, now, report)]
     guards = guard_unchanged(state, job.round, job.stop)
     if report is not None:
         writes.insert(0, report.put)
@@ -298,17 +289,14 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     command_key = job.make_command_key(decision.token)
     command = state.cache.read(Command, command_key)
     assert command is not None
-    names = [command_key]
-    writes: list[Operation]
+    drain_key = job.make_drain_key(decision.drain or decision.undrain)
+    names = [command_key, drain_key]
+    writes: list[Operation] = [Delete(command_key), Delete(drain_key)]
     if decision.refused is not None or decision.answer:
         answered = replace(command, refused=decision.refused, answer=decision.answer)
-        writes = [make_put(state, command_key, answered)]
+        names, writes = [command_key], [make_put(state, command_key, answered)]
     elif decision.drain:
-        names.append(job.make_drain_key(decision.drain))
-        writes = [Delete(command_key), make_put(state, names[-1], Drain(node_name=decision.drain))]
-    else:
-        names.append(job.make_drain_key(decision.undrain))
-        writes = [Delete(command_key), Delete(names[-1])]
+        writes = [Delete(command_key), make_put(state, drain_key, Drain(node_name=decision.drain))]
     write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)
 
 
@@ -328,7 +316,8 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
     if decision.token:
         names.append(job.make_command_key(decision.token))
         writes.append(Delete(names[-1]))
-    writes += _end_history(state, job, verdict.round, verdict.reason, "end", now)
+    end = Stop(round=verdict.round, reason=verdict.reason, mode="kill", cause="end")  # for the history alone
+    writes += _end_history(state, job, end, now)
     write(state, leadership, "end job", guard_unchanged(state, *names), writes, now)
 
 

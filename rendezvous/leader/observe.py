@@ -82,7 +82,7 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
         gone=frozenset(m for m in unreachable_since if peers.is_gone(m, members[m].member.presence_address)),
         confirmed_gone=frozenset(seen.confirmed_gone),
         unreachable_since=unreachable_since,
-        reached_count=sum(1 for m in members if m != own_id and peers.is_reached(m)),
+        reached_count=sum(1 for m in members if m != own_id and m in peers.connected),
         others_count=len(members) - (own_id in members),
         no_omission_before=state.outage.no_omission_before,
         unaware_until={m: at for m, at in seen.unaware_until.items() if not peers.is_surely_gone(m)},
@@ -104,7 +104,7 @@ def _note_loss(state: MemberState, seen: Observations, member_id: str, now: floa
     # One that is still connected when its lease has ended does not know of it: its watchdog runs for another lease. A
     # store that ends one lease early may end several: if the last leader's was among them, the others were connected to
     # that one, and are doubted for a lease's time.
-    if state.peers.is_reached(member_id) or now < seen.doubts_until:
+    if member_id in state.peers.connected or now < seen.doubts_until:
         seen.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 
 

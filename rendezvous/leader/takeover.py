@@ -64,7 +64,7 @@ def _observe(state: MemberState, takeover: TakeoverState, now: float) -> None:
         else:
             # Half a lease: short enough to see a roster that returns and is lost again.
             takeover.observe_at = now + state.settings.lease_ttl_s / 2
-            _note_members(state, takeover, members, takeover.nodes, now)
+            _note_members(state, takeover, takeover.nodes, members, now)
 
     state.requests.request("campaign", "look for roster", Txn((), tuple(reads)), on_reply, now)
 
@@ -75,11 +75,7 @@ def _read_node(state: MemberState, item: KeyValue) -> str:
 
 
 def _note_members(
-    state: MemberState,
-    takeover: TakeoverState,
-    members: tuple[KeyValue, ...],
-    nodes: Mapping[str, str],
-    now: float,
+    state: MemberState, takeover: TakeoverState, nodes: Mapping[str, str], members: tuple[KeyValue, ...], now: float
 ) -> None:
     """Start or stop counting the time; end the wait if a new agent has joined from every node of the round."""
     spares = state.cache.read(Spares, state.job.spares)

@@ -20,10 +20,10 @@ from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError, VersionEr
 from rendezvous.events import SetIdentity, Txn
 from rendezvous.member import lease
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Drain, Spec, Verdict
+from rendezvous.records import Command, Drain, Keys, Spec, Verdict
 from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
-from rendezvous.stores.contract import Compare, Get, KeyValue, Put, TxnResult
+from rendezvous.stores.contract import Compare, Compares, Get, KeyValue, Operations, Put, TxnResult
 
 JOB_KEY_MAX = 64
 
@@ -219,14 +219,7 @@ def _register_seen(state: MemberState, now: float) -> None:
     register(state, job, "register", guards, writes, now)
 
 
-def register(
-    state: MemberState,
-    job: records.Keys,
-    kind: str,
-    guards: tuple[Compare, ...],
-    writes: tuple[Put, ...],
-    now: float,
-) -> None:
+def register(state: MemberState, job: Keys, kind: str, guards: Compares, writes: Operations, now: float) -> None:
     """Write the own member key, together with `writes`, if the job has not ended and `guards` hold."""
     assert state.lease.id is not None
     own_key, current = job.make_member_key(state.member_id), state.membership.current
@@ -241,12 +234,7 @@ def register(
 
 
 def _request_about(
-    state: MemberState,
-    job: records.Keys,
-    kind: str,
-    compares: tuple[Compare, ...],
-    writes: tuple[Put, ...],
-    now: float,
+    state: MemberState, job: Keys, kind: str, compares: tuple[Compare, ...], writes: Operations, now: float
 ) -> None:
     """Apply `writes` if all compares hold; read the job in any case. Its own key in it makes this agent a member."""
     cache_keys, own_key = state.cache.keys, job.make_member_key(state.member_id)
@@ -275,7 +263,7 @@ def _request_about(
     state.requests.request("join", kind, request, on_reply, now, lambda: restart(state))
 
 
-def _parse_attempt(job: records.Keys) -> int:
+def _parse_attempt(job: Keys) -> int:
     """Return the attempt number that the job key begins with, 0 if attempts are not counted."""
     number, dash, _ = job.root.rpartition("/")[2].partition("-")
     return int(number) if dash and number.isdigit() else 0

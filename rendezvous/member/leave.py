@@ -121,6 +121,22 @@ def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | No
     return None  # its agent may only be frozen: join again
 
 
+# docs/internals/decisions/agreement.md#0059-no-job-survives-a-store-that-goes-back
+def leave_store(state: MemberState, regress: Reason, now: float) -> Finish:
+    """The store has gone back, or is another one: kill the workers; return how this agent ends for good.
+
+    What this member and others have decided may never have been, for those who read the store from now on: they may
+    seal the next round while this node's workers run. It does not join again: the number of a round, which storage is
+    fenced by, would be used twice. `regress`: what shows it. A verdict that was seen stays.
+    """
+    verdict = find_verdict(state) if state.is_member else None
+    local_round.stop_workers(state, "fence", Reason.of("store-replaced"), "isolation", now)
+    if verdict is not None:
+        return Finish(verdict.exit_code, verdict.reason, verdict)
+    exit_code = state.leaving.request.exit_code if state.leaving.request is not None else EXIT_TEMPORARY
+    return Finish(exit_code, Reason.of("store-went-back", why=regress))
+
+
 def end_without_store(state: MemberState, verdict: Verdict, now: float) -> None:
     """Finish with this verdict, once the workers are gone: no later than the membership, which cannot be renewed."""
     if verdict != state.leaving.verdict:

@@ -66,12 +66,12 @@ def _list_present(state: MemberState) -> set[str]:
 def _send_revisions(state: MemberState) -> None:
     sent, keys, peers = state.stale_watch.sent, state.cache.keys, state.peers
     revision = _find_revision(state)
-    for member_id in sorted(peers.connected_ids):
+    for member_id in sorted(peers.connected):
         known = KnownRevision(revision, keys.get(state.job.make_member_key(member_id)) is not None)
         if sent.get(member_id) != known or not known.is_member:
             sent[member_id] = known
             state.requests.emit(SendToPeer(member_id, messages.encode_message(known)))
-    for member_id in [member_id for member_id in sent if not peers.is_reached(member_id)]:
+    for member_id in [member_id for member_id in sent if member_id not in peers.connected]:
         del sent[member_id]  # a member that reconnects gets the message again
 
 

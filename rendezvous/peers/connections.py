@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from rendezvous.errors import SettingsError
-from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.events import ConnectTo, Event, PeerDown, PeerGone, PeerMessage, PeerUp, SendToPeer, SetIdentity
 from rendezvous.peers.connection import BYE, HEARTBEAT, ConnectionEnd, PeerConnection, find_dial_failure
 from rendezvous.peers.dialer import Dialer
 from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, PeerIdentity
@@ -126,21 +126,17 @@ class PeerConnections:
 
     # --- calls from any thread ---
 
-    def set_identity(self, job: str, member_id: str) -> None:
-        """Be this member of this job from now on; connections under another identity are ended."""
-        self._call_soon(self._set_identity, job, member_id)
-        if self._thread is None:
+    def carry_out(self, action: SetIdentity | ConnectTo | SendToPeer) -> None:
+        """Carry out an action of the machine, the first of which is to be a member.
+
+        Under a new identity connections under the old one are ended. Proofs about others go on whoever is connected. A
+        text is lost if there is no connection or the member does not read.
+        """
+        self._call_soon(self._carry_out, action)
+        if self._thread is None and isinstance(action, SetIdentity):
             thread = threading.Thread(target=self._run, name="presence", daemon=True)
             thread.start()  # raises where the machine has no more
             self._thread = thread
-
-    def connect_to(self, member_id: str, address: str) -> None:
-        """Keep a connection to this member and dial no other; an empty id ends it. Proofs about others go on."""
-        self._call_soon(self._connect_to, member_id, address)
-
-    def send(self, member_id: str, text: str) -> None:
-        """Send a text to a connected member. It is lost if there is no connection or the member does not read."""
-        self._call_soon(self._send_text, member_id, text)
 
     def close(self) -> None:
         """End all connections without a farewell, so that others may prove that no process is left."""
@@ -160,24 +156,24 @@ class PeerConnections:
 
     # --- what the thread is called for ---
 
-    def _set_identity(self, job: str, member_id: str) -> None:
-        own = PeerIdentity(job, member_id, self.address)
+    def _carry_out(self, action: SetIdentity | ConnectTo | SendToPeer) -> None:
+        match action:
+            case SetIdentity(job, member_id):
+                self._set_identity(PeerIdentity(job, member_id, self.address))
+            case ConnectTo(member_id, address):
+                if (replaced := self._dialer.connect_to(member_id, address)) is not None:
+                    self._disconnect(replaced)
+            case SendToPeer(member_id, text):
+                if group := self._members.get(member_id):
+                    self._send(group[-1], ["tell", text])
+
+    def _set_identity(self, own: PeerIdentity) -> None:
         if own == self._own:
             return
         self._own = own
         self._dialer.stop_proving()
         for connection in self._list_connections():
             self._disconnect(connection)
-
-    def _connect_to(self, member_id: str, address: str) -> None:
-        replaced = self._dialer.connect_to(member_id, address)
-        if replaced is not None:
-            self._disconnect(replaced)
-
-    def _send_text(self, member_id: str, text: str) -> None:
-        group = self._members.get(member_id)
-        if group:
-            self._send(group[-1], ["tell", text])
 
     def _stop(self) -> None:
         self._is_stopped = True

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 Target = tuple[int, tuple[str, int]]
 """A socket family and the address to connect to."""
 PROOF_INTERVAL_S = 0.02
@@ -26,19 +28,21 @@ REJECTED_DELAY_MAX_S = 4.0
 than the 5 s (two of the shortest leases) for which the leader itself may be unreachable."""
 
 
-class DialAttempt:
+class DialAttempt(Struct):
     """The dials of one member. `next_at` is when to dial, infinite while a dial is in progress or none is wanted."""
 
-    def __init__(self, member_id: str, address: str) -> None:
-        self.member_id = member_id
-        self.address = address
-        self.targets: list[Target] = []  # the addresses of the name, the one to dial first
-        self.next_at = math.inf
-        self.is_connecting = False
-        self.is_source_open = False  # whether the kernel chooses the source address
-        self._proving_until = -math.inf
-        self._refusals = 0
-        self.delay_s = 0.0  # from the last failed dial to the next
+    member_id: str
+    address: str
+    targets: list[Target] = []
+    """The addresses of the name, the one to dial first."""
+    next_at: float = math.inf
+    is_connecting: bool = False
+    is_source_open: bool = False
+    """Whether the kernel chooses the source address."""
+    delay_s: float = 0.0
+    """From the last failed dial to the next."""
+    _proving_until: float = -math.inf
+    _refusals: int = 0
 
     @property
     def is_proving(self) -> bool:

@@ -8,7 +8,7 @@ proof: a member's host has refused dials after its connection ended. What follow
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from rendezvous.events import PeerDown, PeerGone, PeerUp
 
@@ -21,43 +21,30 @@ class PeerLiveness:
 
     def __init__(self, trusts_refusals: bool) -> None:
         self._trusts_refusals = trusts_refusals
-        self._connected: dict[str, PeerUp] = {}
+        self.connected: dict[str, PeerUp] = {}  # the members with a connection that is up
         self.unreachable_since: dict[str, float] = {}  # when the last connection to each ended
-        self._last: dict[str, PeerUp] = {}  # the connection by which each peer was known last
+        self.last: dict[str, PeerUp] = {}  # the connection by which each member was reached last
         self._gone_since: dict[str, float] = {}
 
     def take(self, event: PeerUp | PeerDown | PeerGone, now: float) -> None:
         """Note a connection that opened or closed, or a proof."""
         match event:
             case PeerUp(member_id, _, _):
-                if len(member_id) > MEMBER_ID_MAX or (member_id not in self._last and len(self._last) >= PEERS_MAX):
+                if len(member_id) > MEMBER_ID_MAX or (member_id not in self.last and len(self.last) >= PEERS_MAX):
                     return
-                self._connected[member_id] = self._last[member_id] = event
+                self.connected[member_id] = self.last[member_id] = event
                 self.unreachable_since.pop(member_id, None)
                 self._gone_since.pop(member_id, None)
             case PeerDown(member_id):
-                if self._connected.pop(member_id, None) is not None:
+                if self.connected.pop(member_id, None) is not None:
                     self.unreachable_since[member_id] = now
             case PeerGone(member_id):
-                if member_id in self._last and member_id not in self._connected:
+                if member_id in self.last and member_id not in self.connected:
                     self._gone_since.setdefault(member_id, now)
 
     def list_reached_after(self, at: float) -> list[str]:
         """List the members with a connection that is up, or was up after `at`."""
-        return [*self._connected, *(member_id for member_id, since in self.unreachable_since.items() if since > at)]
-
-    @property
-    def connected_ids(self) -> Collection[str]:
-        """The members with a connection that is up."""
-        return self._connected.keys()
-
-    def is_reached(self, member_id: str) -> bool:
-        """Return whether a connection with this member is up."""
-        return member_id in self._connected
-
-    def was_reached(self, member_id: str) -> bool:
-        """Return whether a connection with this member has ever been up."""
-        return member_id in self._last
+        return [*self.connected, *(member_id for member_id, since in self.unreachable_since.items() if since > at)]
 
     def get_gone_since(self, member_id: str, address: str) -> float:
         """Return since when this member is proven gone, with its workers, if it advertises `address`; else infinite.
@@ -68,12 +55,12 @@ class PeerLiveness:
         since = self._gone_since.get(member_id, math.inf)
         if not self._trusts_refusals or since == math.inf:
             return math.inf
-        last = self._last[member_id]
+        last = self.last[member_id]
         return since if last.is_provable and last.address == address else math.inf
 
     def is_surely_gone(self, member_id: str) -> bool:
         """Return whether this member is proven gone, with its workers, at the address that it reported itself."""
-        return member_id in self._last and self.is_gone(member_id, self._last[member_id].address)
+        return member_id in self.last and self.is_gone(member_id, self.last[member_id].address)
 
     def is_gone(self, member_id: str, address: str) -> bool:
         """Return whether this member is proven gone, with its workers, if it advertises `address`."""
@@ -81,8 +68,8 @@ class PeerLiveness:
 
     def forget_except(self, member_ids: Iterable[str]) -> None:
         """Forget all but these and connected members: the others' keys are gone, so they are no longer asked about."""
-        kept = {*member_ids, *self._connected}
-        for member_id in [member_id for member_id in self._last if member_id not in kept]:
-            del self._last[member_id]
+        kept = {*member_ids, *self.connected}
+        for member_id in [member_id for member_id in self.last if member_id not in kept]:
+            del self.last[member_id]
             self.unreachable_since.pop(member_id, None)
             self._gone_since.pop(member_id, None)

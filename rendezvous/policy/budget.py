@@ -99,7 +99,7 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
 
     def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:
         """Return the quarantine of each node that has one, by node; some may be over."""
-        return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings, blamed=self.blamed))
+        return quarantine.find_quarantines(self.losses, self.first_failures, settings, blamed=self.blamed)
 
     def trim(self, now: float, settings: Settings) -> RestartBudget:
         """Drop the strikes that are too old to matter."""

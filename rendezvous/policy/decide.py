@@ -20,7 +20,7 @@ from rendezvous.policy.candidates import MemberChoice, choose_members, decide_gr
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import Sizer, View
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Seal, Stop, Verdict
+from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
 _PUT_OFF = "omission put off"
@@ -118,7 +118,7 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
     for token, command in view.commands.items():
         match command.kind:
             case "stop":
-                return EndJob(_make_stop_verdict(view, command), token)
+                return _stop_job(view, Reason.of("stop-requested", by=command.by), token=token)
             case "drain":
                 return _answer_drain(view, token, command.target)
             case "undrain":
@@ -148,15 +148,12 @@ def _end_with_store(view: View) -> EndJob | None:
     reason = Reason.of("store-host-leaves", node=view.get_name(host))
     if own is not None and own.status.leaving:
         reason = Reason.of("store-host-leaves-because", node=view.get_name(host), why=own.status.leaving)
-    return EndJob(
-        Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=view.seal.round if view.seal else 0, reason=reason)
-    )
+    return _stop_job(view, reason)
 
 
-def _make_stop_verdict(view: View, command: Command) -> Verdict:
+def _stop_job(view: View, reason: Reason, exit_code: int = EXIT_STOPPED, token: str = "") -> EndJob:
     number = view.seal.round if view.seal else 0
-    reason = Reason.of("stop-requested", by=command.by)
-    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=reason)
+    return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=number, reason=reason), token)
 
 
 def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
@@ -184,7 +181,7 @@ def _find_by_name(view: View, name: str) -> list[str]:
 def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
     candidates = list_staying(view)
     if not candidates:
-        return _end_without_members(view, 0)
+        return _end_without_members(view)
     size = sizer(candidates)
     chosen = MemberChoice(candidates, size, {})
     if size.is_full:
@@ -285,7 +282,7 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     if not isinstance(budget, RestartBudget):
         return budget
     if not list_staying(view):
-        return _end_without_members(view, seal.round)
+        return _end_without_members(view)
     chosen = choose_members(view, budget, now, settings, sizer)
     if chosen.size.world_size == 0:
         until = view.stopped_at + settings.rejoin_timeout_s
@@ -313,19 +310,16 @@ def _list_missing(view: View) -> list[Reason]:
     """List the nodes of the last round that were lost, and those that have left."""
     lost = [m for m in view.active if m not in view.members and not view.is_leaving(m)]
     left = [m for m in view.active if view.is_leaving(m)]
-    return [
-        *([Reason.of("nodes-lost", nodes=view.refer_to(lost))] if lost else []),
-        *([Reason.of("nodes-left", nodes=view.refer_to(left))] if left else []),
-    ]
+    found = (("nodes-lost", lost), ("nodes-left", left))
+    return [Reason.of(kind, nodes=view.refer_to(member_ids)) for kind, member_ids in found if member_ids]
 
 
-def _end_without_members(view: View, number: int) -> Decision:
+def _end_without_members(view: View) -> EndJob:
     """End the job when every member is leaving and no round runs: the leader writes the verdict."""
     own = view.statuses.get(view.own_id)
     if own is None or not own.status.leaving:
-        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=Reason.of("all-drained")))
-    exit_code = own.status.leaving_exit_code or EXIT_TEMPORARY
-    return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=number, reason=own.status.leaving))
+        return _stop_job(view, Reason.of("all-drained"))
+    return _stop_job(view, own.status.leaving, own.status.leaving_exit_code or EXIT_TEMPORARY)
 
 
 def _make_failure(number: int, reason: Reason, exit_code: int = EXIT_TEMPORARY) -> Verdict:

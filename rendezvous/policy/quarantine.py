@@ -10,7 +10,7 @@ count against any node. A worker may also say by itself that its node is at faul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -38,12 +38,13 @@ class Quarantine(Struct, frozen=True):
 # docs/internals/decisions/agreement.md#0013-quarantine-computed-from-strikes
 def find_quarantines(
     losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings, *, blamed: Sequence[Strike] = ()
-) -> Mapping[str, Quarantine]:
+) -> dict[str, Quarantine]:
     """Return the quarantine of each node that has one, by node; some may be over."""
-    found = dict(_list_quarantines(losses, settings.flap_limit, "losses", settings))
+    found: dict[str, Quarantine] = {}
     poisoned = find_poisoned_ranks(first_failures)
     own_faults = [strike for strike in first_failures if strike.rank not in poisoned]
     for strikes, limit, cause in (
+        (losses, settings.flap_limit, "losses"),
         (own_faults, settings.quarantine_failures, "failures"),
         (blamed, 1, "blame"),
     ):

@@ -49,13 +49,13 @@ class KeyCache:
             if event.kind == "put":
                 self.put(event.item, now)
             else:
-                self._remove(event.item.key, event.item.mod_revision)
+                self.note_absence(event.item.key, event.item.mod_revision)
 
     def load(self, found: GetResult, prefix: str, now: float) -> None:
         """Apply a read of all keys under `prefix`."""
         present = {item.key for item in found.items}
         for key in [key for key in self._list_keys_under(prefix) if key not in present]:
-            self._remove(key, found.revision)
+            self.note_absence(key, found.revision)
         for item in found.items:
             self.put(item, now, found.revision)
         self._read_at[prefix] = max(found.revision, self._read_at.get(prefix, 0))
@@ -79,7 +79,8 @@ class KeyCache:
                 read_at = revision
         return max(read_at, self.get_revision(key), self._gone.get(key, 0))
 
-    def _remove(self, key: str, revision: int) -> None:
+    def note_absence(self, key: str, revision: int) -> None:
+        """Note that the key was absent as of this revision."""
         self._gone[key] = max(revision, self._gone.get(key, 0))
         if self.get_revision(key) <= revision:
             self._items.pop(key, None)

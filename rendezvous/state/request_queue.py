@@ -105,11 +105,6 @@ class RequestQueue:
         """Send no request for this purpose for `retry_delay_s`."""
         self._retry_at[purpose] = now + self.settings.retry_delay_s
 
-    def _back_off(self, purpose: str, now: float) -> None:
-        """Pause for twice as long as the last time."""
-        count = self._unanswered[purpose] = self._unanswered.get(purpose, 0) + 1
-        self._retry_at[purpose] = now + self.settings.compute_retry_s(count)
-
     def reset_backoff(self) -> None:
         """Send requests again at once: the store was unavailable, not slow, and is back."""
         for purpose in self._unanswered:
@@ -143,10 +138,10 @@ class RequestQueue:
                 self.note_error(error)
                 self.pause(pending.purpose, now)
             case StoreOutcomeUnknown():
+                self.pause(pending.purpose, now)
                 if pending.is_write:
-                    self._back_off(pending.purpose, now)
-                else:
-                    self.pause(pending.purpose, now)
+                    count = self._unanswered[pending.purpose] = self._unanswered.get(pending.purpose, 0) + 1
+                    self._retry_at[pending.purpose] = now + self.settings.compute_retry_s(count)
                 pending.on_unknown()
         return pending.purpose
 

@@ -283,7 +283,9 @@ class Observations:
 
 
 class Draft(Struct, frozen=True):
-    """A plan with its token, its assignments, and the writes that store them."""
+    """A plan for round `number` with its token, its assignments, and the writes that store them."""
+
+    number: int
 
     plan: PlanReady
     token: str

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, TypeVar
 
+from msgspec import Struct
+
 from rendezvous.stores.protobuf import Message
 
 RELATIONS = ("=", ">", "<", "!=")  # Compare.result, by number
@@ -219,27 +221,24 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
-class Method(Generic[Request, Response]):
+class Method(Struct, Generic[Request, Response], frozen=True):
     """One procedure: its path, and the types of its request and response (one of each, or streams of them)."""
 
-    __slots__ = ("path", "request", "response")
-
-    def __init__(self, service: str, name: str, request: type[Request], response: type[Response]) -> None:
-        self.path = f"/etcdserverpb.{service}/{name}"
-        self.request = request
-        self.response = response
+    path: str
+    request: type[Request]
+    response: type[Response]
 
 
-RANGE = Method("KV", "Range", RangeRequest, RangeResponse)
-PUT_KEY = Method("KV", "Put", PutRequest, HeaderResponse)
-DELETE_RANGE = Method("KV", "DeleteRange", DeleteRangeRequest, DeleteRangeResponse)
-TXN = Method("KV", "Txn", TxnRequest, TxnResponse)
-WATCH = Method("Watch", "Watch", WatchRequest, WatchResponse)  # streams of both
-LEASE_GRANT = Method("Lease", "LeaseGrant", LeaseGrantRequest, LeaseTtl)
-LEASE_REVOKE = Method("Lease", "LeaseRevoke", LeaseId, HeaderResponse)
-LEASE_KEEP_ALIVE = Method("Lease", "LeaseKeepAlive", LeaseId, LeaseTtl)  # streams of both
-LEASE_TIME_TO_LIVE = Method("Lease", "LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse)
-LEASE_LEASES = Method("Lease", "LeaseLeases", Empty, LeaseLeasesResponse)
-AUTHENTICATE = Method("Auth", "Authenticate", AuthenticateRequest, AuthenticateResponse)
-STATUS = Method("Maintenance", "Status", Empty, StatusResponse)
-ALARM = Method("Maintenance", "Alarm", Empty, HeaderResponse)  # lists the alarms
+RANGE = Method("/etcdserverpb.KV/Range", RangeRequest, RangeResponse)
+PUT_KEY = Method("/etcdserverpb.KV/Put", PutRequest, HeaderResponse)
+DELETE_RANGE = Method("/etcdserverpb.KV/DeleteRange", DeleteRangeRequest, DeleteRangeResponse)
+TXN = Method("/etcdserverpb.KV/Txn", TxnRequest, TxnResponse)
+WATCH = Method("/etcdserverpb.Watch/Watch", WatchRequest, WatchResponse)  # streams of both
+LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest, LeaseTtl)
+LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", LeaseId, HeaderResponse)
+LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", LeaseId, LeaseTtl)  # streams of both
+LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse)
+LEASE_LEASES = Method("/etcdserverpb.Lease/LeaseLeases", Empty, LeaseLeasesResponse)
+AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", AuthenticateRequest, AuthenticateResponse)
+STATUS = Method("/etcdserverpb.Maintenance/Status", Empty, StatusResponse)
+ALARM = Method("/etcdserverpb.Maintenance/Alarm", Empty, HeaderResponse)  # lists the alarms

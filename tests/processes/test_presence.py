@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.events import ConnectTo, PeerDown, PeerGone, PeerMessage, PeerUp, SendToPeer
 from tests.support.processes.tree import freeze, is_refused
 from tests.support.protocol.presence import LIMIT_S, Member, MemberProcess, boottime
 from tests.support.waiting import wait_until
@@ -23,8 +23,8 @@ def test_both_sides_learn_of_each_other_and_what_is_told_arrives_in_order() -> N
         follower.wait_for_up(leader)
         leader.wait_for_up(follower)
         for number in range(100):
-            follower.presence.send("leader", f"from below {number}")
-            leader.presence.send("follower", f"from above {number} ä\n\0")
+            follower.presence.carry_out(SendToPeer("leader", f"from below {number}"))
+            leader.presence.carry_out(SendToPeer("follower", f"from above {number} ä\n\0"))
         follower.wait_for(PeerMessage("leader", "from above 99 ä\n\0"))
         leader.wait_for(PeerMessage("follower", "from below 99"))
         assert [event.text for event in leader.events if isinstance(event, PeerMessage)] == [
@@ -70,7 +70,7 @@ def test_a_stopped_member_is_silent_and_that_proves_nothing() -> None:
 def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None:
     """The listener is there, so dials are taken and hear nothing."""
     with Member("leader", silence_s=30.0) as leader, Cutter(leader) as cutter, MemberProcess("follower") as follower:
-        follower.do("connect_to", "leader", cutter.address)
+        follower.do("ConnectTo", "leader", cutter.address)
         wait_until(lambda: leader.of("follower"))
         freeze(follower.pid)
         cutter.reset()
@@ -85,7 +85,7 @@ def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None
 
 def test_a_reset_without_a_death_is_followed_by_another_connection() -> None:
     with Member("leader") as leader, Member("follower") as follower, Cutter(leader) as cutter:
-        follower.presence.connect_to("leader", cutter.address)
+        follower.presence.carry_out(ConnectTo("leader", cutter.address))
         leader.wait_for_up(follower)
         for count in range(1, 5):
             # The leader dials as well, so for a moment there may be a connection that is not cut.

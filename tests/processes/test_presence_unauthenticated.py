@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from rendezvous.events import PeerDown, PeerMessage, PeerUp
+from rendezvous.events import ConnectTo, PeerDown, PeerMessage, PeerUp, SendToPeer, SetIdentity
 from rendezvous.peers import connections
 from rendezvous.peers import dialer as dialling_module
 from rendezvous.peers.connection import HANDSHAKE_BYTES_MAX, ConnectionEnd, PeerConnection
@@ -119,7 +119,7 @@ def test_a_listener_outside_the_job_learns_nothing_that_lets_it_enter(secret: by
     other = PeerIdentity(JOB + "other/", "leader", "127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as listener, Member("friend", secret=secret) as friend:
         listener.settimeout(LIMIT_S)
-        friend.presence.connect_to("leader", f"127.0.0.1:{listener.getsockname()[1]}")
+        friend.presence.carry_out(ConnectTo("leader", f"127.0.0.1:{listener.getsockname()[1]}"))
         end, _ = listener.accept()
         with end, end.makefile("rb") as lines:
             heard = lines.readline()
@@ -202,7 +202,7 @@ def test_who_is_no_member_believes_nobody() -> None:
     own = PeerIdentity("", "stranger", "127.0.0.1:9")
     hello = ["hello", "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
     with Member("leader") as leader:
-        leader.presence.set_identity("", "")
+        leader.presence.carry_out(SetIdentity("", ""))
         with connect(leader) as end, end.makefile("rb") as lines:
             end.sendall(line(hello))
             assert rest(lines) == b""
@@ -301,8 +301,8 @@ def test_who_does_not_read_is_given_up_and_holds_up_nobody() -> None:
         friend.attend(leader)
         leader.wait_for_up(friend)
         for _ in range(200):
-            leader.presence.send("deaf", "x" * 30_000)
-        leader.presence.send("friend", "still here?")
+            leader.presence.carry_out(SendToPeer("deaf", "x" * 30_000))
+        leader.presence.carry_out(SendToPeer("friend", "still here?"))
         friend.wait_for(PeerMessage("leader", "still here?"))
         leader.wait_for(PeerDown("deaf"))
 
@@ -314,7 +314,7 @@ def test_three_hundred_members_come_and_go_and_nothing_is_left_open() -> None:
         ups = {f"m{number}" for number in range(300)}
         wait_until(lambda: {event.member_id for event in leader.events if isinstance(event, PeerUp)} == ups)
         for number in range(300):
-            leader.presence.send(f"m{number}", str(number))
+            leader.presence.carry_out(SendToPeer(f"m{number}", str(number)))
         for number, end in enumerate(ends):
             with end.makefile("rb") as lines:
                 assert read_until(lines.readline, ["tell", str(number)])
@@ -336,7 +336,7 @@ def test_the_newest_of_two_connections_is_kept_and_no_end_is_reported() -> None:
         leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
         with greet(leader) as second:
             assert is_hung_up_on(first)
-            leader.presence.send("stranger", "hello")
+            leader.presence.carry_out(SendToPeer("stranger", "hello"))
             with second.makefile("rb") as lines:
                 assert read_until(lines.readline, ["tell", "hello"])
             assert [type(event) for event in leader.events] == [PeerUp]
@@ -346,7 +346,7 @@ def test_an_agent_that_becomes_another_member_connects_anew() -> None:
     with Member("leader") as leader, Member("first") as member:
         member.attend(leader)
         leader.wait_for_up(member)
-        member.presence.set_identity(JOB, "second")
+        member.presence.carry_out(SetIdentity(JOB, "second"))
         leader.wait_for(PeerUp("second", member.address, True))
         leader.wait_for(PeerDown("first"))
         assert leader.of("first")[-1] == PeerDown("first")  # it said goodbye: nothing is to be proven
@@ -364,7 +364,7 @@ def test_attending_somebody_else_ends_the_connection_with_a_goodbye() -> None:
         follower.attend(new)
         new.wait_for_up(follower)
         old.wait_for(PeerDown("follower"))
-        follower.presence.connect_to("", "")
+        follower.presence.carry_out(ConnectTo("", ""))
         new.wait_for(PeerDown("follower"))
         assert len(old.events) == 2
 
@@ -373,16 +373,16 @@ def test_a_member_that_is_not_there_yet_is_found_when_it_comes() -> None:
     with Member("follower") as follower:
         reserved = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        follower.presence.connect_to("leader", address)
+        follower.presence.carry_out(ConnectTo("leader", address))
         with Member("leader") as leader:
-            follower.presence.connect_to("leader", leader.address)
+            follower.presence.carry_out(ConnectTo("leader", leader.address))
             follower.wait_for_up(leader)
         reserved.close()
 
 
 def test_a_member_whose_address_is_a_name_is_found() -> None:
     with Member("leader") as leader, Member("follower") as follower:
-        follower.presence.connect_to("leader", f"localhost:{leader.listener.getsockname()[1]}")
+        follower.presence.carry_out(ConnectTo("leader", f"localhost:{leader.listener.getsockname()[1]}"))
         leader.wait_for_up(follower)
 
 

@@ -90,6 +90,10 @@ class Tls(Struct, frozen=True):
     key_file: str | None = None
 
 
+last_call = threading.local()
+"""`sent_at`: when this thread's last call was sent, whatever the endpoint, on time.monotonic."""
+
+
 class TimeLimit(Struct, frozen=True):
     """The time that a call may take with all its attempts; messages contain it."""
 
@@ -133,7 +137,6 @@ class Endpoint:
         self._is_numeric = pack_address(split_address(address)[0]) is not None
         self._patient: set[grpc.Future[bytes]] = set()
         self._stream: Stream | None = None  # the last one
-        self._sent = threading.local()
         self._lock = threading.Lock()
         self._link: _NumberedChannel | None = None
         self._retired: _NumberedChannel | None = None  # the one before: calls in progress there may still be answered
@@ -141,11 +144,6 @@ class Endpoint:
         self._is_resolving = self._is_closed = False
         self._is_resolved = threading.Event()
         self._resolve()
-
-    @property
-    def sent_at(self) -> float:
-        """When this thread's last call was sent, on time.monotonic."""
-        return getattr(self._sent, "at", 0.0)
 
     def refresh(self) -> None:
         """Resolve the name again in a thread, if it is one: its server cannot be reached, so it may have moved."""
@@ -191,7 +189,7 @@ class Endpoint:
     ) -> Response:
         """Make a request and wait for its response, if `is_patient` until `abandon`. Raises CallFailed."""
         self._get_link(limit.left_s)
-        self._sent.at = time.monotonic()
+        last_call.sent_at = time.monotonic()
         if is_patient:
             future = self.begin(method, request, limit.left_s, token)
             self._patient.add(future)
@@ -326,11 +324,6 @@ class Endpoints:
         with self._lock:
             if self.current is endpoint:
                 self._index = (self._index + 1) % len(self.all)
-
-    @property
-    def sent_at(self) -> float:
-        """When this thread's last call was sent, whatever the endpoint, on time.monotonic."""
-        return max(endpoint.sent_at for endpoint in self.all)
 
     def close(self) -> None:
         for endpoint in self.all:

@@ -38,7 +38,7 @@ from rendezvous.stores.contract import (
     check_request,
     check_watch,
 )
-from rendezvous.stores.etcd.client import Endpoints, EtcdClient, EtcdSession, Tls
+from rendezvous.stores.etcd.client import Endpoints, EtcdClient, EtcdSession, Tls, last_call
 from rendezvous.stores.etcd.watch import EtcdWatch, WatchLoop, decode_item
 
 __all__ = ["EtcdStore", "Tls"]
@@ -176,7 +176,7 @@ class EtcdStore(Store):
         return response
 
     def measure_last(self) -> float | None:
-        return time.monotonic() - self._endpoints.sent_at
+        return time.monotonic() - getattr(last_call, "sent_at", 0.0)
 
     def lease_revoke(self, lease: int) -> None:
         self._client.call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")

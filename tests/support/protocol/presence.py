@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.events import ConnectTo, Event, PeerDown, PeerGone, PeerMessage, PeerUp, SendToPeer, SetIdentity
 from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.stores.addresses import join_address
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
@@ -58,7 +58,7 @@ class Member:
             silence_s=silence_s,
         )
         if job:
-            self.presence.set_identity(job, member_id)
+            self.presence.carry_out(SetIdentity(job, member_id))
 
     def __enter__(self) -> Member:
         return self
@@ -68,7 +68,7 @@ class Member:
         self.listener.close()
 
     def attend(self, other: Member | MemberProcess) -> None:
-        self.presence.connect_to(other.member_id, other.address)
+        self.presence.carry_out(ConnectTo(other.member_id, other.address))
 
     def wait_for(self, event: Event, count: int = 1, limit_s: float = LIMIT_S) -> None:
         wait_until(lambda: self.events.count(event) >= count, limit_s, f"{event}; heard {self.events}")
@@ -129,13 +129,13 @@ class MemberProcess:
         for line in self._process.stdout:
             self.events.append(json.loads(line))
 
-    def do(self, verb: str, *words: object) -> None:
+    def do(self, action: str, *words: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([verb, *words]).encode() + b"\n")
+        self._process.stdin.write(json.dumps([action, *words]).encode() + b"\n")
         self._process.stdin.flush()
 
     def attend(self, other: Member | MemberProcess) -> None:
-        self.do("connect_to", other.member_id, other.address)
+        self.do("ConnectTo", other.member_id, other.address)
 
     def wait_for(self, *event: object, limit_s: float = LIMIT_S) -> None:
         wait_until(lambda: list(event) in self.events, limit_s, f"{event}; heard {self.events}")
@@ -160,10 +160,10 @@ def main(host: str, job: str, member_id: str, secret: str, holders: str) -> None
     presence = PeerConnections(
         listener=listener, address=address, secret=secret.encode(), submit=say, clock=boottime, silence_s=1.0
     )
-    presence.set_identity(job, member_id)
+    presence.carry_out(SetIdentity(job, member_id))
     for line in sys.stdin:
-        verb, *words = json.loads(line)
-        getattr(presence, verb)(*words)
+        kind, *words = json.loads(line)
+        presence.carry_out({"ConnectTo": ConnectTo, "SendToPeer": SendToPeer}[kind](*words))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class CompactionRequest(Message, frozen=True):
     revision: Annotated[int, 1] = 0
 
 
-COMPACT = Method("KV", "Compact", CompactionRequest, HeaderResponse)
+COMPACT = Method("/etcdserverpb.KV/Compact", CompactionRequest, HeaderResponse)
 
 
 class RawClient:

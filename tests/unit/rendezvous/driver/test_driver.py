@@ -231,11 +231,12 @@ def test_orders_to_presence_are_passed_on_and_it_is_closed_with_the_driver() -> 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *words: orders.append((name, *words))
 
-    with driven(SetIdentity("job", "a"), ConnectTo("b", "h:1"), SendToPeer("b", "x"), is_local=True) as bench:
+    told = SetIdentity("job", "a"), ConnectTo("b", "h:1"), SendToPeer("b", "x")
+    with driven(*told, is_local=True) as bench:
         assert bench.begin() == []  # without presence they come to nothing
         bench.driver._presence = cast("PeerConnections", Recorder())
         bench.begin()
-    assert orders == [("set_identity", "job", "a"), ("connect_to", "b", "h:1"), ("send", "b", "x"), ("close",)]
+    assert orders == [*(("carry_out", action) for action in told), ("close",)]
 
 
 @pytest.mark.parametrize("is_local", [True, False])

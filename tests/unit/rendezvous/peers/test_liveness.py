@@ -28,7 +28,7 @@ UP, DOWN, GONE = PeerUp("b", HERE, True), PeerDown("b"), PeerGone("b")
 
 def test_who_was_never_reached_is_not_unreachable() -> None:
     register = attendance(DOWN, GONE)
-    assert not register.is_reached("b")
+    assert "b" not in register.connected
     assert register.unreachable_since == {}
     assert not register.is_gone("b", HERE)
 
@@ -36,7 +36,7 @@ def test_who_was_never_reached_is_not_unreachable() -> None:
 def test_who_was_reached_is_unreachable_since_the_connection_ended() -> None:
     assert attendance(UP, DOWN).unreachable_since == {"b": 1.0}
     register = attendance(UP, DOWN, UP)
-    assert register.is_reached("b")
+    assert "b" in register.connected
     assert register.unreachable_since == {}
 
 
@@ -72,10 +72,10 @@ def test_a_member_is_gone_only_by_proof(
 def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rendezvous.peers.liveness.PEERS_MAX", 3)
     register = attendance(*(PeerUp(f"m{index}", HERE, True) for index in range(9)), PeerUp("x" * 65, HERE, True))
-    assert sorted(register.connected_ids) == ["m0", "m1", "m2"]
+    assert sorted(register.connected) == ["m0", "m1", "m2"]
     register.take(PeerDown("m0"), 9.0)
     register.forget_except([])
-    assert (sorted(register.connected_ids), register.unreachable_since) == (["m1", "m2"], {})
+    assert (sorted(register.connected), register.unreachable_since) == (["m1", "m2"], {})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ OWN = {
     "member/local_round": "round",
     "member/notes": "",
     "member/refusal": "",
-    "member/store_loss": "",
     "member/outage": "outage",
     "member/stale_watch": "stale_watch",
     "member/leave": "leaving",
