@@ -104,6 +104,15 @@ def test_only_what_the_last_round_left_is_a_result(tmp_path: Path) -> None:
         launcher.launch(call_targets.succeed_at_second, str(tmp_path / "mark"), nproc=2, max_restarts=1)
 
 
+@pytest.mark.parametrize(("how", "said"), [("raise", "KeyError: 'missing'"), ("leave", "no data")])
+def test_a_function_that_fails_waits_for_no_other_process_of_jax(how: str, said: str) -> None:
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr), pytest.raises(launcher.WorkerFailed, match="exit code 1"):
+        launcher.launch(call_targets.fail_where_others_wait, how)
+    assert said in stderr.getvalue()
+    assert "JAX waits" not in stderr.getvalue()
+
+
 def test_output_goes_where_the_caller_s_streams_go() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
