@@ -71,7 +71,7 @@ def test_the_first_failure_is_raised_with_the_exception_as_its_cause(temporary: 
         assert (error.rank, error.local_rank, error.exit_code, error.host) == (1, 1, 1, os.uname().nodename)
         assert error.traceback.splitlines()[0].startswith("Traceback")
         assert error.traceback.splitlines()[-1] == "ValueError: the loss is not a number"
-        assert "functions/bootstrap.py" not in error.traceback
+        assert "bootstrap.py" not in error.traceback
         assert str(error).startswith(f"fail: rank 1 on {error.host} failed with exit code 1: ValueError: the loss")
         assert "fail FAILED" in str(error)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -102,6 +102,15 @@ def test_what_cannot_be_handed_over_is_named_before_anything_is_started(temporar
 def test_only_what_the_last_round_left_is_a_result(tmp_path: Path) -> None:
     with pytest.raises(LauncherError, match="rank 0 ended with exit code 0, but its function did not return"):
         launcher.launch(call_targets.succeed_at_second, str(tmp_path / "mark"), nproc=2, max_restarts=1)
+
+
+@pytest.mark.parametrize(("how", "said"), [("raise", "KeyError: 'missing'"), ("leave", "no data")])
+def test_a_function_that_fails_waits_for_no_other_process_of_jax(how: str, said: str) -> None:
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr), pytest.raises(launcher.WorkerFailed, match="exit code 1"):
+        launcher.launch(call_targets.fail_where_others_wait, how)
+    assert said in stderr.getvalue()
+    assert "JAX waits" not in stderr.getvalue()
 
 
 def test_output_goes_where_the_caller_s_streams_go() -> None:

@@ -81,13 +81,11 @@ def test_an_address_that_leads_to_another_store_ends_both_agents(tmp_path: Path,
 
 
 def test_one_server_of_three_that_is_restored_alone_stops_nobody(tmp_path: Path) -> None:
-    ttl_s = 3.0
-    options = (*OPTIONS, f"--lease-ttl={ttl_s:g}")
-    with EtcdCluster("3.5", tmp_path / "etcd") as etcd, Cluster(tmp_path, *options, etcd=etcd) as job:
+    with EtcdCluster("3.5", tmp_path / "etcd") as etcd, Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
         job.begin(*HOSTS, workers=2)
         server = etcd.members[0]
         Snapshot(server).restore()
         server.start()
-        job.live_on(1.7 * ttl_s)
+        job.live_on(6.0)  # each has renewed its lease meanwhile
         job.finish()
         assert {life.round for life in job.lives()} == {1}

@@ -115,7 +115,7 @@ def test_eight_workers_learn_in_two_rounds_from_one_import(tmp_path: Path) -> No
 
 def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(tmp_path: Path) -> None:
     options = ("--preload=absent", "--nproc-per-node=2", "--max-restarts=3", f"--events={tmp_path}/events")
-    with Job(tmp_path, *options, "--health-check=false", script="mark('ran')") as job:
+    with Job(tmp_path, *options, script="mark('ran')") as job:
         ended = job.wait()
         assert ended.exit_code == 2, ended.stderr
         *_, error, hint = ended.stderr.splitlines()
@@ -125,6 +125,12 @@ def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(tmp_path:
         assert not list(tmp_path.glob("ran-*"))
         job.wait_until_nobody_is_left()
     assert json.loads((tmp_path / "events").read_text().splitlines()[-1])["event"] == "agent_ended"
+
+
+def test_a_node_whose_preload_fails_does_not_wait_to_become_fit(tmp_path: Path) -> None:
+    options = ("--preload=absent", "--health-check=false", "--framework=torch", "--nproc-per-node=2")
+    job = run(tmp_path, *options, script="mark('ran')", exit_code=2)
+    assert "error: --preload: module absent does not exist" in job.stderr
 
 
 def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:

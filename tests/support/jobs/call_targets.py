@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import stat
 import sys
 import threading
 import time
+import types
 from pathlib import Path
+from typing import Any
 
 
 def place() -> tuple[int, int, str]:
@@ -85,3 +88,14 @@ def pool_of_one() -> bool:
 
 def put(queue: object) -> None:
     queue.put(os.environ["RANK"])  # type: ignore[attr-defined]
+
+
+def fail_where_others_wait(how: str) -> None:
+    """Fail as a process of JAX that is connected to others, for which its exit handler would wait."""
+    distributed: Any = types.ModuleType("distributed")
+    distributed.global_state = types.SimpleNamespace(client=object())
+    distributed.shutdown = atexit.register(lambda: print("JAX waits", file=sys.stderr))
+    sys.modules["jax._src.distributed"] = distributed
+    if how == "leave":
+        sys.exit("no data")
+    raise KeyError("missing")
