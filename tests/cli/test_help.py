@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import options
 from launcher import extensions
 from launcher.config import help
 from launcher.config.options import command_line, table
@@ -148,7 +149,7 @@ def test_a_reader_that_has_left_is_no_error() -> None:
 
 
 def test_the_reference_page_names_every_spelling() -> None:
-    page = help.render_reference()
+    page = options.page()
     for option in table.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.diagnose import incident
-from launcher.diagnose.evidence import RankEvidence
-from launcher.diagnose.gather import NO_SOCKET, Examined
-from launcher.diagnose.request import ExamineReport, ExamineRequest, Target
+from launcher.diagnosis import incident
+from launcher.diagnosis.evidence import RankEvidence
+from launcher.diagnosis.gather import NO_SOCKET, Examined
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, Target
 from rendezvous import codec
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def worker() -> Iterator[int]:
 
 def start(request: ExamineRequest, **environ: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.diagnose.examiner", codec.encode(request).decode()],
+        [sys.executable, "-m", "launcher.diagnosis.examiner", codec.encode(request).decode()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | environ,
@@ -94,7 +94,7 @@ def test_progress_is_asked_without_stacks_and_folder(worker: int, tmp_path: Path
 
 @pytest.mark.parametrize("text", ["", "{}", '{"targets": 3}'])
 def test_a_wrong_request_is_refused_in_a_sentence(text: str) -> None:
-    words = [sys.executable, "-m", "launcher.diagnose.examiner", text]
+    words = [sys.executable, "-m", "launcher.diagnosis.examiner", text]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("meshrun: the request ")
@@ -114,7 +114,7 @@ def python(tmp_path: Path) -> str:
 def start_without_py_spy(python: str, request: ExamineRequest) -> Iterator[subprocess.Popen[bytes]]:
     folders = [path for path in sys.path if path]
     with subprocess.Popen(
-        [python, "-m", "launcher.diagnose.examiner", codec.encode(request).decode()],
+        [python, "-m", "launcher.diagnosis.examiner", codec.encode(request).decode()],
         stdout=subprocess.PIPE,
         env={"PATH": "/nowhere:/bin:/usr/bin", "PYTHONPATH": os.pathsep.join([os.getcwd(), *folders])},
         start_new_session=True,

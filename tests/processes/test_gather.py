@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.diagnose.gather import NO_SOCKET, Examined, gather
-from launcher.diagnose.recorder import DUMP_MAX
-from launcher.diagnose.request import Target
+from launcher.diagnosis.gather import NO_SOCKET, Examined, gather
+from launcher.diagnosis.recorder import DUMP_MAX
+from launcher.diagnosis.request import Target
 from tests.support.waiting import wait_until
 
 SLEEP = "def wait():\n    time.sleep(600)\nwait()"
@@ -36,7 +36,7 @@ server = _WorkerServer(os.environ["SOCKET"])
 @pytest.fixture(autouse=True)
 def _reaping(monkeypatch: pytest.MonkeyPatch) -> None:
     """A py-spy that was killed is waited for, however busy the machine is: one that is left is a warning."""
-    monkeypatch.setattr("launcher.diagnose.gather.KILL_LIMIT_S", 20.0)
+    monkeypatch.setattr("launcher.diagnosis.gather.KILL_LIMIT_S", 20.0)
 
 
 @contextlib.contextmanager
@@ -202,9 +202,9 @@ def test_a_py_spy_that_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkey
     spy.write_text("#!/bin/sh\nexec sleep 600\n")
     spy.chmod(0o755)
     spared: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr("launcher.diagnose.stacks.find_command", lambda: str(spy))
+    monkeypatch.setattr("launcher.diagnosis.stacks.find_command", lambda: str(spy))
     monkeypatch.setattr(subprocess.Popen, "kill", lambda self: spared.append(self))
-    monkeypatch.setattr("launcher.diagnose.gather.KILL_LIMIT_S", 0.02)
+    monkeypatch.setattr("launcher.diagnosis.gather.KILL_LIMIT_S", 0.02)
     with run(SLEEP) as child:
         began = time.monotonic()
         found = examine(child.pid, limit_s=0.2).evidence
@@ -224,7 +224,7 @@ def test_dumps_that_come_too_late_to_be_read_cost_nothing_else(tmp_path: Path, m
         return (), False
 
     path = str(tmp_path / "recorder")
-    monkeypatch.setattr("launcher.diagnose.recorder.read_dump", read)
+    monkeypatch.setattr("launcher.diagnosis.recorder.read_dump", read)
     with socket.socket(socket.AF_UNIX) as listener, run(SLEEP) as child:
         listener.bind(path)
         listener.listen()

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live import listing
 from launcher.meshctl.live.listing import list_runs
-from launcher.observe import local_socket
-from launcher.observe.local_listener import SOCKET_NAME
-from launcher.observe.local_socket import (
+from launcher.views.questions import local_socket
+from launcher.views.questions.local_listener import SOCKET_NAME
+from launcher.views.questions.local_socket import (
     LocalAgent,
     Question,
     QuestionSource,
