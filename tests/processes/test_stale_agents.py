@@ -94,7 +94,7 @@ def marked(pid: int) -> bool:
     return f"{LOCK_VARIABLE}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-@pytest.mark.parametrize("lacking", [None, "python and filter"])
+@pytest.mark.parametrize("lacking", [None, "filter"])
 def test_a_process_that_outlived_its_agent_is_killed_by_the_next_one(lives: Lives, lacking: str | None) -> None:
     orphan, first = orphan_of(lives, "(setsid sleep 1000 >/dev/null 2>&1 & echo $! > ORPHAN); exec sleep 1000")
     kill_all_three(first)

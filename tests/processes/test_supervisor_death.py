@@ -199,7 +199,7 @@ def test_a_node_frozen_for_less_than_its_watchdog_goes_on(agent: Agent) -> None:
     assert all(map(is_alive, frozen))
 
 
-@pytest.mark.parametrize("lacking", [None, "python and filter"])
+@pytest.mark.parametrize("lacking", [None, "filter"])
 def test_the_agent_kills_in_place_of_a_supervisor_that_does_not(lacking: str | None) -> None:
     late = "import launcher.supervisor.watchdog as watchdog; watchdog.TIMER_MARGIN_S = 1000\n"
     with Agent(setup=late + (WITHOUT_PIDFDS[lacking] if lacking else "")) as agent:
