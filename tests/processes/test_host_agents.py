@@ -215,7 +215,7 @@ def test_an_agent_that_could_not_end_what_is_left_leaves_that_to_the_next(
         raise TemporaryError("what an earlier agent has left hangs in a driver")
 
     with monkeypatch.context() as patch:
-        patch.setattr("launcher.agent.startup.host_agents.take_node_lock", refuse)
+        patch.setattr("launcher.agent.startup.stale_agents.take_node_lock", refuse)
         with pytest.raises(TemporaryError, match="hangs"):
             take_place(tmp_path / "places")
     first.leave(is_clean=first_place.release())
