@@ -158,7 +158,7 @@ def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, m
         "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
-    monkeypatch.setattr(slots, "KINDS", known)
+    monkeypatch.setattr("launcher.hardware.accelerators.contract.KINDS", known)
     assert [detector.kind for detector in slots.list_candidates(known, {})] == ["amd"]
     assert [detector.kind for detector in slots.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
     assert slots.list_candidates(["nvidia"], {}) == ()
