@@ -235,26 +235,27 @@ def test_a_benchmark_that_fails_is_told_and_only_replaces_what_it_measured(
     assert "exit code 1: no etcd here; what it measured until then counts" in capfd.readouterr().err
 
 
-def test_a_benchmark_that_fails_before_it_measures_keeps_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+INVALID = "startup.jsonl, line 1: "
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (RECORD + WRITE.format(line="head") + "sys.exit(3)", "exit code 3"),
+        (RECORD + "print('rubbish', file=out)", f"{INVALID}no JSON: 'rubbish'"),
+        (
+            RECORD.replace("'is_dirty': False", "'is_dirty': True") + MEASURE,
+            f"{INVALID}this run measured uncommitted changes and cannot be published",
+        ),
+    ],
+    ids=["fails before it measures", "writes invalid records", "is of changed code"],
+)
+def test_a_benchmark_that_leaves_no_record_keeps_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    assert not measured(RECORD + WRITE.format(line="head") + "sys.exit(3)", tmp_path, monkeypatch).is_done
-    assert (tmp_path / "startup.jsonl").read_text() == OLD
-
-
-def test_a_benchmark_that_writes_invalid_records_keeps_the_old_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcome = measured(RECORD + "print('rubbish', file=out)", tmp_path, monkeypatch)
-    assert outcome == Outcome(False, "startup.jsonl, line 1: no JSON: 'rubbish'")
-    assert (tmp_path / "startup.jsonl").read_text() == OLD
-
-
-def test_a_benchmark_of_changed_code_keeps_the_old_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = RECORD.replace("'is_dirty': False", "'is_dirty': True")
-    outcome = measured(changed + MEASURE, tmp_path, monkeypatch)
-    why = "startup.jsonl, line 1: this run measured uncommitted changes and cannot be published"
-    assert outcome == Outcome(False, why)
+    outcome = measured(script, tmp_path, monkeypatch)
+    assert not outcome.is_done
+    assert why in outcome.why
     assert (tmp_path / "startup.jsonl").read_text() == OLD
 
 

@@ -96,27 +96,6 @@ def test_the_variables_of_meshrun_name_the_store_and_its_options(meshctl: Call, 
         assert sentence in outcome.err
 
 
-def test_a_wrong_run_id_is_a_sentence_with_near_misses(meshctl: Call, store: Store) -> None:
-    for run_id in ("exp-40", "exp-42"):
-        StoredJob(store, run_id)
-    outcome = meshctl("status", "exp-41")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err in (
-        "meshctl: error: run exp-41 does not exist; there are exp-42, exp-40\n",
-        "meshctl: error: run exp-41 does not exist; there are exp-40, exp-42\n",
-    )
-
-
-def test_hostile_records_are_shown_as_such(meshctl: Call, job: StoredJob) -> None:
-    job.store.put(job.keys.stop, b"\x1b[2J" + bytes(range(256)))
-    job.store.put(job.keys.make_member_key("x"), b'{"version": "9.1"}')
-    outcome = meshctl("status", "exp-41")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "round 1 runs 8 ranks" in outcome.out
-    assert "members/x was written by meshrun 9.1, this is meshrun" in " ".join(outcome.out.split())
-    assert "\x1b" not in outcome.out
-
-
 def test_a_signed_job_needs_its_secret(meshctl: Call, store: Store, tmp_path: Path) -> None:
     signed = StoredJob(store, secret=b"sesame")
     signed.join(0)
@@ -141,17 +120,6 @@ def test_a_request_reaches_the_leader_and_its_answer_comes_back(server: EtcdServ
         job.store.delete(found[0].key)
         said, _ = process.communicate(timeout=20)
     assert said == ("run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada\n")
-
-
-def test_a_request_without_a_leader_ends_at_its_limit(meshctl: Call, job: StoredJob) -> None:
-    job.store.delete(job.keys.leader)
-    outcome = meshctl("stop", "exp-41", "--timeout", "0.3")
-    assert outcome == (
-        75,
-        "",
-        "meshctl: error: run exp-41 has had no leader for 0.3 s, so the request is still pending\n"
-        "hint: wait: the request remains, and the next leader carries it out\n",
-    )
 
 
 def test_clean_says_what_it_removes(meshctl: Call, job: StoredJob, store: Store) -> None:

@@ -155,18 +155,6 @@ def test_a_world_that_cannot_be_is_exit_code_1_and_says_what_is_missing(call: Ca
     assert outcome.err.startswith(f"meshctl: error: {sentence}\nhint: ")
 
 
-def test_ranks_of_every_node_are_listed_when_asked_for(call: Call) -> None:
-    outcome = call("meshctl", "plan", "dgx:2x2x8", "--mesh", "dp=3,tp=8", "--ranks")
-    table = outcome.out[outcome.out.index("  node") :].splitlines()
-    assert [line.split() for line in table] == [
-        ["node", "leaf", "ranks"],
-        ["h0", "l0", "0-7"],
-        ["h1", "l0", "8-15"],
-        ["h2", "l1", "16-23"],
-        ["h3", "l1", "spare"],
-    ]
-
-
 def test_small_clusters_are_listed_in_columns_unless_told_otherwise(call: Call) -> None:
     text = call("meshctl", "plan", "dgx:7x9x8").out
     assert text.count("  node  leaf  ranks") == 3

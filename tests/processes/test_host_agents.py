@@ -32,6 +32,8 @@ from tests.support.waiting import wait_until
 # An agent: it takes a place, forks a supervisor with a worker, takes its devices, and waits for a line or for its end.
 AGENT = f"""
 import os, sys
+from launcher.model.lean_import import import_msgspec
+import_msgspec()
 from launcher.agent.startup.host_agents import take_host_place
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
@@ -114,53 +116,38 @@ def test_an_agent_that_is_not_the_first_says_which_are_there(host: Host) -> None
     assert "is here" not in end(first)
 
 
-def test_an_agent_that_was_killed_comes_back_under_its_own_name(host: Host) -> None:
-    agents = dict(host.begin() for _ in range(3))
-    for name in ("host-2", "host", "host-3"):
-        kill(agents[name])
-        again, agents[name] = host.begin()
-        assert again == name
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-def test_agents_of_different_devices_find_their_names_in_any_order(host: Host) -> None:
-    def begin(device: int) -> tuple[str, subprocess.Popen[str]]:
-        return host.begin(f"GPU-{device}", CUDA_VISIBLE_DEVICES=str(device))
-
-    agents = [begin(device) for device in (0, 1, 2)]
-    assert [name for name, _ in agents] == ["host", "host-2", "host-3"]
-    for _, agent in agents[1:]:
-        kill(agent)
-    assert begin(3)[0] == "host-4", "the name of a killed agent is kept for one with its devices"
-    assert [begin(device)[0] for device in (2, 1)] == ["host-3", "host-2"]
-
-
-def test_an_agent_that_has_ended_is_remembered_while_others_are_there(host: Host) -> None:
-    agents = [host.begin(CUDA_VISIBLE_DEVICES=str(device)) for device in (0, 1, 2)]
-    for _, agent in agents[1:]:
-        end(agent)
-    assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host-3"
-    for agent in host.processes:
-        if agent.poll() is None:
-            end(agent)
-    assert list(host.folder.iterdir()) == []
-    assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host"
-
-
-def test_the_name_of_a_killed_agent_comes_before_that_of_an_ended_one(host: Host) -> None:
-    """Something may be left of it."""
-    agents = dict(host.begin() for _ in range(3))
-    end(agents["host"])
-    kill(agents["host-2"])
-    assert [host.begin()[0] for _ in range(2)] == ["host-2", "host"]
-
-
-def test_an_agent_with_a_number_finds_the_name_of_the_one_that_had_it(host: Host) -> None:
-    agents = [host.begin(NUMBER=str(number))[1] for number in range(3)]
-    for agent in agents[1:]:
-        kill(agent)
-    assert [host.begin(NUMBER=str(number))[0] for number in (2, 1)] == ["host-3", "host-2"]
-    kill(agents[0])
-    assert host.begin(NUMBER="9")[0] == "host", "what is left of another must be ended"
+@pytest.mark.parametrize(
+    ("variable", "story"),
+    [
+        ("", "+a host, +b host-2, +c host-3, kill b, +b host-2, kill a, +a host, kill c, +c host-3"),
+        # The name of a killed agent is kept for one with its devices.
+        (DEVICES, "+0 host, +1 host-2, +2 host-3, kill 1, kill 2, +3 host-4, +2 host-3, +1 host-2"),
+        # One that has ended is remembered while others are there.
+        (DEVICES, "+0 host, +1 host-2, +2 host-3, end 1, end 2, +2 host-3, end 0, end 2, +2 host"),
+        # Something may be left of a killed one, so its name comes before that of one that has ended.
+        ("", "+a host, +b host-2, +c host-3, end a, kill b, +d host-2, +e host"),
+        # What is left of another must be ended, so the name of any killed one is taken.
+        ("NUMBER", "+0 host, +1 host-2, +2 host-3, kill 1, kill 2, +2 host-3, +1 host-2, kill 0, +9 host"),
+    ],
+    ids=["killed", "by devices", "ended", "killed before ended", "by numbers"],
+)
+def test_an_agent_that_comes_back_has_its_name_again(host: Host, variable: str, story: str) -> None:
+    """`+0 host`: an agent whose variable is 0 begins, and is called host."""
+    agents: dict[str, subprocess.Popen[str]] = {}
+    for step in story.split(", "):
+        verb, who = step.split()
+        if verb == "kill":
+            kill(agents[who])
+        elif verb == "end":
+            end(agents[who])
+        else:
+            number = verb[1:]
+            uses = f"GPU-{number}" if variable == DEVICES else "cpu"
+            name, agents[number] = host.begin(uses, **({variable: number} if variable else {}))
+            assert name == who, step
 
 
 def test_an_agent_with_the_number_of_one_that_runs_waits_for_its_end(host: Host) -> None:
@@ -228,7 +215,7 @@ def test_an_agent_that_could_not_end_what_is_left_leaves_that_to_the_next(
         raise TemporaryError("what an earlier agent has left hangs in a driver")
 
     with monkeypatch.context() as patch:
-        patch.setattr("launcher.agent.startup.host_agents.take_node_lock", refuse)
+        patch.setattr("launcher.agent.startup.stale_agents.take_node_lock", refuse)
         with pytest.raises(TemporaryError, match="hangs"):
             take_place(tmp_path / "places")
     first.leave(is_clean=first_place.release())
@@ -281,9 +268,9 @@ def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) 
 
 
 def test_of_agents_that_claim_a_device_at_once_one_gets_it(host: Host) -> None:
-    agents = [host.start("GPU-a", CUDA_VISIBLE_DEVICES=f"0,{number}") for number in range(6)]
+    agents = [host.start("GPU-a", CUDA_VISIBLE_DEVICES=f"0,{number}") for number in range(4)]
     names = [name_of(agent) for agent in agents]
-    assert names.count("refused") == 5
+    assert names.count("refused") == 3
 
 
 def test_a_device_is_free_once_its_agent_was_killed(host: Host) -> None:

@@ -125,10 +125,7 @@ def test_a_server_that_is_silent_or_gone_gives_a_reason_and_no_levels(cloud: str
         lambda _: reply("\0\1", Metadata_Flavor="Google"),
         lambda _: reply("", Metadata_Flavor="Google"),
         lambda _: reply("", 302, Location="http://127.0.0.1:1/", Metadata_Flavor="Google"),
-        lambda _: reply("", 500, Metadata_Flavor="Google"),
         lambda _: reply("", 404, Metadata_Flavor="Google"),
-        lambda _: reply("", 429),
-        lambda _: [b"SSH-2.0-OpenSSH_9.6\r\n"],
     ],
 )  # fmt: skip
 def test_nonsense_gives_a_reason_and_nothing_else(cloud: str, answer: Answering) -> None:

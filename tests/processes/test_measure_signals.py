@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,9 +14,13 @@ from tests.support.waiting import wait_until
 
 MEASURE = (sys.executable, "-m", "launcher.meshctl.main", "measure", "run", "--nnodes", "2", "--insist")
 LIMIT_S = 60.0
-
-
 NOHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer("3.5", tmp_path_factory.mktemp("etcd")) as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -25,18 +29,16 @@ NOHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
     ids=["SIGINT", "SIGHUP", "SIGHUP ignored"],
 )
 def test_one_that_is_told_to_end_leaves_the_store_at_once(
-    tmp_path: Path, before: tuple[str, ...], signums: list[int], exit_code: int
+    etcd: EtcdServer, before: tuple[str, ...], signums: list[int], exit_code: int
 ) -> None:
-    with EtcdServer("3.5", tmp_path / "etcd") as etcd:
-        words = (*before, *MEASURE, "--rdzv-endpoint", etcd.endpoint, "--local-addr", "127.0.0.1")
-        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    def list_keys() -> str:
+        return etcd.ctl("get", "--prefix", "--keys-only", "/meshrun/run/measure/").strip()
 
-            def list_keys() -> str:
-                return etcd.ctl("get", "--prefix", "--keys-only", "/meshrun/run/measure/").strip()
-
-            wait_until(lambda: list_keys() or process.poll() is not None, LIMIT_S, "a member")
-            for signum in signums:
-                process.send_signal(signum)
-            stderr = process.communicate(timeout=LIMIT_S)[1]
-        assert (process.returncode, list_keys()) == (exit_code, "")
-        assert "Traceback" not in stderr
+    words = (*before, *MEASURE, "--rdzv-endpoint", etcd.endpoint, "--local-addr", "127.0.0.1")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list_keys() or process.poll() is not None, LIMIT_S, "a member")
+        for signum in signums:
+            process.send_signal(signum)
+        stderr = process.communicate(timeout=LIMIT_S)[1]
+    assert (process.returncode, list_keys()) == (exit_code, "")
+    assert "Traceback" not in stderr

@@ -1,4 +1,4 @@
-"""A command that is asked for nodes: what it is told, and what happens if it is slow, broken or gone."""
+"""A command that is asked for nodes: what it is told, and when. A broken one is in test_notifier.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.extensions.kubernetes import node_requester
 from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
-from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.parts.part import Fact, Publish
 from launcher.views.run_events import NodesRequested
@@ -123,26 +121,6 @@ def test_what_was_asked_for_is_withdrawn_when_the_run_ends(tmp_path: Path, has_e
     assert read(tmp_path) == told
 
 
-def test_a_command_that_fails_is_reported_once(tmp_path: Path) -> None:
-    run = Run(f"echo >> {tmp_path}/told; exit 3")
-    for count in (1, 2):
-        run.pass_time(500.0)
-        wait_until(lambda count=count: len(read(tmp_path)) >= count, 20, "a request")  # type: ignore[misc]
-    run.requester.close()
-    assert run.problems == [f"--request-nodes echo >> {tmp_path}/told; exit 3: exit code 3"]
-
-
-def test_a_command_that_hangs_holds_nobody_and_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_requester, "LIMIT_S", 0.2)
-    run = Run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
-    run.pass_time(1000.0)
-    wait_until(lambda: bool(run.problems), 20, "what is said of it")
-    assert run.problems[0].endswith("it did not end within 0.2 s")
-    pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
-    run.requester.close()
-
-
 def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teller, "END_LIMIT_S", 0.2)
     go = tmp_path / "go"
@@ -206,11 +184,3 @@ def test_figures_that_find_no_thread_are_told_once_there_is_one(tmp_path: Path) 
     wait_until(lambda: len(read(tmp_path)) == 1, 20, "the request")
     run.requester.close()
     assert run.problems == []
-
-
-def test_figures_that_find_no_thread_at_all_are_said_to_be_lost() -> None:
-    run = Run("cat")
-    with no_threads():
-        run.pass_time(SETTLE_S + CHECK_S)
-        run.requester.close()
-    assert run.problems == [f"--request-nodes cat: the last event was not sent: {NO_THREAD}"]

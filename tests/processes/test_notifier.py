@@ -108,7 +108,7 @@ def server() -> Iterator[tuple[str, list[bytes]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", got
     server.shutdown()
@@ -142,7 +142,7 @@ def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, 
 
 
 def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "PENDING_MAX", 3)
+    monkeypatch.setattr(notifier, "PENDING_MAX", 2)
     monkeypatch.setattr(teller, "END_LIMIT_S", 0.05)
     monkeypatch.setattr(notifier, "LIMIT_S", 1.0)
     said: list[str] = []
@@ -150,7 +150,7 @@ def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.Monke
     for _ in range(10):
         told.write(STOP)
     told.close()
-    assert said == ["--notify sleep 1000: 3 events are waiting already, so the oldest is dropped"]
+    assert said == ["--notify sleep 1000: 2 events are waiting already, so the oldest is dropped"]
     assert told.thread.finish(30.0)
 
 

@@ -143,10 +143,11 @@ def console(pipe: Pipe) -> Console:
     return Console(pipe)
 
 
-NUMBERED = """
+LINES = 1000
+NUMBERED = f"""
 rank = sys.argv[1]
-for number in range(3000):
-    text = f"worker {rank} line {number} " + "x" * (number % 70)
+for number in range({LINES}):
+    text = f"worker {{rank}} line {{number}} " + "x" * (number % 70)
     print(text[:5], end="", flush=True)  # a line in several writes
     print(text[5:], flush=number % 3 == 0)
 """
@@ -168,9 +169,9 @@ def test_eight_workers_print_at_once_and_every_line_is_whole_and_in_order(job: J
     for rank in range(8):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank))
     job.finish()
-    assert numbers_by_rank(console.rest()) == {b"%d" % rank: list(range(3000)) for rank in range(8)}
+    assert numbers_by_rank(console.rest()) == {b"%d" % rank: list(range(LINES)) for rank in range(8)}
     for rank in range(8):
-        lines = [f"worker {rank} line {number} " + "x" * (number % 70) for number in range(3000)]
+        lines = [f"worker {rank} line {number} " + "x" * (number % 70) for number in range(LINES)]
         assert job.log(rank).read_text().splitlines() == lines
     assert job.warnings == []
 
@@ -183,7 +184,7 @@ def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pi
         stdout = job.open(pump, rank, path=None)
         stderr = job.open(pump, rank, "stderr", path=None, prefix=b"[default%d]:" % (rank + 4))
         job.start(
-            "for number in range(300):\n"
+            "for number in range(100):\n"
             "    for fd, rank in (1, sys.argv[1]), (2, str(int(sys.argv[1]) + 4)):\n"
             "        os.write(fd, f'{rank * 9000} {number}\\n'.encode())\n",
             rank,
@@ -196,7 +197,7 @@ def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pi
     pipe.close(1)
     pump.close()
     lines = reader.rest().splitlines()
-    assert len(lines) == 4 * 2 * 300
+    assert len(lines) == 4 * 2 * 100
     assert all(re.fullmatch(rb"\[default(\d)\]:\1{9000} \d+", line) for line in lines)
 
 
@@ -205,16 +206,16 @@ def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: 
     for rank in range(2):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank))
     # As a worker does whose stream is not captured, or the agent of another node.
-    job.start("for _ in range(3000): os.write(1, b'-' * 60 + b'\\n')", stdout=os.dup(pipe[1]))
+    job.start(f"for _ in range({LINES}): os.write(1, b'-' * 60 + b'\\n')", stdout=os.dup(pipe[1]))
     reader = Reader(pipe[0])
     job.wait()
     assert pump.drain(LIMIT_S)
     pump.close()
     pipe.close(1)
     lines = reader.rest().splitlines(keepends=True)
-    assert lines.count(b"-" * 60 + b"\n") == 3000
+    assert lines.count(b"-" * 60 + b"\n") == LINES
     ours = b"".join(line for line in lines if not line.startswith(b"-"))
-    assert numbers_by_rank(ours) == {b"0": list(range(3000)), b"1": list(range(3000))}
+    assert numbers_by_rank(ours) == {b"0": list(range(LINES)), b"1": list(range(LINES))}
 
 
 def test_bytes_that_are_no_text_reach_the_file_exactly(job: Job, console: Console) -> None:
@@ -234,7 +235,7 @@ def test_a_line_of_three_megabytes_is_whole_among_others(job: Job, console: Cons
     job.finish()
     lines = console.rest().splitlines(keepends=True)
     assert lines.count(b"[default1]:" + b"y" * 3_000_000 + b"\n") == 1
-    assert len(lines) == 3001
+    assert len(lines) == LINES + 1
 
 
 def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Job, console: Console) -> None:
@@ -271,7 +272,7 @@ def test_a_full_disk_is_one_warning_and_no_failure(job: Job, console: Console) -
         "cannot write to /dev/full: No space left on device; output is missing from log files until that is over; "
         "training continues"
     ]
-    assert numbers_by_rank(console.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}
+    assert numbers_by_rank(console.rest()) == {b"0": list(range(LINES)), b"1": list(range(LINES))}
 
 
 def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe: Pipe) -> None:
@@ -283,7 +284,7 @@ def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe:
     assert job.warnings == [
         "cannot write to stdout: Broken pipe; workers' output no longer appears there; training continues"
     ]
-    assert len(job.log(0).read_text().splitlines()) == 3000
+    assert len(job.log(0).read_text().splitlines()) == LINES
 
 
 def test_a_terminal_shows_whole_lines(job: Job) -> None:
@@ -315,7 +316,7 @@ def test_the_hangup_of_a_terminal_is_one_warning(job: Job) -> None:
     assert job.warnings == [
         "cannot write to stdout: Input/output error; workers' output no longer appears there; training continues"
     ]
-    assert len(job.log(0).read_text().splitlines()) == 3000
+    assert len(job.log(0).read_text().splitlines()) == LINES
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])

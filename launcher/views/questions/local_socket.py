@@ -274,6 +274,8 @@ def _ask_all(
                 except OSError:  # it has just ended
                     pass
                 end.close()
+            if not (waiting or ends):
+                break  # nobody was asked: poll() would wait for nothing
             for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS) if waiting else left_s * 1000):
                 name, end = ends[descriptor]
                 try:
