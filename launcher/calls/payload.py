@@ -44,10 +44,17 @@ class FunctionCall:
         try:
             with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
                 pickle.dump(_make_preparation({} if pickler.is_by_value else main), file, pickle.HIGHEST_PROTOCOL)
-                pickler.dump_call(function, args, file)
+                pickler.dump((function, tuple(args)), file)
         except OSError as error:
             raise LauncherError(
                 f"the call cannot be written to {self.directory}: {error.strerror}", find_shortage_hint(error.errno)
+            ) from error
+        except Exception as error:
+            hint = "pass plain values, and create the object in the worker"
+            if _load_cloudpickle() is None:
+                hint = "run pip install cloudpickle: it can send functions that no module defines"
+            raise UsageError(
+                f"the call of {format_name(function)} cannot be sent: {format_error(error)}", hint
             ) from error
 
     def read_result(self, round: int, rank: int) -> Any:
@@ -217,20 +224,6 @@ class CallPickler:
         dump_by_value = _load_cloudpickle()
         assert dump_by_value is not None
         dump_by_value(thing, file, pickle.HIGHEST_PROTOCOL)
-
-    def dump_call(self, function: object, args: Sequence[object], file: IO[bytes]) -> None:
-        """Write a call. Raises UsageError if it cannot be pickled."""
-        try:
-            self.dump((function, tuple(args)), file)
-        except OSError:
-            raise
-        except Exception as error:
-            hint = "pass plain values, and create the object in the worker"
-            if _load_cloudpickle() is None:
-                hint = "run pip install cloudpickle: it can send functions that no module defines"
-            raise UsageError(
-                f"the call of {format_name(function)} cannot be sent: {format_error(error)}", hint
-            ) from error
 
 
 class _NoMainPickler(pickle.Pickler):

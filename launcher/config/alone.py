@@ -149,7 +149,8 @@ def _explain_groups(values: Mapping[str, Value], environ: Mapping[str, str]) -> 
             continue
         read, host = f"{group.count}={sanitize(environ[group.count].strip())}", environ.get(group.host, "")
         return _describe(read, count, group.these, host)
-    numbers = [(name, parse_integer(environ[name])) for name in environ if _is_volcano_count(name)]
+    counts = [name for name in environ if name.startswith("VC_") and name.endswith("_NUM")]
+    numbers = [(name, parse_integer(environ[name])) for name in counts]
     total = sum(number or 0 for _, number in numbers)
     if "VC_TASK_INDEX" in environ and total > 1:
         read = ", ".join(f"{name}={environ[name]}" for name, _ in sorted(numbers))
@@ -183,7 +184,3 @@ def _is_this_machine(values: Mapping[str, Value], environ: Mapping[str, str], wo
         return True
     is_first = environ["RANK"] == "0" and "KUBERNETES_SERVICE_HOST" not in environ
     return is_first and is_local_address(environ["MASTER_ADDR"]) and values["nproc-per-node"].text == str(world_size)
-
-
-def _is_volcano_count(name: str) -> bool:
-    return name.startswith("VC_") and name.endswith("_NUM")

@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from launcher.hardware import metadata_server as metadata
 from launcher.hardware.cloud_firmware import has_cloud_signature
-from launcher.hardware.metadata_server import (
-    AMAZON_OFF,
-    AMAZON_TOKEN,
-    LIMIT_S,
-    LINK_LOCAL,
-    NoAnswer,
-    Server,
-    ask_google,
-    fetch_amazon_token,
-    is_amazon_off,
-    parse_object,
-    strip_text,
-)
+from launcher.hardware.metadata_server import NoAnswer, Server
 from launcher.locality.contract import Hints
 from launcher.locality.keys import derive_levels
 
@@ -30,7 +19,7 @@ from launcher.locality.keys import derive_levels
 class CloudSource:
     """`root`: the directory above /sys, and `address`: the server's, for tests."""
 
-    def __init__(self, name: str, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
+    def __init__(self, name: str, *, root: str = "/", address: tuple[str, int] = metadata.LINK_LOCAL) -> None:
         self.name = name
         self._root = root
         self._address = address
@@ -39,11 +28,11 @@ class CloudSource:
         return has_cloud_signature(self.name, self._root)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        if self.name == "aws" and is_amazon_off(environ):
-            return Hints((), f"{AMAZON_OFF} is set")
+        if self.name == "aws" and metadata.is_amazon_off(environ):
+            return Hints((), f"{metadata.AMAZON_OFF} is set")
         values: dict[str, str] = {}
         try:
-            told = CLOUDS[self.name](Server(self._address, min(limit_s, LIMIT_S)), values)
+            told = CLOUDS[self.name](Server(self._address, min(limit_s, metadata.LIMIT_S)), values)
         except NoAnswer as error:
             told = f"the metadata server {error}"
         found = derive_levels(self.name, values)
@@ -61,9 +50,9 @@ _NO_SWITCHES = (
 
 
 def _ask_aws(server: Server, values: dict[str, str]) -> str:
-    headers = {AMAZON_TOKEN: fetch_amazon_token(server, 60)}
+    headers = {metadata.AMAZON_TOKEN: metadata.fetch_amazon_token(server, 60)}
     for key in ("placement/region", "placement/availability-zone"):
-        values[key] = strip_text(server.ask(f"/latest/meta-data/{key}", headers).get_text(key))
+        values[key] = metadata.strip_text(server.ask(f"/latest/meta-data/{key}", headers).get_text(key))
     return _NO_SWITCHES
 
 
@@ -73,20 +62,21 @@ def _ask_aws(server: Server, values: dict[str, str]) -> str:
 
 _GCE_ZONE, _GCE_HOST = "instance/zone", "instance/attributes/physical_host"
 _GCE_TOPOLOGY = "instance/attributes/physical_host_topology"
+_GCE_PARTS = ("cluster", "block", "subblock")
 
 
 def _ask_gce(server: Server, values: dict[str, str]) -> str:
-    if zone := strip_text(ask_google(server, _GCE_ZONE)).rpartition("/")[2]:
+    if zone := metadata.strip_text(metadata.ask_google(server, _GCE_ZONE)).rpartition("/")[2]:
         values[_GCE_ZONE] = zone
         values[f"{_GCE_ZONE}: before the last dash"] = zone.rpartition("-")[0]
-    topology = ask_google(server, _GCE_TOPOLOGY)
+    topology = metadata.ask_google(server, _GCE_TOPOLOGY)
     if topology is not None:
-        found = parse_object(topology)
-        blocks = {f"{_GCE_TOPOLOGY}: {part}": strip_text(found.get(part)) for part in ("cluster", "block", "subblock")}
+        found = metadata.parse_object(topology)
+        blocks = {f"{_GCE_TOPOLOGY}: {part}": metadata.strip_text(found.get(part)) for part in _GCE_PARTS}
         values.update(blocks)
         if any(blocks.values()):
             return ""
-    parts = strip_text(ask_google(server, _GCE_HOST)).strip("/").split("/")
+    parts = metadata.strip_text(metadata.ask_google(server, _GCE_HOST)).strip("/").split("/")
     if len(parts) == 3:
         values[f"{_GCE_HOST}: first part"], values[f"{_GCE_HOST}: second part"] = parts[:2]
         return ""
@@ -106,13 +96,13 @@ _AZURE_IDS = ("interconnectSubgroupId", "interconnectGroupId")
 
 def _ask_azure(server: Server, values: dict[str, str]) -> str:
     compute = _read_azure_compute(server)
-    location, zone = strip_text(compute.get("location")).lower(), strip_text(compute.get("zone"))
+    location, zone = metadata.strip_text(compute.get("location")).lower(), metadata.strip_text(compute.get("zone"))
     values.update({"location": location, "zone": f"{location}-{zone}" if location and zone else ""})
-    interconnect = {key: strip_text(compute.get(key)) for key in _AZURE_IDS}
+    interconnect = {key: metadata.strip_text(compute.get(key)) for key in _AZURE_IDS}
     tags = compute.get("tagsList")
     for tag in tags if isinstance(tags, list) else ():
         if isinstance(tag, dict) and tag.get("name") == _AZURE_TAG:
-            interconnect.setdefault(f"tagsList: {_AZURE_TAG}", strip_text(tag.get("value")))
+            interconnect.setdefault(f"tagsList: {_AZURE_TAG}", metadata.strip_text(tag.get("value")))
     values.update(interconnect)
     if any(interconnect.values()):
         return ""
@@ -123,7 +113,7 @@ def _read_azure_compute(server: Server) -> dict[str, Any]:
     for version in _AZURE_VERSIONS:
         answer = server.ask(_AZURE_PATH + version, {"Metadata": "true"}, size_max=_AZURE_SIZE_MAX)
         if answer.status == 200:
-            return parse_object(answer.text)
+            return metadata.parse_object(answer.text)
         if answer.status != 400:  # 400: an unknown version
             break
     raise NoAnswer(f"answers {answer.status}")
@@ -142,12 +132,12 @@ def _ask_oci(server: Server, values: dict[str, str]) -> str:
     for key in ("instance/canonicalRegionName", "instance/availabilityDomain"):
         text = _ask_oci_path(server, key)
         if text is not None:
-            values[key] = strip_text(text).rpartition(":")[2]
+            values[key] = metadata.strip_text(text).rpartition(":")[2]
     for path, prefix, keys in (("host/rdmaTopologyData", "rdmaTopologyData", _OCI_RDMA), ("host/", "host", _OCI_HOST)):
         text = _ask_oci_path(server, path)
         if text is not None:
-            found = parse_object(text)
-            names = {key: strip_text(found.get(key)).rpartition(".")[2][-_OCID_SUFFIX_LENGTH:] for key in keys}
+            found = metadata.parse_object(text)
+            names = {key: metadata.strip_text(found.get(key)).rpartition(".")[2][-_OCID_SUFFIX_LENGTH:] for key in keys}
             values.update({f"{prefix}: {key}": name for key, name in names.items()})
             if any(names.values()):
                 return ""

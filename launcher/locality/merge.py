@@ -40,13 +40,6 @@ class SourceResult(Struct, frozen=True):
     reason: str
 
 
-class LevelOrder(Struct, frozen=True):
-    """`levels`: every name once, outermost first; `remarks`: where the lists contradict each other."""
-
-    levels: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
 def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
     """Return one domain for each level, and sentences. `results`: in order of trust, the most trusted first."""
     chosen: dict[str, tuple[str, Level]] = {}
@@ -63,12 +56,12 @@ def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
                 )
         names = tuple(level.name for level in result.levels)
         lists[names] = lists.get(names, 0) + 1
-    ordered = order_levels(lists)
-    left_out = ordered.levels[LEVELS_MAX:]
+    ordered, contradictions = order_levels(lists)
+    left_out = ordered[LEVELS_MAX:]
     excess = f"at most {LEVELS_MAX} levels are used; left out: {', '.join(left_out)}"
     return RemarkedLevels(
-        tuple(chosen[name][1] for name in ordered.levels[:LEVELS_MAX]),
-        (*remarks, *ordered.remarks, *([excess] if left_out else ())),
+        tuple(chosen[name][1] for name in ordered[:LEVELS_MAX]),
+        (*remarks, *contradictions, *([excess] if left_out else ())),
     )
 
 
@@ -91,7 +84,7 @@ def keep_usable_levels(result: SourceResult) -> SourceResult:
     return replace(result, levels=levels, reason=reason)
 
 
-def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
+def order_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """One order for the names of all lists; `lists`: a list of names, outermost first -> its number of occurrences."""
     inside: dict[str, set[str]] = {name: set() for one in lists for name in one}
     for outer, inner in pairwise(_sort_known(inside)):  # by `LEVELS`; only the next one, the others follow
@@ -116,13 +109,13 @@ def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
         for known in ([name for name in one if name in _RANKS] for one in sorted(lists))
         if known != _sort_known(known)
     ]
-    return LevelOrder(tuple(_sort_topologically(inside)), (*disordered, *contradictions))
+    return tuple(_sort_topologically(inside)), (*disordered, *contradictions)
 
 
 def order_known_levels(paths: Iterable[LevelPath]) -> tuple[str, ...]:
     """Return the levels of many nodes' paths, outermost first; none where there are more than any network has."""
     lists = Counter(tuple(level for level, _ in path) for path in paths)
-    return order_levels(lists).levels if len({name for one in lists for name in one}) <= _NAMES_MAX else ()
+    return order_levels(lists)[0] if len({name for one in lists for name in one}) <= _NAMES_MAX else ()
 
 
 def _sort_known(names: Iterable[str]) -> list[str]:

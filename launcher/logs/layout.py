@@ -132,7 +132,12 @@ def _make_job_dir(log_dir: str, run_id: str) -> str:
         name = run_id.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
         # 200 bytes: with the random part still below the 255 that file systems allow.
         name_start = name[:200].decode(errors="ignore")
-        return _make_unique_dir(os.path.join(log_dir, f"{name_start}_"), 0o777)
+        for _ in range(_TRIES):
+            path = os.path.join(log_dir, f"{name_start}_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+                return path
+        raise FileExistsError
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"--log-dir {log_dir} is not a directory") from None
     except OSError as error:
@@ -160,13 +165,3 @@ def _make_temporary_dir(paths: Sequence[str], length_max: int | None = None) -> 
         f"no directory for temporary files is writable: {', '.join(map(os.path.dirname, paths))}",
         "set TMPDIR or --log-dir to a writable directory",
     )
-
-
-def _make_unique_dir(prefix: str, mode: int) -> str:
-    """Create a new directory: `prefix` and eight random characters."""
-    for _ in range(_TRIES):
-        path = prefix + os.urandom(_RANDOM_LENGTH // 2).hex()
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, mode)
-            return path
-    raise FileExistsError

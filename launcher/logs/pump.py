@@ -43,12 +43,7 @@ class OutputPump:
     """
 
     def __init__(
-        self,
-        *,
-        console_stdout: int = 1,
-        console_stderr: int = 2,
-        tail_lines: int = 20,
-        warn: Callable[[str], None],
+        self, *, console_stdout: int = 1, console_stderr: int = 2, tail_lines: int = 20, warn: Callable[[str], None]
     ) -> None:
         self.moved_size = 0
         """Bytes that workers have written, of all streams since `reset_counts`."""

@@ -137,7 +137,7 @@ def write_stdout(text: str) -> None:
 
     Raises LauncherError.
     """
-    data = memoryview(_encode(f"{text}\n"))
+    data = memoryview(f"{text}\n".translate(_ESCAPES).encode(errors="backslashreplace"))
     try:
         while data:
             data = data[os.write(1, data) :]
@@ -200,7 +200,3 @@ def _paint(line: str) -> str:
 def escape(text: str) -> str:
     """Return foreign text on one line, without what moves a terminal's cursor, colours it or turns its text around."""
     return text.translate(_ESCAPES).replace("\n", "\\n")
-
-
-def _encode(text: str) -> bytes:
-    return text.translate(_ESCAPES).encode(errors="backslashreplace")

@@ -57,13 +57,11 @@ class DefaultTraffic(Struct, frozen=True):
 
 # What axes of these names usually carry, relative to each other, and other frameworks' names for the same:
 # Megatron-LM, torchtitan, DeepSpeed, accelerate, MaxText.
-_TP, _CP, _EP, _DP, _PP = (
-    DefaultTraffic("ring", 100),
-    DefaultTraffic("ring", 30),
-    DefaultTraffic("all", 20),
-    DefaultTraffic("ring", 10),
-    DefaultTraffic("line", 3),
-)
+_TP = DefaultTraffic("ring", 100)
+_CP = DefaultTraffic("ring", 30)
+_EP = DefaultTraffic("all", 20)
+_DP = DefaultTraffic("ring", 10)
+_PP = DefaultTraffic("line", 3)
 DEFAULTS: dict[str, DefaultTraffic] = {
     **dict.fromkeys(("tp", "etp", "model", "tensor", "tensor_sequence"), _TP),
     **dict.fromkeys(("cp", "sp", "context", "sequence"), _CP),

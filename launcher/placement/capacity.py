@@ -21,7 +21,8 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
 from launcher.placement import units
-from launcher.placement.limits import Feasibility, Limits, NoWorldError
+from launcher.placement.limits import Limits, NoWorldError
+from rendezvous.policy.view import Size
 from rendezvous.reasons import Reason
 
 
@@ -55,17 +56,12 @@ class LargestWorld(Struct, frozen=True):
         )
 
 
-def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility:
+def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Size:
     """How large a world these nodes could form within the limits; quick, and never raises for too few of them."""
     world = find_largest_world(nodes, mesh, limits)
     if not world.size:
-        return Feasibility(world_size=0, node_count=0, is_full=False, reason=world.reason)
-    return Feasibility(
-        world_size=world.size,
-        node_count=world.node_count,
-        is_full=_is_full(world, mesh, limits),
-        reason=world.explain(len(nodes), limits),
-    )
+        return Size(0, False, world.reason)
+    return Size(world.size, _is_full(world, mesh, limits), world.explain(len(nodes), limits))
 
 
 def _is_full(world: LargestWorld, mesh: Mesh, limits: Limits) -> bool:

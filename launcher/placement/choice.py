@@ -28,17 +28,10 @@ from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits
+from launcher.placement.problem import problem as problems
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import Ints
-from launcher.placement.problem.problem import (
-    Layout,
-    Problem,
-    is_valid,
-    make_problem,
-    relabel_domains,
-    round_weights,
-    sort_by_kind,
-)
+from launcher.placement.problem.problem import Layout, Problem
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
 from launcher.placement.search.search import search
@@ -154,7 +147,7 @@ class LayoutCandidates:
         shape = mesh.resolve_shape(world.size)
         rooms = [item.room for item in world.items]
         members = [item.position for item in world.items]
-        self.problem: Problem = make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
+        self.problem = problems.make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
         place = {node.id: position for position, node in enumerate(tree.nodes)}
         self._positions = np.array([[place[node.id] for node in item.nodes] for item in world.items], dtype=np.int32)
         # Ranks that only go together: a unit, or all of a domain that is used as a whole, host by host.
@@ -169,7 +162,8 @@ class LayoutCandidates:
             slots = self._group_size // self._positions.shape[1]
             unit = next(unit for unit in range(slots, 0, -1) if slots % unit == 0 and compute_grid(shape, unit))
             hosts = self._positions.ravel().tolist()
-            self._by_host = make_problem(tree, mesh, shape, unit, Limits(), costs, [slots // unit] * len(hosts), hosts)
+            rooms = [slots // unit] * len(hosts)
+            self._by_host = problems.make_problem(tree, mesh, shape, unit, Limits(), costs, rooms, hosts)
         self._owners = np.full(world.size, NEW, dtype=np.int32)
         if owners is not None:
             self._owners[:] = [NEW if owner is None else place.get(owner, GONE) for owner in owners]
@@ -210,7 +204,7 @@ class LayoutCandidates:
         elif problem.traffic.block_count > BLOCKS_MAX:
             found = [self._make_filling()]
         else:
-            in_kind_order, items = sort_by_kind(problem)
+            in_kind_order, items = problems.sort_by_kind(problem)
             found = [items[layout] for layout in search(in_kind_order)] or [self._make_filling()]
             if self.timer is not None:
                 return self._find_fastest(self.timer, found)
@@ -239,7 +233,7 @@ class LayoutCandidates:
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
         """Return the same with equal domains renamed, so that fewer ranks move."""
-        return self._make_candidate(relabel_domains(self.problem, other.layout, self._held_items))
+        return self._make_candidate(problems.relabel_domains(self.problem, other.layout, self._held_items))
 
     def list_patches(self) -> list[LayoutCandidate]:
         """Return layouts in which the ranks of present nodes stay, as far as there are any, whatever they cost.
@@ -249,7 +243,7 @@ class LayoutCandidates:
         held, rooms = self._held_items.tolist(), self.problem.capacity.tolist()
         if all(item == NO_ITEM for item in held):
             return []
-        easy = round_weights(self.problem)  # arrays of 64 bits hold its prices
+        easy = problems.round_weights(self.problem)  # arrays of 64 bits hold its prices
         found: list[LayoutCandidate] = []
         for way in (fill_holes, tile):
             runs = way(held, rooms, _Prices(easy, self._held_items).pick)
@@ -258,7 +252,7 @@ class LayoutCandidates:
             items = np.array([run.item for run in runs], dtype=np.int32)
             layout = np.repeat(items, [run.length for run in runs])
             blocks = layout.reshape(-1, self._group_size // self._world.block_size)
-            if is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
+            if problems.is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
                 move = found[-1].cost * self._world.block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before

@@ -110,16 +110,6 @@ class StepTime(Struct, frozen=True, kw_only=True):
         return max(0.0, total - self.seconds)
 
 
-class Feasibility(Struct, frozen=True, kw_only=True):
-    """The largest world the nodes could form; 0 ranks on 0 nodes if none."""
-
-    world_size: int
-    node_count: int
-    is_full: bool
-    """Further nodes could not enlarge it."""
-    reason: Reason
-
-
 class Plan(Struct, frozen=True, kw_only=True):
     """Slot <-> rank for a round."""
 

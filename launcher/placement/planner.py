@@ -48,9 +48,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     ranks: dict[str, tuple[int, ...]] = {}
     for node, start, end in stretches:
         ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
-    moved = 0
-    if owners is not None:
-        moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
+    moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches) if owners else 0
     spares = _list_spares(world, tree, costs, answer.runs)
     unused = {node.id: each.reason for each in world.unused for node in each.nodes}
     found = Plan(

@@ -52,7 +52,22 @@ def fail_under_jax(error: BaseException, error_file: str) -> None:
     """Record the failure, print it as Python would, and exit; returns if the script has succeeded."""
     if isinstance(error, SystemExit) and compute_exit_code(_read_exit_argument(error)) == 0:
         return
-    _fail(error, error_file)
+    trace = error.__traceback__
+    try:
+        write_error_file(error_file, error, trace)
+    except Exception as failure:
+        print(f"the failure cannot be written to {error_file}: {failure}", file=sys.stderr)
+    if not isinstance(error, SystemExit):
+        error = _print_error(error, trace)
+    code = 1
+    if isinstance(error, SystemExit):
+        said = _read_exit_argument(error)
+        code = compute_exit_code(said)
+        if said is not None and not isinstance(said, int):
+            with contextlib.suppress(Exception):  # nobody reads
+                print(said, file=sys.stderr or sys.__stderr__)
+    _flush_streams()
+    exit_process(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, which ends Python then, too
 
 
 def compute_exit_code(code: object) -> int:
@@ -119,25 +134,6 @@ def require_free_port() -> None:
         except OSError as error:  # noqa: PERF203 - a kernel without IPv6
             if error.errno == errno.EADDRINUSE:
                 raise SystemExit(f"port {port} of JAX's coordinator is in use by another process") from None
-
-
-def _fail(error: BaseException, error_file: str) -> NoReturn:
-    trace = error.__traceback__
-    try:
-        write_error_file(error_file, error, trace)
-    except Exception as failure:
-        print(f"the failure cannot be written to {error_file}: {failure}", file=sys.stderr)
-    if not isinstance(error, SystemExit):
-        error = _print_error(error, trace)
-    code = 1
-    if isinstance(error, SystemExit):
-        said = _read_exit_argument(error)
-        code = compute_exit_code(said)
-        if said is not None and not isinstance(said, int):
-            with contextlib.suppress(Exception):  # nobody reads
-                print(said, file=sys.stderr or sys.__stderr__)
-    _flush_streams()
-    exit_process(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, which ends Python then, too
 
 
 def _read_exit_argument(leaving: SystemExit) -> object:

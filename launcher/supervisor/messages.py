@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from launcher.model.value import PlainValue
 from rendezvous.errors import EXIT_FENCED
@@ -58,7 +58,11 @@ class ForkServerSpec(PlainValue):
     """Standby workers besides those of a round."""
 
 
-class Spawned(PlainValue):
+class Report(PlainValue):
+    """What the supervisor tells the agent."""
+
+
+class Spawned(Report):
     """The worker runs its program."""
 
     round: int
@@ -66,7 +70,7 @@ class Spawned(PlainValue):
     pid: int
 
 
-class SpawnFailed(PlainValue):
+class SpawnFailed(Report):
     """The worker could not be forked, or its program could not be run; `error_number` is 0 if there is none."""
 
     round: int
@@ -75,7 +79,7 @@ class SpawnFailed(PlainValue):
     error_number: int
 
 
-class Exited(PlainValue):
+class Exited(Report):
     """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
 
     `pid` is 0 for one that was signalled before the fork server had forked it: it never ran.
@@ -88,7 +92,7 @@ class Exited(PlainValue):
     at: float
 
 
-class RoundSwept(PlainValue):
+class RoundSwept(Report):
     """No process of the round is left, what workers started included.
 
     One that the kernel does not release (asleep in a driver, frozen) counts as ended once it can run no code of its
@@ -98,19 +102,19 @@ class RoundSwept(PlainValue):
     round: int
 
 
-class WorkersFenced(PlainValue):
+class WorkersFenced(Report):
     """The watchdog expired: the supervisor kills the round, or did not start it. RoundSwept follows."""
 
     round: int
 
 
-class Preloading(PlainValue):
+class Preloading(Report):
     """The fork server runs and imports. Workers that it is to fork wait for it without a limit."""
 
     pid: int
 
 
-class Preloaded(PlainValue):
+class Preloaded(Report):
     """The fork server has imported everything, in `seconds`; `remarks` are sentences for the user."""
 
     pid: int
@@ -118,7 +122,7 @@ class Preloaded(PlainValue):
     remarks: tuple[str, ...]
 
 
-class PreloadRefused(PlainValue):
+class PreloadRefused(Report):
     """The fork server's modules cannot be imported, or a process with them cannot be forked: no worker will start.
 
     Workers that wait for it stay unstarted until their round is swept: this node has to leave.
@@ -128,25 +132,25 @@ class PreloadRefused(PlainValue):
     hint: str
 
 
-class SupervisorStarted(PlainValue):
+class SupervisorStarted(Report):
     """The supervisor runs; for the handle alone, whose own child is the keeper."""
 
     pid: int
 
 
-class StandbyReady(PlainValue):
+class StandbyReady(Report):
     """A worker has been forked for a later round; for the handle alone, which must know what a sweep spares."""
 
     pid: int
 
 
-class ForkServerLost(PlainValue):
+class ForkServerLost(Report):
     """The fork server has ended, or was killed: the sentence gives the reason and the consequence."""
 
     sentence: str
 
 
-class SupervisorLost(PlainValue):
+class SupervisorLost(Report):
     """Supervisor or keeper ended unexpectedly. Workers end with them; kill_orphans() kills the rest.
 
     Where the machine refuses what they need they report it, and that the agent should end with EXIT_TEMPORARY.
@@ -156,21 +160,7 @@ class SupervisorLost(PlainValue):
     exit_code: int = EXIT_FENCED
 
 
-Report = (
-    SupervisorStarted
-    | Spawned
-    | SpawnFailed
-    | Exited
-    | RoundSwept
-    | WorkersFenced
-    | Preloading
-    | Preloaded
-    | PreloadRefused
-    | StandbyReady
-    | ForkServerLost
-    | SupervisorLost
-)
-REPORTS: dict[str, type[Report]] = {kind.__name__: kind for kind in Report.__args__}
+REPORTS: dict[str, Callable[..., Report]] = {kind.__name__: kind for kind in Report.__subclasses__()}
 
 
 def find_signal_name(exit_code: int) -> str | None:

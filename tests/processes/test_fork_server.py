@@ -131,7 +131,7 @@ def test_a_hundred_forks_leave_nothing_in_the_fork_server(supervisor: SmallSuper
     after = fork(10)
     assert after[1] == before[1]
     assert after[0] - before[0] <= 16  # pages
-    assert state(supervisor.server_pid) == "S"
+    wait_until(lambda: state(supervisor.server_pid) == "S", what="the fork server to wait")
 
 
 def test_what_each_process_makes_for_itself_differs_between_workers(supervisor: SmallSupervisor) -> None:

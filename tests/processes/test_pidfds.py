@@ -89,6 +89,6 @@ def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.M
 
 
 def test_who_descends_from_a_process_is_seen_from_below(sleeper: subprocess.Popen[bytes]) -> None:
-    assert kernel.is_descendant(os.getpid(), sleeper.pid)
-    assert not kernel.is_descendant(sleeper.pid, os.getpid())
-    assert not kernel.is_descendant(sleeper.pid, sleeper.pid)
+    assert os.getpid() in kernel.list_ancestors(sleeper.pid)
+    assert sleeper.pid not in kernel.list_ancestors(os.getpid())
+    assert sleeper.pid not in kernel.list_ancestors(sleeper.pid)

@@ -256,13 +256,8 @@ def parse_hang_timeout(value: Value) -> HangLimits | None:
         raise UsageError(f"{value}: 0 disables detection in every phase", "leave out start= and first-step=")
     if step_s == 0:
         return None
-    given = {field: number or float("inf") for field, number in limits.items()}
-    usual = HangLimits(step_s)
-    return HangLimits(
-        step_s,
-        given.get("start_s", max(step_s, usual.start_s)),
-        given.get("first_step_s", max(step_s, usual.first_step_s)),
-    )
+    usual = dict.fromkeys(_HANG_PHASES.values(), max(step_s, 3600.0))
+    return HangLimits(step_s, **usual | {field: number or float("inf") for field, number in limits.items()})
 
 
 def parse_lease_ttl(value: Value) -> float:

@@ -94,7 +94,7 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
     if "" in entries or len(set(entries)) < len(entries):
         raise UsageError(f"{request}: {setting} has an empty or duplicate entry")
     if mistake := find_mistake(request.variable, environ.get(request.variable, ""), DECLARED):
-        raise UsageError(mistake.sentence, mistake.hint)
+        raise UsageError(mistake.mistake, mistake.hint)
     devices = tuple(
         Device(kind=request.kind, index=index, id=f"{request.kind}{entry}", visible=entry, variable=request.variable)
         for index, entry in enumerate(entries[:count])

@@ -21,15 +21,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.hardware.accelerators import cuda_visible
 from launcher.hardware.accelerators.contract import KINDS, Inventory, make_inventory
-from launcher.hardware.accelerators.cuda_visible import (
-    VARIABLE,
-    CudaDevice,
-    CudaSelection,
-    NvidiaGpu,
-    apply_visible,
-    is_mig,
-)
+from launcher.hardware.accelerators.cuda_visible import CudaDevice, CudaSelection, NvidiaGpu
 from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
@@ -70,11 +64,11 @@ class Detector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         if not any(self._files.exists(sign) for sign in KINDS[self.kind].driver_paths):
             return Inventory((), "no NVIDIA driver")
-        if mistaken := examine(environ, (VARIABLE,)):
+        if mistaken := examine(environ, (cuda_visible.VARIABLE,)):
             return mistaken
-        value = environ.get(VARIABLE)
+        value = environ.get(cuda_visible.VARIABLE)
         if value is not None and hides_all(value):
-            return Inventory((), f"{VARIABLE}={value!r} hides every GPU")
+            return Inventory((), f"{cuda_visible.VARIABLE}={value!r} hides every GPU")
         try:
             found = query_nvml(self._files, self._nvml) or self._read_proc() or self._read_pci()
         except DriverTimeoutError:
@@ -122,12 +116,12 @@ class Detector:
 
     def _apply_visible(self, value: str, found: NvidiaInventory) -> tuple[CudaSelection, str]:
         """Return the devices that the variable leaves, and a remark."""
-        choice = apply_visible(value, found.gpus, isolates_workers=self._isolates_workers)
-        named_count = value.rstrip(", \t").count(",") + 1 if is_mig(value) else len(choice.devices)
+        choice = cuda_visible.apply_visible(value, found.gpus, isolates_workers=self._isolates_workers)
+        named_count = value.rstrip(", \t").count(",") + 1 if cuda_visible.is_mig(value) else len(choice.devices)
         choice = choice if self._isolates_workers else _limit_to_process(choice)
         if choice.mistake:
             return choice, ""
-        remark = f"{len(choice.devices)} left by {VARIABLE}={value}"
+        remark = f"{len(choice.devices)} left by {cuda_visible.VARIABLE}={value}"
         if len(choice.devices) < named_count:
             remark += ": CUDA gives a process one MIG instance, and nothing else"
         return choice, remark

@@ -62,11 +62,6 @@ DECLARED = _Form(r"[^\s\"'`$\[\](){};|]+", "device", "the name of one device", w
 """Of the variable of --visible-env: its runtime is unknown, but no entry has quotes, brackets, blanks or a dollar."""
 
 
-class Mistake(Struct, frozen=True):
-    sentence: str
-    hint: str
-
-
 def hides_all(value: str) -> bool:
     """Whether the value hides every device on purpose. "-1,0" does: nothing behind -1 is visible."""
     return value.strip(_BLANKS) in HIDING_WORDS or value.split(",")[0].strip(_BLANKS) == "-1"
@@ -74,14 +69,11 @@ def hides_all(value: str) -> bool:
 
 def examine(environ: Mapping[str, str], variables: Iterable[str]) -> Inventory | None:
     """Return the first mistake in the form of these variables, as an inventory of no device; None without one."""
-    for variable in variables:
-        mistake = find_mistake(variable, environ.get(variable, ""))
-        if mistake is not None:
-            return Inventory((), mistake.sentence, mistake.sentence, hint=mistake.hint)
-    return None
+    found = (find_mistake(variable, environ.get(variable, "")) for variable in variables)
+    return next(filter(None, found), None)
 
 
-def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistake | None:
+def find_mistake(variable: str, value: str, form: _Form | None = None) -> Inventory | None:
     """Return what is wrong with the form of a value, and what to write instead; None if it can be meant.
 
     `form` None: that of the variable, and every value is right for one that is not known.
@@ -101,16 +93,20 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
             return None  # documented: an end of the list, behind which a user may keep what is hidden
         if not re.fullmatch(form.entry, text):
             what = f"{sanitize(repr(entry))} is not {form.names}" if text else "an entry is empty"
-            return Mistake(f"{setting}: {what}", _suggest(form, variable, value))
+            return _refuse(f"{setting}: {what}", _suggest(form, variable, value))
         key = str(int(text)) if text.isdecimal() and len(text) < 19 else text
         if form.is_distinct and key in seen:
-            return Mistake(f"{setting} names {sanitize(text)} twice", "list each device once")
+            return _refuse(f"{setting} names {sanitize(text)} twice", "list each device once")
         kinds.add("number" if text.lstrip("+").isdecimal() else text[:4])
         if len(kinds) > 1 and not form.mixes_kinds:
             what = f"{sanitize(text)} is of another kind than the entries before it"
-            return Mistake(f"{setting}: {what}", "list all by number, or all by id")
+            return _refuse(f"{setting}: {what}", "list all by number, or all by id")
         seen.add(key)
     return None
+
+
+def _refuse(sentence: str, hint: str) -> Inventory:
+    return Inventory((), sentence, sentence, hint=hint)
 
 
 _UNREPLACED = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{.*?\}\}|%\w+%|<\w[^>]*>|@\w+@")

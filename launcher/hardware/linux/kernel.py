@@ -254,11 +254,6 @@ def list_ancestors(pid: int) -> list[int]:
     return found
 
 
-def is_descendant(ancestor: int, pid: int) -> bool:
-    """Walk upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
-    return ancestor in list_ancestors(pid)
-
-
 def read_start_time(pid: int) -> int:
     """Return the start time of the process, in the kernel's ticks since boot; 0 if there is none."""
     stat = read_stat(pid)
@@ -364,11 +359,12 @@ def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
 def kill_descendants(pid: int) -> None:
     """SIGKILL all descendants of a process that cannot do so itself, though they are no children of ours.
 
-    Their pids may be reused at any time, so the descent of each is checked once more after its pidfd is open.
+    Their pids may be reused at any time, so the descent of each is checked once more after its pidfd is open: upwards,
+    since to list all descendants for each of them takes seconds where workers have hundreds of processes.
     """
     for found in list_descendants(pid):
         with suppress(OSError):
-            kill_exactly(found, lambda: is_descendant(pid, found))  # noqa: B023  (called at once)
+            kill_exactly(found, lambda: pid in list_ancestors(found))  # noqa: B023  (called at once)
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -63,18 +64,12 @@ class Failures:
     """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(
-        self,
-        host: str,
-        pump: OutputPump | None,
-        *,
-        aborts_are_secondary: bool = False,
-        role: str = "",
+        self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False, role: str = ""
     ) -> None:
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
         self._host = host
         self._pump = pump
-        self._memory = MemoryEvents()
         self._oom_kills: int | None = None
         self._round = 0
         self._assignment: NodeAssignment | None = None
@@ -102,7 +97,7 @@ class Failures:
         """
         self._find_log_file, self._describe_rank = find_log_file, describe_rank
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
-        self._oom_kills = self._memory.count_oom_kills()
+        self._oom_kills = count_oom_kills()
         self._failures, self._evidence, self._exit_codes = {}, {}, {}
         self._patience_s = TAIL_LIMIT_S
 
@@ -156,7 +151,7 @@ class Failures:
             or (may_be_secondary and symptoms.is_peer_loss(words))
             or (claim is None and self._aborts_are_secondary and is_abort(exit_code, message, sentence))
         )
-        is_killed_for_memory = is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills())
+        is_killed_for_memory = is_out_of_memory(exit_code, self._oom_kills, count_oom_kills())
         evidence = self._gather_evidence(
             pid,
             FailureEvidence(
@@ -304,23 +299,14 @@ def is_abort(exit_code: int, message: str | None, sentence: str | None) -> bool:
     return exit_code == _ABORTED and message is None and sentence is None
 
 
-class MemoryEvents:
-    """The control group of this process. `proc_dir` is /proc/self, or a copy of it for tests."""
+def count_oom_kills(proc_dir: str = "/proc/self") -> int | None:
+    """Return the processes of this one's control group that the kernel has killed for memory so far; None if unknown.
 
-    def __init__(self, proc_dir: str = "/proc/self") -> None:
-        self._proc_dir = proc_dir
-        self._file: str | None = None
-        self._is_searched = False
-
-    def count_oom_kills(self) -> int | None:
-        """Return the processes of the group that the kernel has killed for memory so far; None if unknown."""
-        if not self._is_searched:
-            self._file = _find_file(self._proc_dir)
-            self._is_searched = True
-        if self._file is None:
-            return None
-        match = re.search(r"^oom_kill (\d+)$", read_text(self._file), re.MULTILINE)
-        return int(match[1]) if match else None
+    `proc_dir`: /proc/self, or a copy of it for tests.
+    """
+    file = _find_file(proc_dir)
+    match = re.search(r"^oom_kill (\d+)$", read_text(file), re.MULTILINE) if file else None
+    return int(match[1]) if match else None
 
 
 def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> bool:
@@ -328,6 +314,7 @@ def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> b
     return exit_code == -9 and before is not None and after is not None and after > before
 
 
+@cache
 def _find_file(proc_dir: str) -> str | None:
     """Return the file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
     groups, mounts = read_text(f"{proc_dir}/cgroup"), read_text(f"{proc_dir}/mountinfo")

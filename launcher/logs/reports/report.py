@@ -128,9 +128,8 @@ def render(
     """
     root, *others = failures
     coordinates = f" ({_strip_controls(root.coordinates)})" if root.coordinates else ""
-    head = (
-        f"Root Cause ({_describe_order(is_order_known)}): rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
-    )
+    order = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
+    head = f"Root Cause ({order}): rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
     role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""
     lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *_wrap(head), *_describe_cause(root)]
     lines.append(
@@ -146,11 +145,6 @@ def render(
     if hint := _choose_hint(root, here):
         lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, "=" * WIDTH])
-
-
-def _describe_order(is_known: bool) -> str:
-    """Say how sure it is that the first failure came first."""
-    return "first observed failure" if is_known else "first reported; others failed at nearly the same time"
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -85,10 +86,9 @@ class PlannerAdapter:
         if reason := sifted.missing or sifted.error:
             return Size(0, False, _add_names(reason, sifted))
         found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
-        reason = found.reason
         if not found.world_size and (len(members) > 1 or _is_cluster(sifted)):
-            reason = _add_names(reason, sifted)
-        return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
+            found = replace(found, reason=_add_names(found.reason, sifted))
+        return replace(found, is_complete=bool(self._node_count))
 
     def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
         """Plan the ranks, as one text per active member."""

@@ -50,9 +50,9 @@ def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) 
     kept, remarks = _select_levels(
         Counter(tuple(level for level, _ in description.locality) for description in known.values())
     )
-    ordered = order_levels(kept)
-    levels = list(ordered.levels)
-    remarks += [Reason.of("placement/remark", text=remark) for remark in ordered.remarks]
+    ordered, contradictions = order_levels(kept)
+    levels = list(ordered)
+    remarks += [Reason.of("placement/remark", text=remark) for remark in contradictions]
     places = {name: dict(description.locality) for name, description in known.items()}
     _add_machines(places, known, levels, named)
     for level in _UNIQUE_LEVELS:

@@ -33,12 +33,7 @@ _SHAREABLE_FILES = re.compile(r"/dev/(?!shm/)|/proc/|/sys/|/memfd:|anon_inode:\[
 
 
 class PreloadError(Exception):
-    """These modules cannot be preloaded: a sentence, without the option's name, and a hint."""
-
-    def __init__(self, sentence: str, hint: str) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        self.hint = hint
+    """These modules cannot be preloaded. Its arguments: a sentence, without the option's name, and a hint."""
 
 
 def check_before_import(fork: Callable[[], int]) -> None:
@@ -62,9 +57,9 @@ def check_import(module: str, children_before: frozenset[int], fork: Callable[[]
     `children_before`: this process's children before the import.
     """
     hint = f"leave {module} out of --preload"
-    if used := _find_initialized_backend():
+    if used := next((name for name in _TORCH_BACKENDS if _call_predicate(name, "is_initialized")), ""):
         raise PreloadError(f"importing {module} began to use {used}, which forked processes cannot use", hint)
-    if device := _find_open_accelerator():
+    if device := next(filter(_ACCELERATOR_PATH.match, list_open_files().values()), ""):
         raise PreloadError(f"importing {module} opened {device}, which forked processes cannot use", hint)
     if asked := _try_fork(fork):
         raise PreloadError(
@@ -76,11 +71,6 @@ def check_import(module: str, children_before: frozenset[int], fork: Callable[[]
         raise PreloadError(
             f"importing {module} started {_format_names('process', left)}, which workers would share", hint
         )
-
-
-def _find_initialized_backend() -> str:
-    """Return the part of torch that has a context on a device; empty if none has."""
-    return next((name for name in _TORCH_BACKENDS if _call_predicate(name, "is_initialized")), "")
 
 
 def _call_predicate(name: str, predicate: str) -> bool:
@@ -102,10 +92,6 @@ def _try_fork(fork: Callable[[], int]) -> str:
     except ChildProcessError:  # an import ignores SIGCHLD
         return ""
     return questioned[place - 1] if 0 < place <= len(questioned) else ""
-
-
-def _find_open_accelerator() -> str:
-    return next((path for path in list_open_files().values() if _ACCELERATOR_PATH.match(path)), "")
 
 
 def _list_threads() -> list[str]:

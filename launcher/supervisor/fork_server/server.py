@@ -45,7 +45,8 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
         remarks = import_all(modules, _find_script_directory(image), _fork)
     except PreloadError as refused:
         kernel.flush_c_streams()
-        channel.send(["refused", f"--preload: {refused.sentence}", refused.hint])
+        sentence, hint = refused.args
+        channel.send(["refused", f"--preload: {sentence}", hint])
         os._exit(0)
     # Keep shared pages shared: the garbage collector of a worker, which writes to every object that it visits, skips
     # frozen ones; measured with torch, that saves 40 MB and 0.2 s for each worker. At the end it has to visit them, or

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.locality.contract import Level
 from launcher.locality.keys import RemarkedLevels
-from launcher.locality.merge import LevelOrder, SourceResult, keep_usable_levels, merge, order_levels
+from launcher.locality.merge import SourceResult, keep_usable_levels, merge, order_levels
 from launcher.model.locality_path import LEVELS, LEVELS_MAX
 
 
@@ -31,7 +31,7 @@ from launcher.model.locality_path import LEVELS, LEVELS_MAX
 def test_levels_of_all_lists_stand_in_one_order(
     lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
 ) -> None:
-    assert order_levels({one: lists.count(one) for one in lists}) == LevelOrder(levels, remarks)
+    assert order_levels({one: lists.count(one) for one in lists}) == (levels, remarks)
 
 
 names = st.sampled_from([*LEVELS, "row", "rack", "hall", "cage"])
@@ -43,8 +43,8 @@ lists = st.dictionaries(st.lists(names, unique=True, max_size=5).map(tuple), st.
 def test_the_order_depends_on_what_is_said_and_not_on_who_speaks_first(said: dict[tuple[str, ...], int]) -> None:
     found = order_levels(said)
     assert order_levels(dict(reversed(said.items()))) == found
-    assert sorted(found.levels) == sorted({name for one in said for name in one})
-    known = [LEVELS.index(name) for name in found.levels if name in LEVELS]
+    assert sorted(found[0]) == sorted({name for one in said for name in one})
+    known = [LEVELS.index(name) for name in found[0] if name in LEVELS]
     assert known == sorted(known)
 
 
@@ -53,7 +53,7 @@ def test_the_order_depends_on_what_is_said_and_not_on_who_speaks_first(said: dic
 def test_what_one_list_says_holds_unless_it_is_wrong_about_known_levels(one: list[str]) -> None:
     known = [LEVELS.index(name) for name in one if name in LEVELS]
     if known == sorted(known):
-        assert order_levels({tuple(one): 1, tuple(one[1:]): 1}).levels == tuple(one)
+        assert order_levels({tuple(one): 1, tuple(one[1:]): 1})[0] == tuple(one)
 
 
 def looked(source: str, **levels: str) -> SourceResult:

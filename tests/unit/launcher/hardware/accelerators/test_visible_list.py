@@ -90,7 +90,7 @@ def test_a_hint_fits_the_value(value: str, hint: str) -> None:
 def test_the_sentence_says_what_was_read(value: str, sentence: str) -> None:
     mistake = find_mistake(CUDA, value)
     assert mistake is not None
-    assert mistake.sentence == sentence
+    assert mistake.mistake == sentence
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_every_variable_has_its_form(variable: str, value: str, hint: str) -> No
 def test_a_value_of_any_length_and_bytes_has_a_short_sentence(value: str) -> None:
     mistake = find_mistake(CUDA, value)
     assert mistake is not None
-    for text in (mistake.sentence, mistake.hint):
+    for text in (mistake.mistake, mistake.hint):
         assert text.isprintable()
         assert len(text) < 1000
 
@@ -130,8 +130,8 @@ def test_a_value_of_any_length_and_bytes_has_a_short_sentence(value: str) -> Non
 def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: str) -> None:
     mistake = find_mistake(CUDA, value)
     if mistake is not None:
-        assert mistake.sentence.startswith(CUDA)
-        assert mistake.sentence.isprintable()
+        assert mistake.mistake.startswith(CUDA)
+        assert mistake.mistake.isprintable()
         assert mistake.hint.isprintable()
         assert mistake.hint.split()[0] in ("replace", "unset", "leave", "list")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from launcher.logs.reports.failures import Failures, MemoryEvents, is_abort, is_out_of_memory
+from launcher.logs.reports.failures import Failures, count_oom_kills, is_abort, is_out_of_memory
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.logs.reports.symptoms import is_peer_loss
@@ -203,7 +203,7 @@ EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 7\n"
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
 
 
-def events(tmp_path: Path, *, cgroup: str, mounts: list[str], files: dict[str, str]) -> MemoryEvents:
+def events(tmp_path: Path, *, cgroup: str, mounts: list[str], files: dict[str, str]) -> str:
     """A /proc/self and a /sys/fs/cgroup below `tmp_path`; {sys} in `mounts` stands for the latter."""
     proc, system = tmp_path / "proc", tmp_path / "sys"
     proc.mkdir()
@@ -213,7 +213,7 @@ def events(tmp_path: Path, *, cgroup: str, mounts: list[str], files: dict[str, s
         path = system / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return MemoryEvents(str(proc))
+    return str(proc)
 
 
 ROOT = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
@@ -256,20 +256,20 @@ V2 = "30 21 0:26 / {sys} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 def test_the_count_of_the_own_group_is_found(
     tmp_path: Path, cgroup: str, mounts: list[str], files: dict[str, str], expected: int | None
 ) -> None:
-    assert events(tmp_path, cgroup=cgroup, mounts=mounts, files=files).count_oom_kills() == expected
+    assert count_oom_kills(events(tmp_path, cgroup=cgroup, mounts=mounts, files=files)) == expected
 
 
 def test_the_count_is_read_anew_each_time(tmp_path: Path) -> None:
     memory = events(tmp_path, cgroup="0::/\n", mounts=[V2], files={"memory.events": EVENTS})
-    assert memory.count_oom_kills() == 2
+    assert count_oom_kills(memory) == 2
     (tmp_path / "sys" / "memory.events").write_text("oom_kill 3\n")
-    assert memory.count_oom_kills() == 3
+    assert count_oom_kills(memory) == 3
     (tmp_path / "sys" / "memory.events").unlink()
-    assert memory.count_oom_kills() is None
+    assert count_oom_kills(memory) is None
 
 
 def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
-    assert MemoryEvents(str(tmp_path / "missing")).count_oom_kills() is None
+    assert count_oom_kills(str(tmp_path / "missing")) is None
 
 
 @pytest.mark.parametrize(

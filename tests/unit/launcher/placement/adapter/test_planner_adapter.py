@@ -14,7 +14,7 @@ from launcher.model.node import Node
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.capacity import assess_feasibility
-from launcher.placement.limits import AllOrNothing, Costs, Feasibility, Limits
+from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.view import MemberView, Size
 from rendezvous.reasons import Reason
@@ -86,7 +86,7 @@ def test_groups_that_fit_a_node_and_are_split_are_remarked_upon_once() -> None:
 def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(nodes: Sequence[Node], mesh: meshes.Mesh, limits: Limits) -> Feasibility:
+    def counted(nodes: Sequence[Node], mesh: meshes.Mesh, limits: Limits) -> Size:
         asked.append(len(nodes))
         return assess_feasibility(nodes, mesh, limits)
 
