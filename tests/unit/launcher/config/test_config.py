@@ -397,24 +397,16 @@ def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) 
         ("--hang-timeout=5,start=", "--hang-timeout: 'start=' is not a number of seconds", None),
         ("--hang-timeout=5,6", "--hang-timeout 5,6 sets the limit of a step twice", None),
         ("--hang-timeout=5,start=6,start=7", "--hang-timeout 5,start=6,start=7 sets start twice", None),
-        (
-            "--hang-timeout=5,frist-step=7",
-            "--hang-timeout 5,frist-step=7: 'frist-step' is an unknown phase: use start or first-step",
-            "did you mean first-step?",
-        ),
-        (
-            "--hang-timeout=start=5",
-            "--hang-timeout start=5 needs a limit for a step",
-            "use for example 600,first-step=7200",
-        ),
-        (
-            "--hang-timeout=0,start=5",
-            "--hang-timeout 0,start=5: 0 disables detection in every phase",
-            "leave out start= and first-step=",
-        ),
+        ("--hang-timeout=5,frist-step=7",
+         "--hang-timeout 5,frist-step=7: 'frist-step' is an unknown phase: use start or first-step",
+         "did you mean first-step?"),
+        ("--hang-timeout=start=5", "--hang-timeout start=5 needs a limit for a step",
+         "use for example 600,first-step=7200"),
+        ("--hang-timeout=0,start=5", "--hang-timeout 0,start=5: 0 disables detection in every phase",
+         "leave out start= and first-step="),
         ("--on-hang=kill", "--on-hang kill is neither report nor restart", None),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: str, hint: str | None) -> None:
     assert refusal(words) == (sentence, hint)
 

@@ -26,24 +26,12 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
     again: list[Worker] = []
     pid = os.getpid()
     workers: dict[int, Any] = {}
-    loop = SimpleNamespace(
-        watch=lambda *_, **__: None,
-        unwatch=lambda _: None,
-        report=lambda _: None,
-        workers=workers,
-    )
+    loop = SimpleNamespace(watch=lambda *_, **__: None, unwatch=lambda _: None, report=lambda _: None, workers=workers)
     pool = SimpleNamespace(
-        host=loop,
-        forks=births,
-        is_killed=lambda killed: is_killed and killed == pid,
-        note_ready=lambda: None,
+        host=loop, forks=births, is_killed=lambda killed: is_killed and killed == pid, note_ready=lambda: None,
         retry=again.append,
-    )
-    newborn = WarmFork(
-        cast("Any", pool),
-        ours,
-        cast("Any", job := object()),
-    )
+    )  # fmt: skip
+    newborn = WarmFork(cast("Any", pool), ours, cast("Any", job := object()))
     newborn.assign = lambda worker: workers.update({pid: newborn})  # type: ignore[method-assign]
     newborn.was_swept = True
     teller = JsonChannel(theirs)

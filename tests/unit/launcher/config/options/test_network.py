@@ -87,16 +87,10 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     )  # fmt: skip
     meeting = made.rendezvous
     assert meeting.settings == {
-        "target_nodes": 4,
-        "continues_without_store": False,
-        "presence_proof": False,
-        "on_finished": "exit",
-        "restart_window_s": 60.0,
-        "min_round_time_s": 1.0,
-        "rejoin_timeout_s": 5.0,
-        "grow": "delay",
+        "target_nodes": 4, "continues_without_store": False, "presence_proof": False, "on_finished": "exit",
+        "restart_window_s": 60.0, "min_round_time_s": 1.0, "rejoin_timeout_s": 5.0, "grow": "delay",
         "grow_delay_s": 7.0,
-    }
+    }  # fmt: skip
 
 
 def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
@@ -213,12 +207,8 @@ def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
 def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     long, longer = "x" * 255, "x" * 256
     made = resolve("--role", long, "--node-name", long, "--local-addr", long)
-    told = Description(
-        slot_count=1,
-        address=made.rendezvous.local_addr or "",
-        role=made.workers.role,
-        name=made.rendezvous.node_name or "",
-    )
+    meeting, role = made.rendezvous, made.workers.role
+    told = Description(slot_count=1, address=meeting.local_addr or "", role=role, name=meeting.node_name or "")
     assert decode_description(encode_description(told)) == told
     assert refusal("--role", longer)[0] == "--role has 256 characters; the limit is 255"
     assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters; the limit is 255"

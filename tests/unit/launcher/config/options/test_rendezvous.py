@@ -159,12 +159,8 @@ def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: 
 
 def test_settings_are_read_and_the_unknown_ones_named() -> None:
     made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
-    assert made.rendezvous.rdzv_conf == {
-        "join_timeout": "60",
-        "last_call_timeout": "5",
-        "jion_timeout": "3",
-        "colour": "red",
-    }
+    given = {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
+    assert made.rendezvous.rdzv_conf == given
     assert made.notes == (
         "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",

@@ -158,7 +158,7 @@ def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, m
         "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
-    monkeypatch.setattr("launcher.hardware.accelerators.contract.KINDS", known)
+    monkeypatch.setattr(contract, "KINDS", known)
     assert [detector.kind for detector in slots.list_candidates(known, {})] == ["amd"]
     assert [detector.kind for detector in slots.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
     assert slots.list_candidates(["nvidia"], {}) == ()
@@ -169,9 +169,9 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     program = (
         "import sys\n"
         "import msgspec\n"
-        "from launcher.hardware.accelerators import slots\n"
-        "from launcher.hardware.accelerators.contract import KINDS\n"
-        "slots.KINDS = {kind: msgspec.structs.replace(known, driver_paths=()) for kind, known in KINDS.items()}\n"
+        "from launcher.hardware.accelerators import contract, slots\n"
+        "known = contract.KINDS.items()\n"
+        "contract.KINDS = {kind: msgspec.structs.replace(one, driver_paths=()) for kind, one in known}\n"
         "from launcher import cli\n"
         "made = cli.parse(['--devices-per-worker=1', 'train.py'], {})\n"
         "print(slots.make_node_slots(made.devices, made.workers, {})[1])\n"

@@ -102,12 +102,7 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
         (-6, "", None, "unclear"),
         (-6, NCCL_TIMEOUT, None, "another"),
         (1, GLOO_TIMEOUT, None, "another"),
-        (
-            1,
-            "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",
-            None,
-            "another",
-        ),
+        (1, "RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521", None, "another"),
         (-6, NCCL_MONITOR, None, "unclear"),
         (1, NCCL_MONITOR, None, "own"),
         (-6, "", "no heartbeat for 5 s", "unclear"),

@@ -24,16 +24,8 @@ TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}ValueError: bad shape\
 
 
 def failure(rank: int = 0, exit_code: int = 1, **more: object) -> WorkerFailure:
-    values: dict[str, object] = {
-        "rank": rank,
-        "local_rank": rank % 8,
-        "pid": 6400 + rank,
-        "exit_code": exit_code,
-        "time": "2026-01-02T03:04:05",
-        "host": "node-a",
-        **more,
-    }
-    return WorkerFailure(**values)  # type: ignore[arg-type]
+    values = {"local_rank": rank % 8, "pid": 6400 + rank, "time": "2026-01-02T03:04:05", "host": "node-a", **more}
+    return WorkerFailure(rank=rank, exit_code=exit_code, **values)  # type: ignore[arg-type]
 
 
 def hint_of(text: str) -> str:
