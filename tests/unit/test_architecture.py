@@ -26,18 +26,18 @@ ORDER = {
         "policy", "state", "member", "leader", "machine", "driver",
     ),
     "launcher": (
-        "extensions", "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor",
-        "logs", "ranks", "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions/",
+        "extensions", "model", "config", "hardware", "locality", "placement", "worker", "supervisor", "logs",
+        "ranks", "parts", "views", "diagnosis", "agent", "cli", "meshctl", "calls", "", "__main__", "extensions/",
     ),
 }  # fmt: skip
 
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*", "launcher.config.schedulers",
-    "launcher.diagnose.answer", "launcher.diagnose.evidence", "launcher.diagnose.failure_class",
-    "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
-    "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
-    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
+    "launcher.diagnosis.answer", "launcher.diagnosis.evidence", "launcher.logs.reports.failure_class",
+    "launcher.supervisor.heartbeats", "launcher.diagnosis.progress", "launcher.diagnosis.recorder",
+    "launcher.diagnosis.request", "launcher.diagnosis.stack_groups", "launcher.diagnosis.stragglers",
+    "launcher.diagnosis.verdict", "launcher.hardware.cpu_binding",
     "launcher.extensions.measure.grouping", "launcher.extensions.measure.procedure",
     "launcher.extensions.measure.rates", "launcher.extensions.measure.schedule", "launcher.extensions.notices.notice",
     "launcher.extensions.page.view",
@@ -47,9 +47,9 @@ PURE = (
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
     "launcher.meshctl.live.ranks", "launcher.meshctl.live.top_state",
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state", "launcher.meshctl.table",
-    "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
-    "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline",
+    "launcher.model.[!c]*", "launcher.views.goodput", "launcher.views.sinks.node_demand",
+    "launcher.views.node_report", "launcher.views.run_events",
+    "launcher.views.timeline",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.reasons",
     "rendezvous.records", "rendezvous.sentences", "rendezvous.settings", "rendezvous.state*",

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import events, meshctl, settings, tested
+from docs import events, meshctl, options, settings, tested
 from docs.images import idea, life, packages, round
-from launcher.config import help
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
@@ -100,7 +99,7 @@ def test_make_runs_the_tests_of_every_directory() -> None:
 @pytest.mark.parametrize(
     ("page", "make"),
     [
-        ("options", help.render_reference),
+        ("options", options.page),
         ("settings", settings.page),
         ("meshctl", meshctl.page),
         ("events", events.page),

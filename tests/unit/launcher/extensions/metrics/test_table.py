@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.extensions.metrics.table import METRICS
-from launcher.observe.node_report import NodeReport
+from launcher.views.node_report import NodeReport
 from tests.support.reports import make_rank, make_report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from launcher.extensions.page.view import LOST_MAX, make_view, remember
-from launcher.observe.node_report import RunReport
+from launcher.views.node_report import RunReport
 from tests.support.page.fake_run import make_report, silence
 
 

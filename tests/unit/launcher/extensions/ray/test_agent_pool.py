@@ -57,7 +57,7 @@ class Cluster:
 
     def __init__(self, least: int, most: int, **limits: float) -> None:
         demand = Demand(bundle={"GPU": 8}, label_selector={}, least=least, most=most)
-        self.pool = AgentPool(demand, grace_s=2.0, format_moment="at {:g}".format, **limits)
+        self.pool = AgentPool(demand=demand, grace_s=2.0, format_moment="at {:g}".format, **limits)
         self.nodes = list("abcdef")
         self.placed: dict[int, str] = {}
         self.draining: set[str] = set()
