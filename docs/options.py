@@ -9,7 +9,7 @@ import sys
 
 from launcher.config.help import GROUPS, INTRO, USAGE
 from launcher.config.options.readers import Option
-from launcher.config.options.table import SETTINGS, TABLE
+from launcher.config.options.table import SETTINGS, list_options
 
 HEAD = f"""\
 # Options
@@ -46,7 +46,7 @@ def page() -> str:
 def rows(group: str) -> str:
     """A line of the table for each option of a group."""
     lines = []
-    for option in TABLE:
+    for option in list_options():
         if option.group == group:
             typed = " or ".join(f"`{spelling}`" for spelling in option.spellings) + metavar(option)
             variables = ", ".join(f"`{variable}`" for variable in option.variables)

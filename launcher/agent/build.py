@@ -26,7 +26,7 @@ from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.node import Slot
 from launcher.parts.host import PartHost
-from launcher.parts.running_round import RunningRound
+from launcher.parts.part import RunningRound
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
@@ -118,10 +118,11 @@ def build_agent(
         membership=membership,
         running=RunningRound(),
         parts=parts,
+        sinks=sinks,
         wake=wakeup.wake,
         started_at=time.time(),
     )
-    ask = add_parts(node, sinks)
+    ask = add_parts(node)
     if show is not None:
         show(ask, layout.run_id)
     return Agent(

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.config import files
-from launcher.config.config import Config, MonitoringOptions, resolve
+from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
+from launcher.config.options.readers import Value
+from launcher.extensions import EXPORTER
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
@@ -30,7 +32,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config.monitoring)
+    exporter = _make_exporter(config.extensions)
     startup = None
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
@@ -63,13 +65,13 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             startup.release()
 
 
-def _make_exporter(options: MonitoringOptions) -> Any:
+def _make_exporter(options: Mapping[str, Value]) -> Any:
     """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
-    if options.metrics_address is None and options.metrics_file is None:
+    if options.keys().isdisjoint(("metrics-port", "metrics-file")):
         return None
-    from launcher.parts.part import load_extension
+    from launcher.config.plugins import load_entry
 
-    return load_extension("metrics_address")(options.metrics_address, options.metrics_file)
+    return load_entry(EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

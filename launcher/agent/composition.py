@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from launcher.agent.membership import NodeMembership, read_clock
+from launcher.agent.membership import NodeMembership
 from launcher.config.config import Config, MonitoringOptions
+from launcher.extensions import PARTS
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
@@ -24,15 +25,13 @@ from launcher.parts.part import (
     LATER_S,
     Effect,
     LatePart,
-    LeadershipChanged,
     Part,
     QuitSignalled,
     Ready,
     RoundStarting,
+    RunningRound,
     VictimSuspected,
-    load_extension,
 )
-from launcher.parts.running_round import RunningRound
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
 from launcher.views.questions.local_listener import open_listener
@@ -69,25 +68,25 @@ class PartContext(Struct, frozen=True, kw_only=True):
     membership: NodeMembership
     running: RunningRound
     parts: PartHost
+    sinks: list[Callable[[], EventSink]]
+    """Make what events go to, once there are any; extensions add theirs."""
     wake: Callable[[], None]
     """Wakes the loop, from any thread."""
     started_at: float
     """Seconds since 1970."""
 
 
-def add_parts(node: PartContext, sinks: list[EventSink]) -> Ask:
+def add_parts(node: PartContext) -> Ask:
     """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
 
-    `sinks`: where events go. Raises UsageError for what can never work.
+    Raises UsageError for what can never work.
     """
     config, layout, parts = node.config, node.layout, node.parts
-    serve, asks_for_nodes = config.monitoring.serve, config.placement.request_nodes is not None
-    is_written = bool(sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
-    is_wanted = is_written or serve is not None or asks_for_nodes
+    is_written = bool(node.sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
     journal = LatePart(
         "the view of this run",
-        lambda: _make_journal(node, sinks),
-        LATER_S if is_wanted else math.inf,
+        lambda: _make_journal(node),
+        LATER_S if is_written or config.extensions else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -122,15 +121,15 @@ def add_parts(node: PartContext, sinks: list[EventSink]) -> Ask:
         discard=None if listener is None else listener.close,
     )
     parts.add(inquiries, watcher)
-    if asks_for_nodes and config.rendezvous.network is not None:
-        requester = load_extension("request_nodes")(node)
-        parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
-    if serve is not None:
-        parts.add(LatePart("--serve", lambda: load_extension("serve")(node, ask), {LeadershipChanged: LATER_S}))
+    for name, entry in PARTS.items():
+        if name in config.extensions:
+            from launcher.config.plugins import load_entry
+
+            load_entry(entry)(node, ask)
     return ask
 
 
-def _make_journal(node: PartContext, sinks: list[EventSink]) -> Part:
+def _make_journal(node: PartContext) -> Part:
     from launcher.views.node.journal import Journal, JournalHeader
     from launcher.views.node.journal_part import JournalPart
 
@@ -140,8 +139,7 @@ def _make_journal(node: PartContext, sinks: list[EventSink]) -> Part:
         from launcher.views.sinks.event_file import make_round_writer
 
         write_round = make_round_writer(layout.root, log)
-    if config.workers.reports_progress:
-        sinks.append(load_extension("progress")(os.environ, node.shared_page, log))
+    sinks = [make() for make in node.sinks]
     header = JournalHeader(
         run_id=layout.run_id,
         node=node.host,
@@ -252,16 +250,18 @@ def read_local_round(node: PartContext) -> LocalRound | None:
     )
 
 
-def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[EventSink]:
+def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[Callable[[], EventSink]]:
     """Open what --events and --notify name. Raises UsageError for what cannot be."""
     if not options.events and not options.notify:
         return []
     from launcher.views.sinks.event_file import EventFile
     from launcher.views.sinks.notifier import Notifier
 
-    sinks: list[EventSink] = []
+    sinks: list[Callable[[], EventSink]] = []
     if options.events:
-        sinks.append(EventFile(options.events, options.origins["events"], log))
+        file = EventFile(options.events, options.origins["events"], log)
+        sinks.append(lambda: file)
     if options.notify:
-        sinks.append(Notifier(options.notify, options.origins["notify"], is_leader, log))
+        notifier = Notifier(options.notify, options.origins["notify"], is_leader, log)
+        sinks.append(lambda: notifier)
     return sinks

@@ -43,9 +43,9 @@ from launcher.parts.part import (
     Publish,
     QuitSignalled,
     RoundStarting,
+    RunningRound,
     VictimSuspected,
 )
-from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder

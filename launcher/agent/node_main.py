@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.membership import read_clock
 from launcher.agent.signals import Termination, Wakeup
-from launcher.config.config import Config, ShutdownOptions
+from launcher.config.config import Config
+from launcher.config.options.readers import Value
+from launcher.extensions import NOTICES
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
@@ -27,7 +29,7 @@ from launcher.model.console import log
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.parts.host import PartHost
-from launcher.parts.part import LATER_S, LatePart, Part, load_extension
+from launcher.parts.part import LATER_S, LatePart, Part
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.events import LeaveRequest, Start
 
@@ -63,8 +65,9 @@ def run(
         termination = Termination(config.shutdown)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
         parts = PartHost(select.poll(), read_clock, log)
-        if config.shutdown.notices != "off":
-            parts.add(_make_notices(config.shutdown, wakeup))
+        asked = config.extensions.get("notices")
+        if asked is None or asked.read() != "off":
+            parts.add(_make_notices(asked, config.shutdown.shutdown_timeout_s, wakeup))
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, parts, startup, fork_server)
         layout = LogLayout(
             log_dir=config.output.log_dir,
@@ -126,15 +129,18 @@ def wait_until_ready(
     return HealthGate(config.health, limit_s, *pieces).wait_until_fit(examine)
 
 
-def _make_notices(options: ShutdownOptions, wakeup: Wakeup) -> LatePart:
+def _make_notices(asked: Value | None, shutdown_timeout_s: float, wakeup: Wakeup) -> LatePart:
     """Return what reads the cloud's notices, a moment after the start: that takes 20 ms to import."""
 
     def make() -> Part | None:
         from launcher.hardware.cloud_firmware import find_cloud
 
-        if options.origins["notices"] == "default" and not find_cloud():
+        if asked is None and not find_cloud():
             return None  # as on most machines, which then load nothing more
-        part: Part | None = load_extension("notices")(options, os.environ, wakeup.wake, read_clock)
+        from launcher.config.plugins import load_entry
+
+        make_part = load_entry(NOTICES)
+        part: Part | None = make_part(asked, shutdown_timeout_s, os.environ, wakeup.wake, read_clock)
         return part
 
     return LatePart("preemption notices", make, {Start: LATER_S, LeaveRequest: math.inf})

@@ -24,7 +24,7 @@ from launcher.calls import payload, process
 from launcher.calls.failure import add_hint, require_success
 from launcher.config import files
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, ROWS, SETTING_BY_NAME
+from launcher.config.options.table import SETTING_BY_NAME, SETTINGS, find_row, list_options
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint, suggest
@@ -180,7 +180,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        around = {variable for option in ROWS for variable in option.variables}
+        around = {variable for option in (*list_options(), *SETTINGS) for variable in option.variables}
     # An error file of the caller's is for the caller's own failure; this job's failure need not cause that.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}
@@ -231,7 +231,7 @@ def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
 def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
     """Return the variables to ignore: those of flags that are False, and of the script's form."""
     flags = [name.replace("_", "-") for name, value in options.items() if value is False]
-    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].variables}
+    return {variable for row in map(find_row, (*flags, *_SCRIPT_MODES)) if row for variable in row.variables}
 
 
 def _find_option(keyword: str) -> Option:
@@ -240,9 +240,9 @@ def _find_option(keyword: str) -> Option:
         raise UsageError(f"{keyword} applies to scripts only, but launch runs a function or a program")
     if setting := SETTING_BY_NAME.get(name):
         raise UsageError(f"launch has no option {keyword}", f"set {setting.flag} in `env`")
-    option = BY_NAME.get(name)
+    option = find_row(name)
     if option is None or option.read is None or "-" in keyword:
-        keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.read is not None}
+        keywords = {one.name: one.name.replace("-", "_") for one in list_options() if one.read is not None}
         raise UsageError(
             f"launch has no option {keyword}",
             suggest(name, keywords)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.config.help import GROUPS
 from launcher.config.options.readers import Option
-from launcher.config.options.table import TABLE
+from launcher.config.options.table import list_options
 from launcher.model.errors import UsageError, sanitize
 
 SHELLS = ("bash", "zsh", "fish")
@@ -23,8 +23,8 @@ def render(shell: str) -> str:
         given = f"unknown shell {sanitize(shell)}" if shell else "a shell is missing"
         raise UsageError(f"--completion: {given}", f"use --completion {'|'.join(SHELLS)}")
     if shell == "fish":
-        return "\n".join(map(_render_fish, TABLE))
-    words = [word for option in TABLE for word in (option.short, option.flag, *list_words(option)) if word]
+        return "\n".join(map(_render_fish, list_options()))
+    words = [word for option in list_options() for word in (option.short, option.flag, *list_words(option)) if word]
     return (_BASH if shell == "bash" else _ZSH).format(words=" ".join(dict.fromkeys(words)))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.config.options.command_line import ParsedArgs, resolve_values
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams, Value, explain_signal, parse_integer
 from launcher.config.options.rendezvous import resolve_rendezvous, resolve_settings
@@ -119,7 +120,6 @@ class PlacementOptions(Section, frozen=True):
     """None: one elastic axis, dp."""
     texts: Mapping[str, str]
     """Those of the planner's options that were set, name to text; its adapter parses them when the mesh is known."""
-    request_nodes: str | None
 
     @property
     def grid(self) -> Mesh:
@@ -173,7 +173,6 @@ class ShutdownOptions(Section, frozen=True):
     signals_to_handle: tuple[str, ...]
     preemption_signal: str | None
     preemption_file: str | None
-    notices: str
     shutdown_timeout_s: float
 
 
@@ -212,9 +211,6 @@ class MonitoringOptions(Section, frozen=True):
 
     events: str
     notify: str
-    serve: tuple[str, int] | None
-    metrics_address: tuple[str, int] | None
-    metrics_file: str | None
 
 
 # docs/internals/decisions/0062-sections-of-config.md
@@ -231,12 +227,14 @@ class Config(Struct, frozen=True, kw_only=True):
     hangs: HangOptions
     output: OutputOptions
     monitoring: MonitoringOptions
+    extensions: Mapping[str, Value]
+    """Options of launcher/extensions that were set, by name. Their texts are valid."""
     notes: tuple[str, ...]
     """Lines to print once, before the first worker starts."""
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    name: globals()[kind] for name, kind in Config.__annotations__.items() if name != "notes"
+    name: globals()[kind] for name, kind in Config.__annotations__.items() if name not in ("extensions", "notes")
 }
 
 
@@ -280,6 +278,9 @@ def resolve(
     script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}
     size = {"nodes_min": nodes[0], "nodes_max": nodes[1]}
     fields: dict[str, Any] = {**script, **size, **resolve_rendezvous(values, notes, nodes)}
+    asked = {name: values[name] for name in extensions.OPTIONS if name in values and not values[name].is_default}
+    for value in asked.values():
+        value.read()
     is_alone = fields["network"] is None
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
@@ -294,7 +295,7 @@ def resolve(
     fields |= {
         "is_alone": is_alone,
         "interface": values["interface"].read() if not is_alone and values["local-addr"].is_default else None,
-        "reports_progress": values["progress"].read() != "none",
+        "reports_progress": "progress" in asked and asked["progress"].read() != "none",
         "texts": {name: values[name].text for name in texts if not values[name].is_default},
         "settings": settings,
         "start_timeout_s": float(settings.get("start_timeout_s", DEFAULTS.start_timeout_s)),
@@ -307,8 +308,8 @@ def resolve(
     if is_alone:
         useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
         notes += [f"{value} has no effect on one machine" for value in useless]
-        if not values["request-nodes"].is_default:
-            notes.append(f"{values['request-nodes']} has no effect: no other node can join one machine")
+        if "request-nodes" in asked:
+            notes.append(f"{asked['request-nodes']} has no effect: no other node can join one machine")
     check, limit = values["health-check"], values["health-timeout"]
     if check.read() is not None and limit.read() == 0:
         raise UsageError(f"{limit} must be greater than 0", "set a number of seconds, such as 60")
@@ -316,7 +317,7 @@ def resolve(
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
         notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
-    return Config(**_make_sections(values, fields), notes=tuple(notes))
+    return Config(**_make_sections(values, fields), extensions=asked, notes=tuple(notes))
 
 
 def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Any]:

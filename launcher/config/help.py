@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.options.table import BY_NAME, find_row, list_options
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -115,7 +115,7 @@ def render_first_screen() -> str:
 def render_group(topic: str) -> str:
     """Return the options of a group. Raises UsageError for another name, with the group of an option of that name."""
     name = topic.removeprefix("--").replace("_", "-")
-    if option := BY_NAME.get(name):
+    if option := find_row(name):
         topic = option.group
     if topic not in GROUPS:
         nearest = GROUP_WORDS.get(topic.lower())
@@ -147,7 +147,7 @@ def _make_formatter() -> HelpFormatter:
 
 def _write_group(formatter: HelpFormatter, group: str) -> None:
     with formatter.section(f"{GROUPS[group]} (-h {group})"):
-        for option in TABLE:
+        for option in list_options():
             if option.group == group:
                 _write_option(formatter, option)
 

@@ -22,14 +22,28 @@ ENVIRONMENTS = {
 launcher/ranks/environments/contract.py.
 """
 
-PARTS = {
-    "metrics_address": "launcher.extensions.metrics.exporter:MetricsExporter",
-    "notices": "launcher.extensions.notices.part:make_notice_part",
-    "progress": "launcher.extensions.kubernetes.trainer_status:TrainerReporter",
-    "request_nodes": "launcher.extensions.kubernetes.node_requester:make_requester",
-    "serve": "launcher.extensions.page.part:make_page",
+OPTIONS = {
+    "metrics-port": "launcher.extensions.metrics.options:ROWS",
+    "metrics-file": "launcher.extensions.metrics.options:ROWS",
+    "notices": "launcher.extensions.notices.options:ROWS",
+    "progress": "launcher.extensions.kubernetes.options:ROWS",
+    "request-nodes": "launcher.extensions.kubernetes.options:ROWS",
+    "serve": "launcher.extensions.page.options:ROWS",
 }
-"""Options for which an agent has a part (launcher/parts), or something beside its parts."""
+"""Options of meshrun: the rows among which the option's is, each an Option of launcher/config/options/readers.py."""
+
+PARTS = {
+    "progress": "launcher.extensions.kubernetes.options:add_sink",
+    "request-nodes": "launcher.extensions.kubernetes.options:add_requester",
+    "serve": "launcher.extensions.page.options:add_page",
+}
+"""Options for which an agent has a part: a function that adds it (launcher/agent/composition.py)."""
+
+EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
+"""What has the port of the metrics before anything is forked."""
+
+NOTICES = "launcher.extensions.notices.part:make_notice_part"
+"""The part that an agent has from its start, also where nobody asks for it."""
 
 PICTURES = {
     "svg": "launcher.extensions.pictures.picture:render_svg",

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config import completion
-from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.options.table import BY_NAME, list_options
 from tests.cli.running import Call, run
 
 BIN = os.path.dirname(sys.executable)
@@ -145,7 +145,7 @@ def test_words_of_a_value_are_those_of_its_metavar() -> None:
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_every_option_is_completed(shell: str) -> None:
     text = completion.render(shell)
-    for option in TABLE:
+    for option in list_options():
         assert (f"-l {option.name} " if shell == "fish" else option.flag) in text
 
 

@@ -39,7 +39,7 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin(call: Call)
     assert ["role", "trainer", "PET_ROLE"] in rows(outcome)
     options = json.loads(call("meshctl", "doctor", "--json", *given, environ=environ).out)["options"]
     assert options["nnodes"] == {"value": "1:1", "origin": "default"}
-    assert options.keys() >= {option.name for option in table.TABLE if option.read is not None}
+    assert options.keys() >= {option.name for option in table.list_options() if option.read is not None}
 
 
 def test_the_text_fits_80_columns_and_begins_with_a_verdict(call: Call) -> None:

@@ -27,7 +27,7 @@ USAGE = "[options] SCRIPT [arguments of the script]"
 def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
     words = set(help.render_help().replace(",", " ").split())
     text = " ".join(help.render_help().split())
-    for option in table.TABLE:
+    for option in table.list_options():
         assert option.flag in words
         assert option.short == "" or option.short in words
         assert words.issuperset(option.variables)
@@ -40,7 +40,7 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     flags = {word for line in lines if line.startswith("  -") for word in line.replace(",", " ").split()}
-    assert {option.flag for option in table.TABLE if option.group == group} == {
+    assert {option.flag for option in table.list_options() if option.group == group} == {
         flag for flag in flags if flag.startswith("--")
     }
 
@@ -150,7 +150,7 @@ def test_a_reader_that_has_left_is_no_error() -> None:
 
 def test_the_reference_page_names_every_spelling() -> None:
     page = options.page()
-    for option in table.TABLE:
+    for option in table.list_options():
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)
 

@@ -29,7 +29,7 @@ def test_torchruns_flag_is_in_the_table(action: argparse.Action) -> None:
 
 def test_no_other_flag_passes_as_torchruns() -> None:
     theirs = {action.option_strings[-1].lstrip("-").replace("_", "-") for action in torchruns_options()}
-    assert {option.name for option in table.TABLE if option.source != "ours"} == theirs
+    assert {option.name for option in table.list_options() if option.source != "ours"} == theirs
 
 
 # Where argparse refuses, torchrun exits 2 as we do; the words of the script are apart because argparse reads

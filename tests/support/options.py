@@ -23,7 +23,7 @@ def list_fields(made: Config) -> dict[str, object]:
     """The values of all sections by the names of their fields; two of one name are alike."""
     found = [item for name in SECTIONS for item in asdict(getattr(made, name)).items() if item[0] != "origins"]
     assert all(dict(found)[field] == value for field, value in found)
-    return dict(found)
+    return {**dict(found), **{name: value.read() for name, value in made.extensions.items()}}
 
 
 def list_origins(made: Config) -> dict[str, str]:

@@ -11,8 +11,16 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from launcher import extensions
 from launcher.config.options.readers import Option, Value
-from launcher.config.options.table import BY_NAME, BY_SHORT, ROWS, SETTING_BY_NAME, TABLE
+from launcher.config.options.table import (
+    BY_SHORT,
+    ROWS,
+    SETTING_BY_NAME,
+    find_row,
+    list_options,
+    name_variable,
+)
 from launcher.model.errors import UsageError, sanitize, suggest
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
@@ -110,10 +118,10 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
     name = spelling[2:].replace("_", "-")
     if own := next((option for option in extra if option.name == name), None):
         return own
-    if option := BY_NAME.get(name):
+    if option := find_row(name):
         return option
     if name:
-        begun = [option for option in (*TABLE, *extra) if option.name.startswith(name)]
+        begun = [option for option in (*list_options(), *extra) if option.name.startswith(name)]
         for found in ([option for option in begun if option.source != "ours"], begun):
             if len(found) == 1:
                 return found[0]
@@ -127,7 +135,7 @@ def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     name = spelling.lstrip("-").replace("_", "-")
     if setting := SETTING_BY_NAME.get(name):
         return UsageError(f"unknown option {sanitize(spelling)}", f"set {setting.flag}")
-    question = suggest(name, {option.name: option.flag for option in (*TABLE, *extra)})
+    question = suggest(name, {option.name: option.flag for option in (*list_options(), *extra)})
     if spelling in ("-n", "-N"):
         question = "did you mean --nproc-per-node or --nnodes?"
     if not question and not spelling.startswith("--"):
@@ -141,10 +149,13 @@ def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
 def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Value]:
     """Return each option's value with its origin: the command line, LAUNCHER_*, PET_*, else its default.
 
+    Options of extensions are among them where they were set.
     An empty text counts as not set, except for an empty number on the command line. Raises UsageError for a text of
     more than TEXT_MAX characters.
     """
-    return {option.name: _resolve_value(option, flags, environ) for option in ROWS if option.read is not None}
+    set_names = [name for name in extensions.OPTIONS if name in flags or name_variable(name) in environ]
+    rows = (*ROWS, *filter(None, map(find_row, set_names)))
+    return {option.name: _resolve_value(option, flags, environ) for option in rows if option.read is not None}
 
 
 def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[str, str]) -> Value:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from launcher import extensions
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Value
-from launcher.config.options.table import BY_NAME, ROWS
+from launcher.config.options.table import ROWS, find_row, name_variable
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
 from launcher.model.errors import sanitize, suggest
 
@@ -24,7 +25,7 @@ _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip
-KNOWN = _OTHERS.union(*(option.variables for option in ROWS))
+KNOWN = _OTHERS.union(map(name_variable, extensions.OPTIONS), *(option.variables for option in ROWS))
 _UNMISTAKABLE = frozenset({
     "devices-per-worker", "hang-timeout", "heartbeat-timeout", "join-grace",
     "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",
@@ -73,6 +74,7 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
 def explain_missing_script(args: ParsedArgs) -> str:
     """Return how to give one, or which option has taken it for its value, as in `meshrun --nproc-per-node train.py`."""
     for name, text in args.values.items():
-        if hint := Value(BY_NAME[name], text, BY_NAME[name].flag).explain_taken_script():
+        row = find_row(name)
+        if row is not None and (hint := Value(row, text, row.flag).explain_taken_script()):
             return hint
     return "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"

@@ -2,7 +2,8 @@
 
 A row defines one option: the origin of its name, how it is written and read, its default, its help, and the section and
 field of the Config that it sets. The parser, the help, the reference page, the variables of an option and the
-suggestions for a misspelt flag are derived from `TABLE`, so they cannot disagree. Names, spellings and defaults are
+suggestions for a misspelt flag are derived from `TABLE`, so they cannot disagree. Options of an extension are rows of
+its own (launcher/extensions), imported where one is set, or all are shown. Names, spellings and defaults are
 torchrun 2.13's where it has the option.
 
 `SETTINGS`: what hardly anyone changes, read from variables alone; doctor and the reference page show it, no help does.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from launcher import extensions
 from launcher.config.options import readers
 from launcher.config.options.readers import Option, make_ignored, make_optional
 
@@ -29,12 +31,6 @@ TABLE: tuple[Option, ...] = (
            "all workers.", section="placement"),
     Option("ours", "elastic", "size", "MIN:MAX", readers.parse_text, "1:",
            "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.", section="placement.texts"),
-    Option("ours", "request-nodes", "size", "COMMAND",
-           make_optional(partial(readers.parse_command,
-                                 hint="name a command: it gets NODES_WANTED and NODES_PRESENT")), "",
-           "Shell command that the leader runs when nodes are missing, and again when all are present.",
-           section="placement"),
-
     Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(readers.parse_devices),
            "those detected", "Devices of the workers: nvidia, amd, intel, tpu (or tpu:TYPE, such as tpu:v5e-16), cpu, "
            "or the NAME of a plug-in.", field="request"),
@@ -108,8 +104,6 @@ TABLE: tuple[Option, ...] = (
            "Additional signal that makes this node leave; workers get SIGTERM."),
     Option("ours", "preemption-file", "shutdown", "FILE", make_optional(readers.parse_text), "",
            "Leave within one second after this file appears."),
-    Option("ours", "notices", "shutdown", "leave|report|off", readers.parse_choice, "leave",
-           "How to react to a preemption notice from the cloud."),
     Option("ours", "lease-ttl", "shutdown", "SECONDS", make_optional(readers.parse_lease_ttl), "5; none on one machine",
            "Membership lease: a node that cannot renew it for this long kills its workers.", section="rendezvous"),
     Option("ours", "store-outage", "shutdown", "continue|stop", readers.parse_switch, "continue",
@@ -147,15 +141,6 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "notify", "events", "COMMAND|URL", readers.parse_printable, "",
            "Send each round start and end, and the job's end, as JSON to a shell command (stdin) or an http(s) URL "
            "(POST).", section="monitoring"),
-    Option("ours", "progress", "events", "none|kubeflow", readers.parse_choice, "none",
-           "Report progress, metrics and restarts to Kubeflow Trainer's TrainJob status; workers then do not report "
-           "themselves.", field="reports_progress", section="workers"),
-
-    Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(readers.parse_listen_address), "",
-           "Serve /metrics, /healthz and /readyz. HOST defaults to loopback; port 0 chooses a free port.",
-           field="metrics_address", section="monitoring"),
-    Option("ours", "metrics-file", "metrics", "FILE", make_optional(readers.parse_text), "",
-           "Write the metrics to FILE every 15 s, for node_exporter's textfile collector.", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", readers.parse_flag, "0",
            "Run on this node only; the other rendezvous options, --node-rank, --master-addr and --master-port have no "
@@ -201,8 +186,6 @@ TABLE: tuple[Option, ...] = (
            "Ports on which the agent listens for other agents.", section="rendezvous"),
     Option("ours", "worker-port-range", "addresses", "FIRST:LAST", make_optional(readers.parse_port_range), "any free",
            "Ports from which MASTER_PORT is chosen each round.", section="rendezvous"),
-    Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(readers.parse_listen_address), "",
-           "Address of the live page, served by the leader. HOST defaults to loopback.", section="monitoring"),
 
     Option("ours", "legacy-local-rank", "legacy", "", readers.parse_flag, "0",
            "Pass --local-rank=N to SCRIPT as its first argument, as python -m torch.distributed.launch does.",
@@ -248,6 +231,27 @@ SETTINGS: tuple[Option, ...] = (
 # fmt: on
 
 ROWS = (*TABLE, *SETTINGS)
+"""Those of the kernel."""
 BY_NAME = {option.name: option for option in TABLE}
 SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_SHORT = {option.short: option for option in TABLE if option.short}
+
+
+def name_variable(name: str) -> str:
+    """Return the variable of an option of ours."""
+    return f"LAUNCHER_{name.replace('-', '_').upper()}"
+
+
+def find_row(name: str) -> Option | None:
+    """Return the row of an option, also of an extension's, whose rows are imported then; None for another name."""
+    if name not in extensions.OPTIONS:
+        return BY_NAME.get(name)
+    from launcher.config.plugins import load_entry
+
+    rows: tuple[Option, ...] = load_entry(extensions.OPTIONS[name])
+    return next(row for row in rows if row.name == name)
+
+
+def list_options() -> list[Option]:
+    """Return the rows of all options, those of extensions last, which are imported all."""
+    return [*TABLE, *filter(None, map(find_row, extensions.OPTIONS))]

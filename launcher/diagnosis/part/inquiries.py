@@ -31,9 +31,9 @@ from launcher.parts.part import (
     HoldQuit,
     Publish,
     QuitSignalled,
+    RunningRound,
     VictimSuspected,
 )
-from launcher.parts.running_round import RunningRound
 from launcher.views.node_report import ReadState
 from launcher.views.questions.local_socket import Question, RefusedQuestion
 from launcher.views.questions.messages import (

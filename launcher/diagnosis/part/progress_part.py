@@ -12,8 +12,7 @@ from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.node_progress import NodeProgress
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting
-from launcher.parts.running_round import RunningRound
+from launcher.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting, RunningRound
 
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump  # of few jobs

@@ -102,8 +102,7 @@ class NodeRequester(Teller):
 
 def make_requester(node: PartContext) -> NodeRequester:
     """Make the part for --request-nodes. Raises UsageError for a command that can never be run."""
-    options = node.config.placement
-    assert options.request_nodes is not None
+    options, asked = node.config.placement, node.config.extensions["request-nodes"]
     useful = count_useful_nodes(options.grid, node.membership.elastic_max, len(node.slots))
     target = int(node.config.rendezvous.settings.get("target_nodes", 0))
 
@@ -120,8 +119,8 @@ def make_requester(node: PartContext) -> NodeRequester:
         )
 
     return NodeRequester(
-        options.request_nodes,
-        options.origins["request_nodes"],
+        asked.read(),
+        asked.origin,
         choose_wanted(options.nodes_min, options.nodes_max, target, useful),
         node.membership.driver.machine,
         make_event,

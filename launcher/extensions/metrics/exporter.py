@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from launcher.views.http_server import HttpServer, open_listener
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
+    from launcher.config.options.readers import Value
     from launcher.extensions.metrics.report_cache import ReportCache
     from launcher.extensions.metrics.textfile import MetricsFile
     from launcher.views.questions.local_socket import Question
@@ -122,3 +123,9 @@ def require_directory(path: str) -> None:
         raise UsageError(f"{called} is a directory", "name a file in it that ends in .prom")
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"{called}: directory {sanitize(directory)} is not writable")
+
+
+def make_exporter(options: Mapping[str, Value]) -> MetricsExporter:
+    """Make it from the options of extensions that were set, by name. Raises UsageError as its class does."""
+    address, path = (options[name].read() if name in options else None for name in ("metrics-port", "metrics-file"))
+    return MetricsExporter(address, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.config.config import ShutdownOptions
+from launcher.config.options.readers import Value
 from launcher.extensions.notices.notice import NodeOutlook
 from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher
 from launcher.model.console import log
@@ -55,16 +55,21 @@ class NoticePart:
 
 
 def make_notice_part(
-    options: ShutdownOptions, environ: Mapping[str, str], wake: Callable[[], None], clock: Callable[[], float]
+    asked: Value | None,
+    shutdown_timeout_s: float,
+    environ: Mapping[str, str],
+    wake: Callable[[], None],
+    clock: Callable[[], float],
 ) -> NoticePart | None:
     """Begin to read the notices of this machine's cloud; None if it has none, which is logged if --notices was given.
 
-    `wake` may be called from any thread. `clock`: the loop's. Raises OSError where no thread is to be had.
+    `asked`: that option, if it was set. `wake` may be called from any thread. `clock`: the loop's. Raises OSError where
+    no thread is to be had.
     """
     made = make_watcher(environ, wake, clock)
     if isinstance(made, str):
-        if options.origins["notices"] != "default":
+        if asked is not None:
             log(f"preemption notices cannot be read: {made}")
         return None
-    timeout_s, acts = options.shutdown_timeout_s, options.notices == "leave"
-    return NoticePart(made, NodeOutlook(source=made.provider.label, acts=acts, shutdown_timeout_s=timeout_s))
+    acts = asked is None or asked.read() == "leave"
+    return NoticePart(made, NodeOutlook(source=made.provider.label, acts=acts, shutdown_timeout_s=shutdown_timeout_s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from launcher.config.options.readers import Value, parse_listen_address
-from launcher.config.options.table import BY_NAME
+from launcher.extensions.page.options import ROWS
 from launcher.meshctl.group import meshctl
 
 
@@ -28,7 +28,7 @@ def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) ->
     from launcher.extensions.page.serve import save_page, serve_page
     from launcher.meshctl.live.source import find_source
 
-    host, port = parse_listen_address(Value(BY_NAME["serve"], listen, "--listen"))
+    host, port = parse_listen_address(Value(ROWS[0], listen, "--listen"))
     source = find_source(run_id)
     if path is not None:
         save_page(source, path, has_stacks=not no_stacks)

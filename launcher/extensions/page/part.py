@@ -86,6 +86,5 @@ class LivePage:
 
 def make_page(node: PartContext, ask: Ask) -> LivePage:
     """Make the part for --serve."""
-    options = node.config.monitoring
-    assert options.serve is not None
-    return LivePage(options.serve, options.origins["serve"], QuestionSource(ask, node.layout.run_id), log)
+    asked = node.config.extensions["serve"]
+    return LivePage(asked.read(), asked.origin, QuestionSource(ask, node.layout.run_id), log)

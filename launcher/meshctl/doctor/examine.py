@@ -25,8 +25,10 @@ from launcher.agent.membership import make_settings
 from launcher.config import config, credentials, files, frameworks, schedulers
 from launcher.config.config import LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.config.options import command_line
-from launcher.config.options.readers import DeviceRequest
+from launcher.config.options.readers import DeviceRequest, Value
 from launcher.config.options.remarks import find_misspelt_variables
+from launcher.config.options.table import find_row
+from launcher.extensions import OPTIONS
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
@@ -287,9 +289,10 @@ def _describe_options(
         "node-name": hostname,
         "master-port": str(options.master_port or "a fresh one for every round"),
     }
+    extended = {row.name: Value(row, row.default, "default") for row in map(find_row, OPTIONS) if row is not None}
     return {
         name: {"value": means.get(name, value.text) if value.is_default else value.text, "origin": value.origin}
-        for name, value in gathered.values.items()
+        for name, value in {**extended, **gathered.values}.items()
     }
 
 

@@ -46,7 +46,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_flag_of_torchrun_has_its_row() -> None:
-    theirs = {option.flag for option in table.TABLE if option.source != "ours" and option.read is not None}
+    theirs = {option.flag for option in table.list_options() if option.source != "ours" and option.read is not None}
     assert rows("--") & theirs == theirs
 
 

@@ -28,9 +28,9 @@ from launcher.parts.part import (
     Publish,
     QuitSignalled,
     RoundStarting,
+    RunningRound,
     VictimSuspected,
 )
-from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkersFenced, WorkerSpec
 from rendezvous.events import (

@@ -24,8 +24,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
-        "reports_progress": False, "is_alone": True, "request_nodes": None,
-        "serve": None, "shutdown_timeout_s": 30.0,
+        "reports_progress": False, "is_alone": True, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
@@ -34,11 +33,9 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "locality": (),
         "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
-        "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
+        "worker_port_range": None, "preemption_signal": None, "preemption_file": None,
         "lease_ttl_s": None, "start_timeout_s": 600.0,
         "progress_file": None,
-        "metrics_address": None,
-        "metrics_file": None,
         "python": "/usr/bin/python3",
     }  # fmt: skip
     assert (made.notes, set(list_origins(made).values())) == ((), {"default"})
@@ -46,7 +43,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     made = resolve()
-    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone"}
+    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone", "reports_progress"}
     without = {"script", "script_args", "python", *by_rules}
     in_mappings = {option.name for option in table.ROWS if "." in option.section}
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
@@ -434,7 +431,7 @@ def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: 
     ],
 )
 def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, address: tuple[str, int]) -> None:
-    assert resolve("--metrics-port", text).monitoring.metrics_address == address
+    assert resolve("--metrics-port", text).extensions["metrics-port"].read() == address
 
 
 @pytest.mark.parametrize(

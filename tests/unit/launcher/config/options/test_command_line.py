@@ -181,5 +181,6 @@ def test_options_that_torchrun_reads_from_no_variable_have_none_of_its(name: str
 
 
 def test_names_are_unique_and_every_group_has_options() -> None:
-    assert len(table.BY_NAME) == len(table.TABLE)
-    assert {option.group for option in table.TABLE} == set(help.GROUPS)
+    options = table.list_options()
+    assert len({option.name for option in options}) == len(options)
+    assert {option.group for option in options} == set(help.GROUPS)

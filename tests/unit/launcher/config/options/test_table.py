@@ -5,10 +5,16 @@ Nothing is started: what the words mean is worked out as far as an agent does it
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from launcher import extensions
 from launcher.agent import membership
 from launcher.agent.startup import feasibility
 from launcher.config.config import Config
@@ -34,7 +40,7 @@ NETWORKS = (
     ["--nnodes=2", "--rdzv-endpoint=etcd://h", "--rdzv-id=7"],
     ["--nnodes=2", "--master-addr=h", "--node-rank=1"],
 )
-OPTIONS = [option for option in table.ROWS if option.read is not None]
+OPTIONS = [option for option in (*table.list_options(), *table.SETTINGS) if option.read is not None]
 
 
 def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
@@ -127,3 +133,22 @@ def meaning(words: list[str], environ: dict[str, str]) -> dict[str, object] | No
     """What is made of it, but for where it was said; None if it is refused."""
     found = judged(words, environ)
     return list_fields(found) if isinstance(found, Config) else None
+
+
+def test_the_table_of_extensions_names_the_rows_that_their_folders_declare() -> None:
+    folders = Path(extensions.__file__).parent
+    modules = [f"launcher.extensions.{path.parent.name}.options" for path in folders.glob("*/options.py")]
+    declared = {row.name: f"{module}:ROWS" for module in modules for row in getattr(import_module(module), "ROWS", ())}
+    assert declared == extensions.OPTIONS
+    assert not [name for name in declared if name in table.BY_NAME]
+
+
+def test_rows_of_an_extension_are_imported_where_one_is_set_and_by_no_other_start() -> None:
+    code = "import sys\nfrom launcher import cli\n{}\nprint([name for name in sys.modules if name.startswith('{}')])"
+    for words, loaded in (
+        ("['t.py']", []),
+        ("['--serve=0', 't.py']", ["launcher.extensions.page", "launcher.extensions.page.options"]),
+    ):
+        script = code.format(f"cli.parse({words}, {{}})", "launcher.extensions.")
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert ast.literal_eval(done.stdout) == loaded

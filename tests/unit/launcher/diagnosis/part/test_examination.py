@@ -17,7 +17,7 @@ from launcher.diagnosis.part.examination import FAILURE_LIMIT_S, REPEAT_S, Exami
 from launcher.diagnosis.part.inquiries import Inquiries
 from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, LocalRound, Target
-from launcher.parts.running_round import RunningRound
+from launcher.parts.part import RunningRound
 from launcher.views.questions.messages import Reply, encode_note
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.survey import Surveys

@@ -13,8 +13,7 @@ import pytest
 from launcher.diagnosis.answer import Conclusion, make_answer
 from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.diagnosis.verdict import Diagnosis
-from launcher.parts.part import Fact, HoldQuit, QuitSignalled, VictimSuspected
-from launcher.parts.running_round import RunningRound
+from launcher.parts.part import Fact, HoldQuit, QuitSignalled, RunningRound, VictimSuspected
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.views.node_report import EventPage, NodeRequest, ReadEvents, ReadState
 from launcher.views.questions.local_socket import Question

@@ -102,7 +102,7 @@ def test_a_node_that_leaves_already_is_not_told_again() -> None:
 
 
 def make(*words: str) -> NoticePart | None:
-    return make_notice_part(resolve(*words).shutdown, {}, lambda: None, lambda: 0.0)
+    return make_notice_part(resolve(*words).extensions.get("notices"), 30.0, {}, lambda: None, lambda: 0.0)
 
 
 def test_what_was_said_before_there_was_an_agent_is_said_again() -> None:

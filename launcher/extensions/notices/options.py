@@ -1,0 +1,12 @@
+"""The option of the notices. What holds where it is not set is its default."""
+
+from __future__ import annotations
+
+from launcher.config.options.readers import Option, parse_choice
+
+# fmt: off
+ROWS = (
+    Option("ours", "notices", "shutdown", "leave|report|off", parse_choice, "leave",
+           "How to react to a preemption notice from the cloud."),
+)
+# fmt: on

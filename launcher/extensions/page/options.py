@@ -1,0 +1,30 @@
+"""The option of the live page, and its part, which is imported once this agent leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.config.options.readers import Option, make_optional, parse_listen_address
+
+if TYPE_CHECKING:
+    from launcher.agent.composition import Ask, PartContext
+    from launcher.parts.part import Part
+
+# fmt: off
+ROWS = (
+    Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(parse_listen_address), "",
+           "Address of the live page, served by the leader. HOST defaults to loopback."),
+)
+# fmt: on
+
+
+def add_page(node: PartContext, ask: Ask) -> None:
+    """Add the part of --serve."""
+    from launcher.parts.part import LATER_S, LatePart, LeadershipChanged
+
+    def make() -> Part:
+        from launcher.extensions.page.part import make_page
+
+        return make_page(node, ask)
+
+    node.parts.add(LatePart("--serve", make, {LeadershipChanged: LATER_S}))
