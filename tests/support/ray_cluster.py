@@ -47,7 +47,7 @@ class RayTestCluster:
     With `redis`, a server's HOST:PORT, Ray's control service keeps its state there, and can be restarted.
     """
 
-    def __init__(self, *, has_dashboard: bool = False, redis: str = "", python: str = sys.executable) -> None:
+    def __init__(self, *, has_dashboard: bool = False, redis: str = "") -> None:
         self.directory = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets must be short
         self.nodes: dict[int, RayNode] = {}
         self.drained: set[int] = set()
@@ -60,7 +60,7 @@ class RayTestCluster:
             **({"RAY_REDIS_ADDRESS": redis} if redis else {}),
         }
         for left in reversed(range(RETRIES)):
-            self._process = self._start(python, environment)
+            self._process = self._start(environment)
             try:
                 answer = self._ask("head", has_dashboard=has_dashboard)
                 break
@@ -72,10 +72,10 @@ class RayTestCluster:
         self.head_id: str = answer["id"]
         self.dashboard_url: str = answer["dashboard"]
 
-    def _start(self, python: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         self._log = open(f"{self.directory}/cluster.log", "ab")  # noqa: SIM115 - closed in `close`
         return subprocess.Popen(
-            [python, "-m", __name__ if __name__ != "__main__" else "tests.support.ray_cluster"],
+            [sys.executable, "-m", __name__ if __name__ != "__main__" else "tests.support.ray_cluster"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -30,8 +30,6 @@ def because(kind: str, /, **values: Any) -> Reason:
     return Reason.of(kind, **values)
 
 
-ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
-RAISE_NNODES = "raise --nnodes to 2 or more, or ask for a smaller mesh"
 NAMES = because("placement/names", names=("a", "b"), count=5)
 FIXED, SMALL = because("placement/fixed-size", mesh="dp=2,tp=8"), because("placement/too-small", ranks=8)
 SHORT = because("placement/nodes-missing", mesh="dp=2,tp=8", nodes=2, devices=8, present=1, most=0)
@@ -47,8 +45,14 @@ def read_reason(text: str) -> Reason:
     return first.add(*others)
 
 
-LINES = (Path(__file__).with_name("sentences.txt")).read_text().splitlines()[1:]
-EXAMPLES = [(read_reason(text), sentence) for text, _, sentence in (line.partition("  ->  ") for line in LINES)]
+def read_table(sign: str) -> list[tuple[Reason, str]]:
+    """The lines of the table that have this sign between a reason and its sentence, or its hint."""
+    lines = Path(__file__).with_name("sentences.txt").read_text().splitlines()
+    rows = (line.partition(f"  {sign}") for line in lines if not line.startswith("#"))
+    return [(read_reason(text), sentence.strip()) for text, found, sentence in rows if found]
+
+
+EXAMPLES = read_table("->")
 
 
 @pytest.mark.parametrize(("reason", "sentence"), EXAMPLES, ids=lambda value: getattr(value, "kind", None))
@@ -107,56 +111,7 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
 VERBS = ("add", "change", "choose", "give", "install", "lower", "make", "raise", "start", "use")
 
 
-@pytest.mark.parametrize(
-    ("reason", "hint"),
-    [
-        (
-            because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
-            "install meshrun 0.2 on every node, or use another --rdzv-id",
-        ),
-        (
-            because("other-command", run="exp", is_served=False),
-            "give all nodes of a run the same program and options, and each run its own --rdzv-id",
-        ),
-        (
-            because("other-options", run="exp", is_served=True),
-            "give all nodes of a run the same program and options, and each run its own port",
-        ),
-        (
-            because("other-secret", run="exp", has_secret=True),
-            "give all nodes of a run the same job secret",
-        ),
-        (
-            because("already-ended-otherwise", run="exp", why=LOST),
-            "use another --rdzv-id for a new run, or restart this one with --on-finished rerun",
-        ),
-        (
-            because("store-went-back", why=LOST),
-            "start the agents again once all of the run have ended; next time stop them before a restore",
-        ),
-        (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=0), ADD_NODES),
-        (because("placement/one-node-too-small", mesh="m", ranks=4, devices=1, nnodes=2), RAISE_NNODES),
-        (because("placement/nodes-missing", mesh="m", nodes=2, devices=8, present=2, most=1), RAISE_NNODES),
-        (because("placement/slices-missing", mesh="m", slices=1, level="s", hosts=2, present=1, most=1), RAISE_NNODES),
-        (
-            because("placement/no-slice", mesh="m", level="leaf", hosts=4),
-            "add nodes until a leaf is complete, or set another number of hosts with --whole",
-        ),
-        (because("placement/no-fit", mesh="m", nodes=2, has_rules=True), "change --within, or add nodes"),
-        (because("placement/unit-uneven", unit=6, mesh="m", fitting=("1",)), "use --unit 1"),
-        (
-            because(
-                "placement/domain-too-small", ranks=2, axes="tp", level="host", mesh="m", room=1, rules=("tp=host",)
-            ),
-            "make tp smaller, or leave out --within tp=host: more such nodes do not help",
-        ),
-        (
-            because("placement/uneven", mesh="m", ranks=2, level="leaf", axis="", low=1, high=1, larger=0),
-            "choose other sizes of the mesh, or another --whole: more nodes do not help",
-        ),
-        (LOST, ""),
-    ],
-)
+@pytest.mark.parametrize(("reason", "hint"), read_table("=>"), ids=lambda value: getattr(value, "kind", None))
 def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
     assert give_any_hint(reason) == hint
     assert not hint or hint.split()[0] in VERBS

@@ -31,14 +31,14 @@ if sys.orig_argv[1:3] == ["-m", "launcher"]:
 class ShortJob(Job):
     """It has no threads from its start until `end_shortage`, but for those that it needs for its first workers."""
 
-    def __init__(self, directory: Path, *options: str, script: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *options: str, script: str) -> None:
         folder = directory / "site"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(_PATCH)
         self._flag = directory / "no-threads"
         self._flag.touch()
         path = os.pathsep.join((str(folder), str(REPOSITORY)))
-        super().__init__(directory, *options, script=script, env={"PYTHONPATH": path, **(env or {})})
+        super().__init__(directory, *options, script=script, env={"PYTHONPATH": path})
 
     def end_shortage(self) -> None:
         self._flag.unlink()

@@ -94,14 +94,14 @@ def google(values: Mapping[str, str], changed: threading.Event | None = None) ->
     return answer
 
 
-def azure(events: list[Any], name: str = "vm-1") -> Answering:
-    """Azure's: the machine's name, and its scheduled events."""
+def azure(events: list[Any]) -> Answering:
+    """Azure's: the machine's name, vm-1, and its scheduled events."""
 
     def answer(request: Request) -> list[bytes]:
         if request.headers.get("metadata") != "true":
             return reply("", 400)
         if request.path.startswith("/metadata/instance/compute/name?"):
-            return reply(name)
+            return reply("vm-1")
         if request.path == "/metadata/scheduledevents?api-version=2020-07-01":
             return reply({"DocumentIncarnation": 7, "Events": events}, Date=DATE)
         return reply("", 404)

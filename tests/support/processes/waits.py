@@ -114,8 +114,8 @@ def read_waits(file: Path) -> list[Wait]:
     return [Wait(*json.loads(line)) for line in lines]
 
 
-def rests(file: Path, *pids: int, limit_s: float = 5.0) -> bool:
-    """Whether each of these waits for an event, and for nothing that is due within `limit_s`."""
+def rests(file: Path, *pids: int) -> bool:
+    """Whether each of these waits for an event, and for nothing that is due within 5 s."""
     last = {one.pid: one for one in read_waits(file) if one.thread == "MainThread"}
     found = [last.get(pid) for pid in pids]
-    return all(one and one.what == "begins" and (one.limit_s is None or one.limit_s >= limit_s) for one in found)
+    return all(one and one.what == "begins" and (one.limit_s is None or one.limit_s >= 5.0) for one in found)

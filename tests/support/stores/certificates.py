@@ -7,16 +7,14 @@ from pathlib import Path
 
 
 class Certificates:
-    """Files below `directory`; the server's name is localhost and 127.0.0.1, the client's `client_name`.
+    """Files below `directory`; the server's name is localhost and 127.0.0.1, the client's is client.
 
     `server_usage`: what the server's certificate is for; etcd's own certificates often carry both, many
     organisations' authorities give a server serverAuth only. `is_sparse`: whether the authority's own certificate does
     without saying what it is for, as in many clusters of Kubernetes.
     """
 
-    def __init__(
-        self, directory: Path, *, client_name: str = "client", server_usage: str = "serverAuth", is_sparse: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, *, server_usage: str = "serverAuth", is_sparse: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.authority = str(directory / "authority.pem")
@@ -30,7 +28,7 @@ class Certificates:
             *(() if is_sparse else ("-addext", "keyUsage=critical,keyCertSign,cRLSign")),
         )
         self._issue("server", "localhost", f"{server_usage}\nsubjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1")
-        self._issue("client", client_name, "clientAuth")
+        self._issue("client", "client", "clientAuth")
 
     def _issue(self, file: str, name: str, usage: str) -> None:
         (self.directory / f"{file}.extensions").write_text(f"extendedKeyUsage={usage}\n")

@@ -61,19 +61,19 @@ MESSAGE = b"\0" + struct.pack(">I", len(GUESS)) + GUESS
 
 
 class Connection:
-    def __init__(self, address: tuple[str, int], settings: bytes = b"") -> None:
+    def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, 5.0)
-        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, b""))
         self.socket.setblocking(False)
         self.streams = itertools.count(1, 2)
         self._has_fields = False
         self._unsent = b""
 
-    def headers(self, method: bytes, flags: int = END_HEADERS) -> tuple[int, bytes]:
+    def headers(self, method: bytes) -> tuple[int, bytes]:
         block = _again(4) if self._has_fields else _fields(method)
         self._has_fields = True
         stream = next(self.streams)
-        return stream, frame(HEADERS, flags, stream, block)
+        return stream, frame(HEADERS, END_HEADERS, stream, block)
 
     def close(self) -> None:
         self.socket.close()
@@ -163,9 +163,9 @@ def odd(connection: Connection) -> bytes:
 FLOODS = {"guess": guess, "reset": reset, "open": leave_open, "large": large, "noise": noise, "odd": odd}
 
 
-def flood(address: tuple[str, int], make: Callable[[Connection], bytes], until: float, count: int = 2) -> Iterator[int]:
-    """`count` connections, each made anew when the store has ended it."""
-    connections: list[Connection | None] = [None] * count
+def flood(address: tuple[str, int], make: Callable[[Connection], bytes], until: float) -> Iterator[int]:
+    """Two connections, each made anew when the store has ended it."""
+    connections: list[Connection | None] = [None, None]
     while time.monotonic() < until:
         for index, connection in enumerate(connections):
             with contextlib.suppress(OSError):

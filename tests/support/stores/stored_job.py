@@ -45,13 +45,13 @@ class StoredJob:
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:
         self.store.put(key, encode(record, key, self.secret), lease=lease)
 
-    def join(self, *indexes: int, locality: Sequence[tuple[str, str]] = (), node_name: str = "") -> None:
+    def join(self, *indexes: int, locality: Sequence[tuple[str, str]] = ()) -> None:
         for index in indexes:
             self.leases[index] = self.store.lease_grant(TTL_S).id
             description = Description(slot_count=4, locality=tuple(locality), address=f"10.0.0.{index}", role="default")
             member = Member(
                 member_id=f"m{index}",
-                node_name=node_name or f"h{index}",
+                node_name=f"h{index}",
                 boot_id="b",
                 description=encode_description(description),
                 lease_ttl_s=TTL_S,
@@ -62,7 +62,7 @@ class StoredJob:
         leader = LeaderRecord(member_id=f"m{index}", node_name=f"h{index}")
         self.put(self.keys.leader, leader, self.leases[index])
 
-    def seal(self, round: int, *active: int, reason: str = "all nodes are there", restart_count: int = 0) -> None:
+    def seal(self, round: int, *active: int, reason: str = "all nodes are there") -> None:
         """4 ranks to each, in this order."""
         size = 4 * len(active)
         for place, index in enumerate(active):
@@ -89,7 +89,6 @@ class StoredJob:
             world_size=size,
             coordinator=coordinator,
             reason=because(reason),
-            restart_count=restart_count,
         )
         self.put(self.keys.round, seal)
         past = RoundHistory(

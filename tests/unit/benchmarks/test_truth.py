@@ -45,7 +45,7 @@ def test_every_order_of_a_case_fills_its_mesh(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_planner_predicts_what_the_judge_counts(case: Case) -> None:
     rates = {link: rate * 1e6 for link, rate in case.rates.items()}
-    for layout in list_orders(case, 2).values():
+    for layout in list_orders(case, 0).values():
         assert case.predict(layout) == pytest.approx(judge.seconds(case.count_parts(layout), rates), rel=1e-6)
 
 

@@ -17,7 +17,7 @@ from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.slice_identity import TpuMetadata, fetch_metadata
 from launcher.model.errors import UsageError
 from tests.support.hardware.devices import write
-from tests.support.network.metadata_servers import Answering, dripping, pages, reply, serving, silence
+from tests.support.network.metadata_servers import Answering, dripping, pages, reply, serving
 from tests.support.sections import assign_devices
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
@@ -287,13 +287,6 @@ def test_who_is_not_the_metadata_server_is_not_believed(answer: Answering, reaso
     assert found == TpuMetadata({}, f"the metadata server {reason}")
 
 
-def test_a_server_that_says_nothing_is_waited_for_only_so_long(four_chips: Machine) -> None:
-    late = "the metadata server does not answer within 0.1 s"
-    with silence() as address:
-        assert fetch_metadata({}, address, limit_s=0.1) == TpuMetadata({}, late)
-        assert four_chips.detect({}, address)[-1].endswith(f"({late})"), "it is not asked again"
-
-
 def test_rubbish_in_the_answer_is_left_out() -> None:
     rubbish = "<html>\nTOPOLOGY\nTPU_NAME: 'a\x07b'\nMEGASCALE_SLICE_ID: '1'\n: 'x'\nLD_PRELOAD: 'x'\n"
     with serving(attributes(tpu_env=rubbish)) as server:
@@ -313,7 +306,3 @@ def test_where_variables_say_it_nobody_is_asked(
     four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]
 ) -> None:
     assert len(four_chips.detect(environ, untouched)) == 5
-
-
-def test_where_no_chip_is_nobody_is_asked(machine: Machine, untouched: tuple[str, int]) -> None:
-    assert machine.detect({}, untouched) == ["no TPU chip"]

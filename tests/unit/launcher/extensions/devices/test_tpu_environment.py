@@ -132,10 +132,6 @@ def test_over_several_hosts_the_bounds_are_the_grid_of_all_chips(
     assert addresses[worker_id * 4 + 2] == f"{hosts[worker_id]}:8478"
 
 
-def test_the_first_process_of_the_second_host_of_a_v4_16_has_task_id_4() -> None:
-    assert told(place(0, workers=4, nodes=2), V4_16)["CLOUD_TPU_TASK_ID"] == "4"
-
-
 def test_tpu7x_has_a_fourth_side() -> None:
     """As torch_xla writes it; which libtpu takes it was not tried."""
     assert told(place(0, workers=4, model="tpu7x"))["TPU_PROCESS_BOUNDS"] == "2,2,1,2"
@@ -199,12 +195,6 @@ def test_slices_are_joined_by_the_numbers_of_this_round() -> None:
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": "1",
     }
-
-
-def test_slices_are_joined_also_where_nobody_has_done_it_before() -> None:
-    parent = {name: value for name, value in GKE.items() if not name.startswith("MEGASCALE_")}
-    assert told(place(0, 1, 2, 3, nodes=8, slice=(1, 2)), parent)["MEGASCALE_SLICE_ID"] == "1"
-    assert told(place(0, 1, 2, 3, nodes=4, slice=(0, 1)), parent) == {}
 
 
 def test_one_slice_that_is_left_is_told_so() -> None:

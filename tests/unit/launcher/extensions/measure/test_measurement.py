@@ -28,11 +28,3 @@ def test_an_agent_of_this_node_is_not_disturbed_without_being_told(monkeypatch: 
 def test_levels_need_names(levels: str) -> None:
     with pytest.raises(UsageError, match="is not a list of level names"):
         measurement.run(make_request(levels=levels))
-
-
-@pytest.mark.parametrize("variable", ["LAUNCHER_MODULE", "PET_MODULE", "PET_RUN_PATH"])
-def test_variables_of_what_a_job_runs_do_not_count(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setattr(measurement, "list_running_agents", list)
-    with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
-        measurement.run(make_request())

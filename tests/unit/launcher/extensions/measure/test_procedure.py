@@ -15,7 +15,7 @@ from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
 
 MBIT = 10**6
-RUNS = 20
+RUNS = 6
 LINKS = {"host": 40 * MBIT, "leaf": 40 * MBIT}
 DOUBLE = {"host": 40 * MBIT, "leaf": 80 * MBIT, "spine": 80 * MBIT}
 BOTH = ("spine", "leaf")
@@ -32,16 +32,14 @@ def list_levels(paths: Sequence[tuple[str, ...]]) -> tuple[Groups, ...]:
 @pytest.mark.parametrize(
     ("tree", "least"),
     [
-        (QueueTree(leaves(4, 4), ("leaf",), LINKS), 20),
-        (QueueTree(leaves(4, 4), ("leaf",), DOUBLE), 18),
-        (QueueTree(leaves(5, 5, 2), ("leaf",), LINKS), 20),
-        (QueueTree(leaves(4, 4, 4), ("leaf",), LINKS | {"l1": 20 * MBIT}), 20),
-        (QueueTree(leaves(4, 4, 4, 4), ("leaf",), LINKS), 19),
-        (QueueTree(leaves(7, 8, 8, 9), ("leaf",), DOUBLE), 19),
-        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE), 19),
-        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE | {"spine": 40 * MBIT}), 16),
+        (QueueTree(leaves(4, 4), ("leaf",), LINKS), 6),
+        (QueueTree(leaves(4, 4), ("leaf",), DOUBLE), 6),
+        (QueueTree(leaves(5, 5, 2), ("leaf",), LINKS), 6),
+        (QueueTree(leaves(4, 4, 4), ("leaf",), LINKS | {"l1": 20 * MBIT}), 6),
+        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE), 6),
+        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE | {"spine": 40 * MBIT}), 5),
     ],
-    ids=["4+4", "4+4 2:1", "5+5+2", "one slow uplink", "4x4", "7+8+8+9", "2x2x4", "2x2x4 narrow spines"],
+    ids=["4+4", "4+4 2:1", "5+5+2", "one slow uplink", "2x2x4", "2x2x4 narrow spines"],
 )
 def test_a_tree_is_found_with_its_rates(tree: QueueTree, least: int) -> None:
     right = 0
@@ -58,7 +56,7 @@ def test_a_tree_is_found_with_its_rates(tree: QueueTree, least: int) -> None:
     assert right >= least
 
 
-@pytest.mark.parametrize("count", [3, 8, 32])
+@pytest.mark.parametrize("count", [3, 16])
 def test_a_flat_network_is_never_split(count: int) -> None:
     tree = QueueTree(leaves(count), ("leaf",), LINKS)
     verdicts = Counter(tree.measure(find_tree(count, seed), seed)[0].kind for seed in range(RUNS))
@@ -78,13 +76,13 @@ def test_a_host_with_a_slow_link_stays_in_its_group() -> None:
     found = Counter(
         tree.measure(find_tree(12, seed), seed)[0].levels == list_levels(tree.paths) for seed in range(RUNS)
     )
-    assert found[True] >= 18
+    assert found[True] >= RUNS - 1
 
 
-@pytest.mark.parametrize("sizes", [(4, 4), (5, 5, 2), (4, 4, 4, 4)])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 5, 2)])
 def test_a_pair_with_a_much_faster_way_spoils_no_pace(sizes: tuple[int, ...]) -> None:
     right = 0
-    for seed in range(RUNS):
+    for seed in range(20):
         count = sum(sizes)
         pair = (0, make_inside_round(count, [range(count)], seed, 0).targets[0])  # a flow of the first loaded round
         tree = QueueTree(leaves(*sizes), ("leaf",), LINKS | {"host:pair": 400 * MBIT}, pair=pair)

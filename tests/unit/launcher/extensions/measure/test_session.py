@@ -185,19 +185,6 @@ def test_no_step_is_ordered_that_would_not_end_in_time(monkeypatch: pytest.Monke
     assert (found.finding.kind, played) == ("unknown", [])
 
 
-def test_only_the_coordinator_is_told_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: set[str] = set()
-    receive = Session._receive
-
-    def note(self: Session, batch: Batch) -> None:
-        told.update(self._own.name for event in batch.events if "/reports/" in event.item.key)
-        receive(self, batch)
-
-    monkeypatch.setattr(Session, "_receive", note)
-    Sessions(NAMES)
-    assert told == {"h0"}
-
-
 def make_limit_end(monkeypatch: pytest.MonkeyPatch, count: int) -> Callable[[], None]:
     """Return what ends the time to wait once so many sessions have called it, however long they took to come."""
     past, barrier = [0.0], threading.Barrier(count)

@@ -59,17 +59,6 @@ def test_a_tree_is_told_with_the_rates_that_differ() -> None:
     ]
 
 
-def test_the_cluster_file_can_be_planned_with() -> None:
-    cluster = make_cluster(make_answer(), LEVELS)
-    assert cluster["rates"] == {"leaf": "40Mbit", "leaf:l0": "20Mbit", "host": "40Mbit", "host:h4": "10Mbit"}
-    spec = parse_cluster(cluster, "cluster.json")
-    assert spec.levels == ("leaf",)
-    assert [(node.id, node.path, node.slot_count) for node in spec.nodes][:2] == [
-        ("h10", ("l1",), 8),
-        ("h1", ("l0",), 8),
-    ]
-
-
 def test_the_places_are_a_line_for_each_host_below_the_rates() -> None:
     finding = replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it has not answered in time"),))
     assert make_places(make_answer(finding), LEVELS) == (
@@ -197,17 +186,6 @@ def test_only_what_is_as_stated_is_said_to_be(answer: Answer, verdict: str, cont
 def test_a_number_makes_no_name_that_is_stated() -> None:
     assert name_domains(make_answer(leaves=["l0"] * 5), LEVELS) == (("leaf",), (("l2", "l1"),))
     assert name_domains(make_answer(THREE, leaves=["l0"] * 4 + ["y"]), LEVELS)[1] == (("l2", "l1", "y"),)
-
-
-def test_two_nodes_hear_that_one_way_is_between_them() -> None:
-    reason = "two nodes have one way between them"
-    flat = TreeFinding(kind="flat", reason=reason, host_rates_bps=(40 * MBIT,) * 2, flow_bps=40 * MBIT)
-    answer = Answer(participants=make_answer().participants[:2], finding=flat)
-    assert describe(answer, LEVELS) == [f"flat: {reason}; one flow reached 40Mbit", "a host's link carries 40Mbit"]
-
-
-def test_a_stated_leaf_that_is_two_gives_neither_its_name() -> None:
-    assert find_paths(make_answer(leaves="xxxxx"), LEVELS) == [(("leaf", f"l{n}"),) for n in (1, 0, 1, 0, 0)]
 
 
 def test_two_levels_have_both_names_and_one_has_the_innermost() -> None:

@@ -80,11 +80,6 @@ def test_a_save_ends_before_the_machine_does(left_s: float, grace_s: float) -> N
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
 
 
-def test_a_time_that_is_past_hides_no_other() -> None:
-    outlook, _ = look(make("over", left_s=-7200.0), make("soon", left_s=20.0))
-    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
-
-
 def test_a_recommendation_is_only_said() -> None:
     outlook, said = look(make(what=because("recommends replacing this machine"), ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
@@ -143,10 +138,3 @@ def test_only_what_is_new_moved_or_gone_is_a_change() -> None:
     assert [(change.notice.key, change.is_withdrawn, change.read_at) for change in changes] == [
         ("gone", True, 5.0), ("moved", False, 5.0), ("new", False, 5.0),
     ]  # fmt: skip
-
-
-def test_two_outlooks_share_nothing() -> None:
-    first, _ = look(make())
-    second, _ = look()
-    assert first.notices
-    assert not second.notices

@@ -101,14 +101,6 @@ def test_a_node_that_leaves_already_is_not_told_again() -> None:
     assert grace == LimitGrace(31.0, 33.0)
 
 
-def test_a_node_that_only_reports_does_not_leave() -> None:
-    part, announced = watch(acts=False)
-    announced.announce(10.0, 12.0)
-    told, grace = turn(part, 12.0)
-    assert not read_update(told).leaves
-    assert grace == NO_LIMIT
-
-
 def make(*words: str) -> NoticePart | None:
     return make_notice_part(resolve(*words).extensions.get("notices"), 30.0, {}, lambda: None, lambda: 0.0)
 

@@ -19,12 +19,6 @@ def test_a_node_that_does_not_answer_keeps_its_place_and_what_it_said_last() -> 
     assert [rank.rank for rank in node.ranks] == list(range(8, 16))
 
 
-def test_a_node_that_has_never_answered_is_silent_without_a_place() -> None:
-    view = make_view(silence(make_report(4, 8, 30.0)), {}, 0.0)
-    node = next(one for one in view.nodes if one.name == "h1")
-    assert (node.state, node.seen_s, node.path, node.ranks) == ("silent", -1.0, ("", ""), ())
-
-
 def test_what_is_remembered_does_not_grow_with_nodes_that_are_forgotten() -> None:
     seen = remember({}, make_report(64, 8, 0.0), 1.0)
     gone = replace(make_report(4, 8, 0.0), missing=(), lost=())

@@ -100,12 +100,6 @@ def test_a_node_of_two_replicas_has_a_band_for_each() -> None:
     assert "pp 0 · dp 2-3" in node.words
 
 
-def test_colours_repeat_and_the_legend_says_so() -> None:
-    text = samples.racks().svg()
-    assert list_nodes(text)["rack0-n8"].colours == [HUES[0]]
-    assert "... 17, the colours repeat" in list_words(text)
-
-
 @pytest.mark.parametrize(
     ("mesh", "shape", "first", "colours"),
     [
@@ -123,11 +117,6 @@ def test_the_axis_whose_coordinates_are_the_colours(
     text = samples.filled(samples.hosts(1, 1, 8), mesh, shape).svg()
     assert first in list_words(text)
     assert list_nodes(text)["h1"].colours == colours
-
-
-def test_of_many_replicas_on_a_node_some_are_drawn() -> None:
-    case = samples.filled([Node(id="h0", slot_count=1000)], "dp=*", (1000,), ())
-    assert 8 <= len(list_nodes(case.svg())["h0"].colours) <= 16
 
 
 def test_thousands_of_nodes_are_drawn_without_words() -> None:

@@ -38,10 +38,6 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     assert make({name: RAYS[name]}, own={name: RAYS[name]}) == {name: RAYS[name]}
 
 
-def test_values_that_are_not_ray_s_stay() -> None:
-    assert make({"PYTHONBREAKPOINT": "0", "OMP_NUM_THREADS": "4"}) == {"PYTHONBREAKPOINT": "0", "OMP_NUM_THREADS": "4"}
-
-
 def test_an_agent_that_was_granted_no_device_sees_none() -> None:
     assert make({"CUDA_VISIBLE_DEVICES": "0,1"}, bundle={"CPU": 4}) == {
         "CUDA_VISIBLE_DEVICES": "", "TPU_VISIBLE_CHIPS": "",
