@@ -12,7 +12,7 @@ member is `me`, a later membership of its agent `me2`; keys are below the job's;
     > cut off                          `follows`, and its store has just gone away; `cut off, leading`: it leads them;
                                        `cut off for 10 s`: L and all others have confirmed that since, `renewed`: while
                                        the store renews the lease
-    > another attempt=4                an agent beside it, which the next lines are about; `other answer seal`: the first
+    > another attempt=4                an agent beside it, of which the next lines are; `other answer seal`: the first
     > start, tick, watchdog, leave     what is told; `start offset=1000`: with a clock for people
     > succeed, stopped, saved          of round 1, `succeed round=7`: of another; `fail 3 is_final=yes`
     > up L, down L, gone L             presence, `up L behind a proxy`, `up L at 10.0.0.7:1`
