@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.errors import Compacted, StoreError, Unreachable
+from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.etcd import watch as watching
@@ -66,9 +66,9 @@ def test_watches_share_a_stream_and_its_threads_and_the_last_one_ends_them(serve
     store.close()
 
 
-def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(server: EtcdServer) -> None:
-    observer = EtcdStore([server.endpoint])
-    with Proxy(server.client_port) as proxy:
+def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(etcd: EtcdServer) -> None:
+    observer = EtcdStore([etcd.endpoint])
+    with Proxy(etcd.client_port) as proxy:
         store = EtcdStore([proxy.endpoint])
         first = observer.put("a", b"1")
         one, other, silent = (watch(store, name, first) for name in ("a", "b/", "c"))
@@ -88,25 +88,6 @@ def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(server: 
         assert [one.losses, other.losses, silent.losses] == [[], [], []]
         store.close()
     observer.close()
-
-
-def test_a_watch_from_below_the_compaction_is_lost_alone(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
-    first = store.put("a", b"1")
-    running = watch(store, "a", first)
-    running.wait_for_revision(first)
-    for number in range(3):
-        last = store.put("b", b"%d" % number)
-    server.compact(last)
-    late = watch(store, "b", first)
-    error = late.wait_for_loss()
-    assert isinstance(error, Compacted)
-    assert error.revision == last
-    again = watch(store, "b", error.revision)
-    again.wait_for_revision(last)
-    running.wait_for_revision(store.put("a", b"2"))
-    assert (running.losses, again.losses, streams_begun(server)) == ([], [], 1)
-    store.close()
 
 
 def test_a_watch_cancelled_on_a_running_stream_is_cancelled_at_the_server(server: EtcdServer) -> None:
@@ -190,8 +171,8 @@ def a_watch() -> EtcdWatch:
     return EtcdWatch("the key 'a'", wire.WatchCreateRequest(b"a", b"", 1), ignore, ignore, ignore)
 
 
-def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     with no_threads(), pytest.raises(Unreachable, match="no thread can be started"):
         watch(store, "a", first)
@@ -199,9 +180,9 @@ def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(server: EtcdServer
     store.close()
 
 
-def test_a_stream_that_gets_no_thread_is_opened_again(server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_gets_no_thread_is_opened_again(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "RETRY_PAUSES_S", (0.01,))
-    store = EtcdStore([server.endpoint])
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     begin, refused = threading.Thread.start, threading.Event()
 
@@ -219,8 +200,8 @@ def test_a_stream_that_gets_no_thread_is_opened_again(server: EtcdServer, monkey
     store.close()
 
 
-def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     for _ in range(2):
         with no_threads(), pytest.raises(Unreachable, match="cannot be asked: no thread can be started"):
             store.put("a", b"1")
@@ -229,8 +210,8 @@ def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(server: Etcd
     store.close()
 
 
-def test_beside_a_watch_a_write_needs_no_thread(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_beside_a_watch_a_write_needs_no_thread(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     watched = watch(store, "a", store.put("a", b"1"))
     watched.wait_for_revision(1)
     with no_threads() as wanted:
@@ -246,9 +227,9 @@ def ignore(_: object) -> None:
     pass
 
 
-def test_a_callback_may_cancel_another_watch_and_close_the_client(server: EtcdServer) -> None:
+def test_a_callback_may_cancel_another_watch_and_close_the_client(etcd: EtcdServer) -> None:
     before = set(threading.enumerate())
-    store = EtcdStore([server.endpoint])
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     other = watch(store, "b", first)
     told: list[Batch] = []

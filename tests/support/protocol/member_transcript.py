@@ -25,10 +25,10 @@ member is `me`, a later membership of its agent `me2`; keys are below the job's;
     > revoke own, others, verdict      a lease ends; `lose KEY`: that watch ends, `silence KEY`: it brings nothing more
     > away, back                       the store; `away as ended`: it says goodbye, `as replaced`: it is another one
     > step fail 3                      the same, for any of them, and nothing is answered
-    > until seal                       until this is asked for; then `answer seal`, `refuse seal`, `refuse seal as gone`,
-                                       `deny seal`: its comparisons do not hold, `drop seal`: not applied, outcome
-                                       unknown, `keep seal`: applied, likewise, `apply seal`: what was dropped comes
-                                       late, `hold seal`: applied, and answered by `release seal`
+    > until seal                       until this is asked for; then `answer seal`, `refuse seal`, `refuse seal as
+                                       gone`, `deny seal`: its comparisons do not hold, `drop seal`: not applied,
+                                       outcome unknown, `keep seal`: applied, likewise, `apply seal`: what was dropped
+                                       comes late, `hold seal`: applied, and answered by `release seal`
     > deliver, settle                  what watches have to say; that and all answers
     > renewed 5 created=0              the next renewal is answered so; `stale`: not confirmed; `revision=now-1`
     > set leadership.is_loaded no      in the member's state; `show lease.ends_at`: what it is
