@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import click
 
-from launcher.diagnose.answer import make_answer, render_answer
-from launcher.diagnose.evidence import Frame, RankEvidence
-from launcher.diagnose.recorder import read_dump
-from launcher.diagnose.request import shorten_evidence
-from launcher.diagnose.stack_groups import render_stacks
-from launcher.diagnose.stragglers import find_stragglers
-from launcher.diagnose.verdict import diagnose
+from launcher.diagnosis.answer import make_answer, render_answer
+from launcher.diagnosis.evidence import Frame, RankEvidence
+from launcher.diagnosis.recorder import read_dump
+from launcher.diagnosis.request import shorten_evidence
+from launcher.diagnosis.stack_groups import render_stacks
+from launcher.diagnosis.stragglers import find_stragglers
+from launcher.diagnosis.verdict import diagnose
 from launcher.worker.grid import WorkerMesh
 from rendezvous.codec import decode, encode
 

@@ -38,12 +38,14 @@ from launcher.model.mesh import Axis, Mesh
 from launcher.placement.adapter.description import Description, decode_assignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
+from rendezvous import records
 from rendezvous.driver.driver import Driver
 from rendezvous.events import Exit, RoundStopped, Start, StartRound, StopRound
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
+from rendezvous.state.state import Setup
 from rendezvous.stores.etcd.store import EtcdStore
 
 if TYPE_CHECKING:
@@ -94,19 +96,21 @@ class Member:
         self.listener = bind(HOST, (0,))
         address = f"{HOST}:{self.listener.getsockname()[1]}"
         self.worker_port = 20_000 + number % 10_000
-        self.machine = MemberMachine(
+        setup = Setup(
             settings=settings,
             spec=Spec(mesh=str(MESH), options={}, digest=""),
-            node_name=node.name,
-            boot_id=node.machine,
-            description=encode_description(node),
-            worker_port=self.worker_port,
+            node=records.Member(
+                member_id="",
+                node_name=node.name,
+                boot_id=node.machine,
+                description=encode_description(node),
+                presence_address=address,
+            ),
             prefix=PREFIX,
             run_id=job.run_id,
             sizer=planner.compute_size,
-            rng=random.Random(f"{job.run_id} {number}").random,
-            presence_address=address,
         )
+        self.machine = MemberMachine(setup, self.worker_port, random.Random(f"{job.run_id} {number}").random)
         self.presence = PeerConnections(
             listener=self.listener,
             address=address,

@@ -1,4 +1,4 @@
-"""Writes reference/events.md from launcher/observe/run_events.py, whose classes say what each event means.
+"""Writes reference/events.md from launcher/views/run_events.py, whose classes say what each event means.
 
 `python docs/events.py > docs/reference/events.md` after a change (`make docs` does it); a test compares.
 """
@@ -12,13 +12,13 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
 from docs.fields import read_fields
-from launcher.observe import run_events
-from launcher.observe.run_events import SCHEMA, RunEvent
+from launcher.views import run_events
+from launcher.views.run_events import SCHEMA, RunEvent
 
 HEAD = f"""\
 # Events
 
-<!-- Made from launcher/observe/run_events.py by `python docs/events.py`; a test keeps it in step. -->
+<!-- Made from launcher/views/run_events.py by `python docs/events.py`; a test keeps it in step. -->
 
 `--events FILE` appends a line of JSON to FILE for each event of this node's run; `-` is stdout, and FILE may be a named
 pipe that has a reader. `meshctl events` shows the last events of all nodes. Lines of several agents may go to one file:

@@ -21,15 +21,14 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from rendezvous import events
-from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError, StoreEnded
+from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, StoreEnded
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
-from rendezvous.policy.view import Sizer
 from rendezvous.reasons import Reason
-from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner, Verdict
+from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import intents
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
@@ -37,45 +36,11 @@ from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchSta
 
 
 class MemberMachine:
-    """One member. `rng` returns a random number in [0, 1); `sizer` computes how large a world some members make.
+    """One member. `rng` returns a random number in [0, 1); `secret` signs records, empty if the job has none."""
 
-    `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: signs records.
-    `attempt`: the number of this attempt if an external system counts attempts, else empty. `hosts_store`: the store
-    that the others use ends with this agent.
-    `store_owner`: of a store that an agent serves. Raises SettingsError if the attempt is not a number.
-    """
-
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        spec: Spec,
-        node_name: str,
-        boot_id: str,
-        description: str,
-        worker_port: int,
-        prefix: str,
-        run_id: str,
-        sizer: Sizer,
-        rng: Callable[[], float],
-        presence_address: str = "",
-        secret: bytes = b"",
-        attempt: str = "",
-        hosts_store: bool = False,
-        store_owner: StoreOwner | None = None,
-    ) -> None:
-        if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
-            raise SettingsError(f"the attempt is {attempt!r}, it must be a number")
-        node = Member(
-            member_id="",
-            node_name=node_name,
-            boot_id=boot_id,
-            description=description,
-            presence_address=presence_address,
-        )
-        spec = replace(spec, has_secret=bool(secret))
-        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, store_owner)
-        self._state = MemberState(setup, worker_port, rng, secret)
+    def __init__(self, setup: Setup, worker_port: int, rng: Callable[[], float], secret: bytes = b"") -> None:
+        spec = replace(setup.spec, has_secret=bool(secret))
+        self._state = MemberState(replace(setup, spec=spec), worker_port, rng, secret)
 
     # --- public ---
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Ask, PartContext, add_parts, open_sinks
-from launcher.agent.lifecycle import RunningRound
+from launcher.agent.composition import Ask, PartContext, add_parts, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -17,7 +16,6 @@ from launcher.agent.membership import (
     make_settings,
     read_clock,
 )
-from launcher.agent.parts.host import PartHost
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config, PlacementOptions, RendezvousOptions
@@ -27,6 +25,8 @@ from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.node import Slot
+from launcher.parts.host import PartHost
+from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
@@ -34,8 +34,9 @@ from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
 from rendezvous.driver.driver import Driver
 from rendezvous.machine import MemberMachine
-from rendezvous.records import Spec
+from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
+from rendezvous.state.state import Setup
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ def build_agent(
         asked = (config.rendezvous, config.placement, config.workers.role)
         membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
-        from launcher.agent.cluster import ClusterMembership
+        from launcher.agent.cluster import open_membership
 
-        membership = ClusterMembership.open(
+        membership = open_membership(
             config,
             settings,
             startup,
@@ -169,19 +170,16 @@ def _join_alone(
         planner, options = PlannerAdapter(mesh, *asked), list_options(*asked)
     else:
         planner, options = OneMachinePlanner(mesh, description), LIMITS
-    machine = MemberMachine(
+    setup = Setup(
         settings=settings,
         # No other agent reads the store of one machine, so nothing has to be compared with others.
         spec=Spec(mesh=str(mesh), options=options, digest=""),
-        node_name=node_name,
-        boot_id="",
-        description=encode_description(description),
-        worker_port=worker_port,
+        node=Member(member_id="", node_name=node_name, boot_id="", description=encode_description(description)),
         prefix=PREFIX,
         run_id=run_id,
         sizer=planner.compute_size,
-        rng=draw_random,
     )
+    machine = MemberMachine(setup, worker_port, draw_random)
     store = MemoryStore(clock=read_clock)
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
     return NodeMembership(driver, settings.call_limit_s)

@@ -37,14 +37,13 @@ from rendezvous.driver.driver import Driver, Planner
 from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import Spec, StoreOwner, name_own_run, name_run
+from rendezvous.records import Member, Spec, StoreOwner, name_own_run, name_run
 from rendezvous.settings import DEFAULTS, Settings
+from rendezvous.state.state import Setup
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from rendezvous.stores.etcd.store import EtcdStore
     from rendezvous.stores.server.server import StoreServer
 
@@ -63,77 +62,55 @@ class Meeting(NamedTuple):
     """Of a store that an agent serves."""
 
 
-class ClusterMembership(NodeMembership):
-    """Made by `open`. `server`: of the store, if this agent serves it."""
+def open_membership(
+    config: Config,
+    settings: Settings,
+    startup: Startup,
+    *,
+    slot_count: int,
+    run_id: str,
+    worker_port: int,
+    wake: Callable[[], None],
+    devices: Sequence[Device] = (),
+) -> NodeMembership:
+    """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
 
-    def __init__(
-        self,
-        driver: Driver,
-        call_limit_s: float,
-        locality: Sequence[tuple[str, str]],
-        elastic_max: int | None,
-        server: StoreServer | None,
-    ) -> None:
-        super().__init__(driver, call_limit_s, locality)
-        self.elastic_max = elastic_max
-        self._server = server
-
-    @classmethod
-    def open(
-        cls,
-        config: Config,
-        settings: Settings,
-        startup: Startup,
-        *,
-        slot_count: int,
-        run_id: str,
-        worker_port: int,
-        wake: Callable[[], None],
-        devices: Sequence[Device] = (),
-    ) -> Self:
-        """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
-
-        Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
-        """
-        options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
-        found = resolve_node_locality(config.locality, startup, devices)
-        levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
-        limits, costs = resolve_limits(config.placement, levels)
-        require_feasible(config.devices, mesh, limits, slot_count)
-        with ExitStack() as opened:
-            meeting = meet(options, settings, startup, run_id, opened)
-            if node_rank is not None:  # last: a claim lasts for the time of a lease
-                require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
-            node_count = 0 if node_rank is None else config.placement.nodes_min
-            planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
-            agreed = list_agreed_options(settings, node_rank, options.master_port)
-            description = describe_node(options, config.workers.role, startup, found, slot_count)
-            machine = MemberMachine(
-                settings=settings,
-                spec=make_spec(config.workers, str(mesh), {**list_options(limits, costs), **agreed}),
+    Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
+    """
+    options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
+    found = resolve_node_locality(config.locality, startup, devices)
+    levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
+    limits, costs = resolve_limits(config.placement, levels)
+    require_feasible(config.devices, mesh, limits, slot_count)
+    with ExitStack() as opened:
+        meeting = meet(options, settings, startup, run_id, opened)
+        if node_rank is not None:  # last: a claim lasts for the time of a lease
+            require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
+        node_count = 0 if node_rank is None else config.placement.nodes_min
+        planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
+        agreed = list_agreed_options(settings, node_rank, options.master_port)
+        description = describe_node(options, config.workers.role, startup, found, slot_count)
+        setup = Setup(
+            settings=settings,
+            spec=make_spec(config.workers, str(mesh), {**list_options(limits, costs), **agreed}),
+            node=Member(
+                member_id="",
                 node_name=startup.name,
                 boot_id=startup.boot_id,
                 description=encode_description(description),
-                worker_port=worker_port,
-                prefix=startup.network.prefix,
-                run_id=run_id,
-                sizer=planner.compute_size,
-                rng=draw_random,
                 presence_address=startup.presence_address,
-                secret=startup.credentials.secret,
-                attempt="" if options.attempt is None else str(options.attempt),
-                hosts_store=meeting.server is not None,
-                store_owner=meeting.owner,
-            )
-            driver = connect(startup, meeting.store, machine, planner.plan, wake)
-            opened.pop_all()  # the membership closes it
-        return cls(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
-
-    def close(self) -> None:
-        """Close everything, the store that others may need last."""
-        super().close()
-        if self._server is not None:
-            self._server.close()
+            ),
+            prefix=startup.network.prefix,
+            run_id=run_id,
+            attempt=options.attempt or 0,
+            sizer=planner.compute_size,
+            hosts_store=meeting.server is not None,
+            store_owner=meeting.owner,
+        )
+        machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
+        driver = connect(startup, meeting.store, machine, planner.plan, wake)
+        opened.pop_all()  # the membership closes it
+    return NodeMembership(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
 
 
 def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
@@ -158,7 +135,9 @@ def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_i
             # It answered a moment ago: if it is away again, joining waits for it and reports it.
             version = stores.check(store, startup.network, run_id, may_be_unreachable=True)
             try:
-                occupant = _find_occupant(startup, store, own, is_served_here=server is not None)
+                occupant = Occupant(own) if server is not None else None
+                if server is None and startup.network.backend == "served":
+                    occupant = find_occupant(store)
             except StoreError as error:  # it is gone again: this agent may have to serve it now
                 sentence, what = str(error), type(error).__name__
             except VersionError as error:
@@ -239,13 +218,6 @@ def connect(
     return driver
 
 
-def _find_occupant(startup: Startup, store: EtcdStore, own: StoreOwner, *, is_served_here: bool) -> Occupant | None:
-    """Return whose the store is that an agent serves; None for another. Raises StoreError and VersionError."""
-    if startup.network.backend == "etcd":
-        return None
-    return Occupant(own) if is_served_here else find_occupant(store)
-
-
 def _log_meeting(startup: Startup, run_id: str, node_rank: int | None, store: EtcdStore, version: str) -> None:
     network = startup.network
     what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
@@ -277,7 +249,8 @@ def describe_node(
     options: RendezvousOptions, role: str, startup: Startup, found: Locality, slot_count: int
 ) -> Description:
     """Return what the planner is to know of this node."""
-    description = Description(
+    host = found.identity  # of a TPU slice
+    return Description(
         slot_count=slot_count,
         address=startup.address,
         role=role,
@@ -287,11 +260,9 @@ def describe_node(
         node_rank=options.node_rank,
         master_addr=options.master_addr or "",
         locality=found.path,
-    )
-    if (identity := found.identity) is None:
-        return description
-    return replace(  # a host of a TPU slice
-        description, index=identity.worker_id, slice_hosts=identity.host_count, host_pattern=identity.host_pattern
+        index=None if host is None else host.worker_id,
+        slice_hosts=0 if host is None else host.host_count,
+        host_pattern="" if host is None else host.host_pattern,
     )
 
 

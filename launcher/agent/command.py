@@ -67,7 +67,7 @@ def _make_exporter(options: MonitoringOptions) -> Any:
     """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
     if options.metrics_address is None and options.metrics_file is None:
         return None
-    from launcher.agent.parts.part import load_extension
+    from launcher.parts.part import load_extension
 
     return load_extension("metrics_address")(options.metrics_address, options.metrics_file)
 

@@ -18,14 +18,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct, field
+
 from launcher.agent.membership import read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import Effect, Fact
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import HealthOptions
 from launcher.config.scrub import list_unset_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError, describe
+from launcher.parts.host import PartHost
+from launcher.parts.part import Effect, Fact
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
@@ -52,42 +54,38 @@ _Examined = TypeVar("_Examined")
 
 
 # docs/internals/decisions/0024-health-check-before-joining.md
-class HealthGate:
-    """Holds this node back from its job until it is fit.
+class HealthGate(Struct, eq=False):
+    """Holds this node back from its job until it is fit."""
 
-    `limit_s`: for all checks. `parts`: those that there are before the agent. `variables`: added to the check's
-    environment. `fork_server`: imports meanwhile, None without --preload.
-    """
+    options: HealthOptions
+    limit_s: float
+    """For all checks."""
+    supervisor: Supervisor
+    termination: Termination
+    wakeup: Wakeup
+    parts: PartHost
+    """Those that there are before the agent."""
+    variables: Mapping[str, str]
+    """Added to the check's environment."""
+    fork_server: ForkServerClient | None = None
+    """Imports meanwhile, None without --preload."""
+    _deadline: float = 0.0
+    _failure_count: int = 0
+    _last_kind: tuple[str | int, ...] = ()  # of what was said last
+    _check_number: int = 1  # rounds count from 1 upwards, checks from 0 downwards
+    _needs_sweep: bool = False  # the end of the last check has not been confirmed
+    _poll: select.poll = field(default_factory=select.poll)
 
-    def __init__(
-        self,
-        options: HealthOptions,
-        limit_s: float,
-        supervisor: Supervisor,
-        termination: Termination,
-        wakeup: Wakeup,
-        parts: PartHost,
-        variables: Mapping[str, str],
-        fork_server: ForkServerClient | None = None,
-    ) -> None:
-        self._command, self._timeout_s = options.health_check, options.health_timeout_s
-        self._origin = options.origins["health_check"]
-        self._supervisor = supervisor
-        self._termination = termination
-        self._wakeup = wakeup
-        self._parts = parts
-        self._variables = variables
-        self._fork_server = fork_server
-        self._limit_s = limit_s
-        self._deadline = read_clock() + limit_s
-        self._failure_count = 0
-        self._last_kind: tuple[str | int, ...] = ()  # of what was said last
-        self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
-        self._needs_sweep = False  # the end of the last check has not been confirmed
-        self._poll = select.poll()
-        self._poll.register(wakeup, select.POLLIN)
-        self._poll.register(supervisor, select.POLLIN)
-        parts.tell(Fact(Start(), 0, read_clock(), time.time()))  # no worker waits for what is made now
+    def __post_init__(self) -> None:
+        self._deadline = read_clock() + self.limit_s
+        self._poll.register(self.wakeup, select.POLLIN)
+        self._poll.register(self.supervisor, select.POLLIN)
+        self.parts.tell(Fact(Start(), 0, read_clock(), time.time()))  # no worker waits for what is made now
+
+    @property
+    def _origin(self) -> str:
+        """The option that names the check."""
+        return self.options.origins["health_check"]
 
     def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
         """Return the result of `examine`, once it raises no UnfitError and the check passes.
@@ -98,8 +96,8 @@ class HealthGate:
         passed = ""
         while True:
             try:
-                if self._command is not None:  # first: it has a limit, while a driver that hangs blocks `examine`
-                    passed = self._run_check(self._command)
+                if self.options.health_check is not None:  # first: it has a limit, and a driver may block `examine`
+                    passed = self._run_check(self.options.health_check)
                 found = examine()
                 break
             except UnfitError as error:
@@ -116,13 +114,13 @@ class HealthGate:
         pause_s = compute_pause_s(self._failure_count, self._deadline - read_clock())
         if pause_s is None:
             hint = error.hint or "set a longer --start-timeout to retry for longer"
-            raise TemporaryError(f"this node was not fit to join within {self._limit_s:g} s: {error}", hint)
+            raise TemporaryError(f"this node was not fit to join within {self.limit_s:g} s: {error}", hint)
         if error.kind != self._last_kind:
             hint = f"\nhint: {error.hint}" if error.hint else ""
             again = (
                 ""
                 if self._last_kind
-                else f"\n{PROGRAM}: retrying for {self._limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
+                else f"\n{PROGRAM}: retrying for {self.limit_s:g} s (--start-timeout), with pauses of 1 s to 60 s"
             )
             self._last_kind = error.kind
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
@@ -142,17 +140,17 @@ class HealthGate:
         spec = WorkerSpec(
             local_rank=0,
             argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
-            env=self._variables,
+            env=self.variables,
             unset=list_unset_variables(os.environ),
             stdout=write_end,
             stderr=write_end,
         )
         start, tail = read_clock(), bytearray()
         self._needs_sweep = True
-        self._supervisor.spawn(self._check_number, [spec])
+        self.supervisor.spawn(self._check_number, [spec])
         try:
-            end = self._wait_for_check(read_end, tail, start + self._timeout_s)
-            self._supervisor.sweep(self._check_number)
+            end = self._wait_for_check(read_end, tail, start + self.options.health_timeout_s)
+            self.supervisor.sweep(self._check_number)
             self._wait_for_sweep()
             _read_output(read_end, tail)
         finally:
@@ -166,7 +164,7 @@ class HealthGate:
             case SpawnFailed(error_number=number):
                 how = f"cannot be started: {os.strerror(number)}"
             case None:
-                how, number = f"had not ended after {self._timeout_s:g} s and was killed", 0
+                how, number = f"had not ended after {self.options.health_timeout_s:g} s and was killed", 0
         kind = ("check", type(end).__name__, number)
         raise UnfitError(f"{self._origin} {how}{_format_last_lines(tail)}", kind=kind)
 
@@ -188,7 +186,7 @@ class HealthGate:
         until = read_clock() + SWEEP_LIMIT_S
         while self._needs_sweep:
             if read_clock() >= until:
-                sentence = f"{self._origin} cannot be killed: waiting for {self._supervisor.describe_remaining()}"
+                sentence = f"{self._origin} cannot be killed: waiting for {self.supervisor.describe_remaining()}"
                 raise UnfitError(sentence, kind=("check", "stuck"))
             self._needs_sweep = not any(
                 isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)
@@ -198,22 +196,22 @@ class HealthGate:
 
     def _wait_for_reports(self, until: float) -> list[Report]:
         """Wait for an event, or until this time; return the supervisor's reports."""
-        wake_at = min(until, self._termination.wake_at, self._parts.wake_at)
+        wake_at = min(until, self.termination.wake_at, self.parts.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
-        for signum in self._wakeup.take():
+        for signum in self.wakeup.take():
             if signum == signal.SIGCHLD:
-                self._supervisor.reap()
-            elif leave := self._termination.take_signal(signum):
+                self.supervisor.reap()
+            elif leave := self.termination.take_signal(signum):
                 raise EarlyExitError(f"{describe(leave.reason)} before this node had joined", leave.exit_code)
-        if leave := self._termination.check(read_clock()):
+        if leave := self.termination.check(read_clock()):
             _leave(leave)
-        self._parts.run(_leave)
-        reports = self._supervisor.read_reports()
+        self.parts.run(_leave)
+        reports = self.supervisor.read_reports()
         for report in reports:
             if isinstance(report, SupervisorLost):
-                self._supervisor.kill_orphans(SWEEP_LIMIT_S)
+                self.supervisor.kill_orphans(SWEEP_LIMIT_S)
                 raise EarlyExitError(report.sentence, report.exit_code)
-            if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
+            if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
                 raise refusal
         return reports
 

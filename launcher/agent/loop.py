@@ -22,10 +22,16 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.lifecycle import RunningRound
 from launcher.agent.membership import NodeMembership, read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import (
+from launcher.agent.signals import Termination, Wakeup, name_signal
+from launcher.agent.worker_channel import WorkerChannel
+from launcher.hardware.linux import shared_page
+from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
+from launcher.logs.reports.round_log import RoundLog, format_pids
+from launcher.model.console import log
+from launcher.model.errors import ShortageError, UsageError, describe, describe_bug, find_shortage_hint, sanitize
+from launcher.parts.host import PartHost
+from launcher.parts.part import (
     LATER_S,
     Effect,
     EndWorkers,
@@ -39,13 +45,7 @@ from launcher.agent.parts.part import (
     RoundStarting,
     VictimSuspected,
 )
-from launcher.agent.signals import Termination, Wakeup, name_signal
-from launcher.agent.worker_channel import WorkerChannel
-from launcher.hardware.linux import shared_page
-from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
-from launcher.logs.reports.round_log import RoundLog, format_pids
-from launcher.model.console import log
-from launcher.model.errors import ShortageError, UsageError, describe, describe_bug, find_shortage_hint, sanitize
+from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder

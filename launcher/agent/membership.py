@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from launcher.config.config import RendezvousOptions
 from launcher.model.errors import UsageError
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
 from rendezvous.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from rendezvous.stores.server.server import StoreServer
 
 PREFIX = "meshrun"
 
@@ -43,22 +48,23 @@ def make_settings(
         raise UsageError(f"{options.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
-class NodeMembership:
-    """This node's membership of the job. Close it when the agent has ended.
+class NodeMembership(Struct, eq=False):
+    """This node's membership of the job. Close it when the agent has ended."""
 
-    `locality`: the node's place in the network, (level, domain) pairs, outermost first. `elastic_max`: the largest
-    size of the elastic axis, None for no limit.
-    """
-
+    driver: Driver
+    call_limit_s: float
+    locality: tuple[tuple[str, str], ...] = ()
+    """The node's place in the network, (level, domain) pairs, outermost first."""
     elastic_max: int | None = None
-
-    def __init__(self, driver: Driver, call_limit_s: float, locality: Sequence[tuple[str, str]] = ()) -> None:
-        self.driver = driver
-        self.locality = tuple((level, domain) for level, domain in locality)
-        self._call_limit_s = call_limit_s
+    """The largest size of the elastic axis, None for no limit."""
+    server: StoreServer | None = None
+    """Of the store, if this agent serves it."""
 
     def close(self) -> None:
-        self.driver.close(self._call_limit_s)
+        """Close everything, the store that others may need last."""
+        self.driver.close(self.call_limit_s)
+        if self.server is not None:
+            self.server.close()
 
 
 def read_clock() -> float:

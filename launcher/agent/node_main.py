@@ -18,8 +18,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from launcher.agent.membership import read_clock
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import LATER_S, LatePart, Part, load_extension
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config, ShutdownOptions
 from launcher.hardware.accelerators.slots import make_node_slots
@@ -28,13 +26,15 @@ from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
+from launcher.parts.host import PartHost
+from launcher.parts.part import LATER_S, LatePart, Part, load_extension
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.events import LeaveRequest, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.agent.inspection.composition import Ask
+    from launcher.agent.composition import Ask
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
 

@@ -17,16 +17,8 @@ from launcher.model.console import log
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
 from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
+from launcher.supervisor import messages
 from launcher.supervisor.handle import Supervisor
-from launcher.supervisor.messages import (
-    ForkServerLost,
-    Preloaded,
-    Preloading,
-    PreloadRefused,
-    Report,
-    RoundSwept,
-    Spawned,
-)
 
 WAIT_NOTICE_S = 10.0  # a round that waits this long for the import is logged
 
@@ -73,12 +65,12 @@ class ForkServerClient:
         what = f"the import of {self._format_modules()} (--preload)" if self._modules else "a Python (--standby)"
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
-    def take(self, report: Report, now: float) -> UsageError | None:
+    def take(self, report: messages.Report, now: float) -> UsageError | None:
         """Handle a report of the supervisor. Returns the error if this node cannot stay: preloading was refused."""
         match report:
-            case Preloading():  # repeated, if it was lost
+            case messages.Preloading():  # repeated, if it was lost
                 self._importing_since = now
-            case Preloaded(_, seconds, remarks):
+            case messages.Preloaded(_, seconds, remarks):
                 self._is_ready, self.wake_at = True, math.inf
                 if self._modules:
                     them = "them" if len(self._modules) > 1 else "it"
@@ -88,12 +80,12 @@ class ForkServerClient:
                     )
                 for remark in remarks:
                     log(remark)
-            case PreloadRefused(sentence, hint):
+            case messages.PreloadRefused(sentence, hint):
                 return UsageError(sentence, hint)
-            case ForkServerLost(sentence):
+            case messages.ForkServerLost(sentence):
                 self._is_ready = False
                 log(sentence)
-            case Spawned() | RoundSwept():
+            case messages.Spawned() | messages.RoundSwept():
                 self.wake_at = math.inf
         return None
 

@@ -19,13 +19,15 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
-    from launcher.diagnose.heartbeats import Heartbeats
+    from launcher.supervisor.heartbeats import Heartbeats
 
 ABORT_GRACE_S = 3.0
 """From SIGABRT, on which an unresponsive worker prints its stacks, to SIGKILL; then it has failed, ended or not."""
@@ -33,37 +35,29 @@ SAVES_CHECK_S = 1.0
 """Between two looks for saved checkpoints: a restart on more nodes takes longer."""
 
 
-class WorkerChannel:
-    """`shared_page` None: the kernel refused one. Raises UsageError if an option needs it then.
+class WorkerChannel(Struct, eq=False):
+    """Raises UsageError if an option needs a shared page where the kernel refused one."""
 
-    `reads_saves`: whether saved checkpoints are reported. `watches_progress`: whether heartbeats are read even without
-    a time-out of theirs.
-    """
+    shared_page: SharedPage | None
+    """None: the kernel refused one."""
+    supervisor: Supervisor
+    heartbeat_timeout_s: float | None
+    reads_saves: bool = False
+    """Whether saved checkpoints are reported."""
+    watches_progress: bool = False
+    """Whether heartbeats are read even without a time-out of theirs."""
+    _saves_at: float = math.inf
+    _save_count: int = 0
+    _heartbeats: Heartbeats | None = None
+    _pids: Mapping[int, int] = field(default_factory=dict)
+    _stop_round: int = 0
+    _unresponsive: dict[int, float] = field(default_factory=dict)  # local rank -> when it is killed, then infinite
+    _reasons: dict[int, str] = field(default_factory=dict)  # why, of these
 
-    def __init__(
-        self,
-        shared_page: SharedPage | None,
-        supervisor: Supervisor,
-        heartbeat_timeout_s: float | None,
-        *,
-        reads_saves: bool = False,
-        watches_progress: bool = False,
-    ) -> None:
-        if (heartbeat_timeout_s is not None or reads_saves) and shared_page is None:
-            option = "--grow checkpoint" if reads_saves else "--heartbeat-timeout"
+    def __post_init__(self) -> None:
+        if (self.heartbeat_timeout_s is not None or self.reads_saves) and self.shared_page is None:
+            option = "--grow checkpoint" if self.reads_saves else "--heartbeat-timeout"
             raise UsageError(f"{option}: workers cannot report to their agent, because memfd_create fails")
-        self._shared_page = shared_page
-        self._supervisor = supervisor
-        self._timeout_s = heartbeat_timeout_s
-        self._reads_saves = reads_saves
-        self._saves_at = math.inf
-        self._save_count = 0
-        self._watches_progress = watches_progress
-        self._heartbeats: Heartbeats | None = None
-        self._pids: Mapping[int, int] = {}
-        self._stop_round = 0
-        self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
-        self._reasons: dict[int, str] = {}  # why, of these
 
     @property
     def wake_at(self) -> float:
@@ -74,15 +68,14 @@ class WorkerChannel:
     def begin(self, pids: Mapping[int, int], worker_count: int, now: float) -> None:
         """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed."""
         self._pids, self._unresponsive, self._reasons = pids, {}, {}
-        if self._timeout_s is not None:
-            from launcher.diagnose.heartbeats import Heartbeats
+        if self.heartbeat_timeout_s is not None:
+            from launcher.supervisor.heartbeats import Heartbeats
 
-            self._heartbeats = Heartbeats(self._timeout_s, now)
-        if self._shared_page is not None:
-            self._shared_page.begin(
-                worker_count, self._timeout_s, reads_heartbeats=self._watches_progress, reads_saves=self._reads_saves
-            )
-        if self._reads_saves:
+            self._heartbeats = Heartbeats(self.heartbeat_timeout_s, now)
+        if self.shared_page is not None:
+            wanted = {"reads_heartbeats": self.watches_progress, "reads_saves": self.reads_saves}
+            self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
+        if self.reads_saves:
             self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 
     def end(self) -> None:
@@ -92,15 +85,15 @@ class WorkerChannel:
     def request_stop(self, round_number: int, until: float, reason: str) -> None:
         """Ask the workers of this round to save and end, `until` a time of the agent's clock."""
         self._stop_round = round_number
-        if self._shared_page is not None:
-            self._shared_page.request_stop(round_number, until, reason)
+        if self.shared_page is not None:
+            self.shared_page.request_stop(round_number, until, reason)
 
     def signal_workers(self, local_round: Round, signum: int, notice_signum: int = 0) -> None:
         """Send a stop's signal to all workers except those that poll and would not handle it.
 
         `notice_signum`: goes first to the workers that handle it; they get `signum` only if they handle that, too.
         """
-        page = self._shared_page if local_round.round == self._stop_round else None
+        page = self.shared_page if local_round.round == self._stop_round else None
         pollers = page.list_stop_pollers(local_round.round) if page is not None else ()
         spared = {rank for rank in pollers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
         if notice_signum:
@@ -110,7 +103,7 @@ class WorkerChannel:
                 with suppress(ProcessLookupError):
                     os.kill(self._pids[rank], notice_signum)
             spared |= {rank for rank in noticing if not self._has_handler(rank, signum)}
-        self._supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
+        self.supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
 
     def check_heartbeats(self, local_round: Round, now: float) -> list[tuple[int, int, str]]:
         """Send SIGABRT to workers that are unresponsive, and SIGKILL to those that still live `ABORT_GRACE_S` later.
@@ -119,12 +112,12 @@ class WorkerChannel:
         save, and their time is limited anyway.
         """
         live: Collection[int] = () if local_round.is_stopping else local_round.live
-        if self._shared_page is not None and self._heartbeats is not None and now >= self._heartbeats.wake_at:
-            hung = self._heartbeats.observe(self._shared_page.read_heartbeats(), live, now)
-            self.abort(local_round, hung, f"no heartbeat for {self._timeout_s:g} s", now)
+        if self.shared_page is not None and self._heartbeats is not None and now >= self._heartbeats.wake_at:
+            hung = self._heartbeats.observe(self.shared_page.read_heartbeats(), live, now)
+            self.abort(local_round, hung, f"no heartbeat for {self.heartbeat_timeout_s:g} s", now)
         stuck = [rank for rank, at in self._unresponsive.items() if at <= now and rank in live]
         if stuck:
-            self._supervisor.signal(local_round.round, signal.SIGKILL, stuck)
+            self.supervisor.signal(local_round.round, signal.SIGKILL, stuck)
         self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
         return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
 
@@ -133,9 +126,9 @@ class WorkerChannel:
 
         `now`: infinite at the end of the round.
         """
-        if self._shared_page is None or not self._reads_saves or now < self._saves_at:
+        if self.shared_page is None or not self.reads_saves or now < self._saves_at:
             return False
-        before, self._save_count = self._save_count, self._shared_page.read_save_count()
+        before, self._save_count = self._save_count, self.shared_page.read_save_count()
         self._saves_at = now + SAVES_CHECK_S
         return self._save_count != before
 
@@ -144,7 +137,7 @@ class WorkerChannel:
         if local_ranks:
             self._unresponsive.update(dict.fromkeys(local_ranks, now + ABORT_GRACE_S))
             self._reasons.update(dict.fromkeys(local_ranks, reason))
-            self._supervisor.signal(local_round.round, signal.SIGABRT, local_ranks)
+            self.supervisor.signal(local_round.round, signal.SIGABRT, local_ranks)
 
     def explain_end(self, local_rank: int) -> str | None:
         """Return why the agent has ended this worker; None if it has not."""
@@ -152,11 +145,11 @@ class WorkerChannel:
 
     def read_step(self) -> int:
         """Return the highest training step that the round's workers have reported; -1 for none."""
-        return self._shared_page.read_step() if self._shared_page is not None else -1
+        return self.shared_page.read_step() if self.shared_page is not None else -1
 
     def list_claims(self) -> dict[int, tuple[int, str]]:
         """Return what workers claim about their failures, by local rank, as in the shared page."""
-        return self._shared_page.list_claims() if self._shared_page is not None else {}
+        return self.shared_page.list_claims() if self.shared_page is not None else {}
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:
         """Whether the worker's process catches the signal."""

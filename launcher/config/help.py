@@ -1,4 +1,4 @@
-"""The help and the reference page, all generated from the table of options.
+"""The help, generated from the table of options.
 
 `-h` is one screen: how the command is written, the options that most jobs need, and the names of the groups. `-h GROUP`
 is a screen per group, and `--help` all of it, through a pager on a terminal.
@@ -10,18 +10,19 @@ click formats the help; it is imported here and by `meshctl`, never before a wor
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, SETTINGS, TABLE
+from launcher.config.options.table import BY_NAME, TABLE
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
 if TYPE_CHECKING:
     from click import HelpFormatter
 
-_USAGE = "[options] SCRIPT [arguments of the script]"
-_INTRO = (
+USAGE = "[options] SCRIPT [arguments of the script]"
+INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
     "their names: --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
     "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
@@ -29,9 +30,6 @@ _INTRO = (
 )
 _SETTINGS = (
     "A few more settings have a LAUNCHER_ variable and no option: docs/reference/options.md, Settings by variable."
-)
-_ABOUT_SETTINGS = (
-    "These rarely change and have no option. They are checked like options; `meshctl doctor --json` shows each value."
 )
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
@@ -86,25 +84,20 @@ _EXAMPLES = """\
 
 def show(topic: str, *, is_whole: bool) -> None:
     """Print a group, the whole help, or the first screen. Raises UsageError for a group that does not exist."""
-    if topic:
-        write_stdout(render_group(topic))
-    elif not is_whole:
-        write_stdout(render_first_screen())
-    elif sys.stdout is not None and sys.stdout.isatty():
+    text = render_group(topic) if topic else render_help() if is_whole else render_first_screen()
+    if is_whole and not topic and sys.stdout is not None and sys.stdout.isatty():
         from click import echo_via_pager
 
-        try:
-            echo_via_pager(render_help())
-        except (OSError, ValueError):  # what $PAGER says cannot be run
-            write_stdout(render_help())
-    else:
-        write_stdout(render_help())
+        with suppress(OSError, ValueError):  # what $PAGER says cannot be run
+            echo_via_pager(text)
+            return
+    write_stdout(text)
 
 
 def render_first_screen() -> str:
     """Return what fits a screen: usage, the most used options, and the names of the groups."""
     formatter = _make_formatter()
-    formatter.write_usage("meshrun", _USAGE)
+    formatter.write_usage("meshrun", USAGE)
     formatter.write_paragraph()
     formatter.write_text(_FIRST)
     formatter.write_paragraph()
@@ -136,9 +129,9 @@ def render_group(topic: str) -> str:
 def render_help() -> str:
     """Return the whole help."""
     formatter = _make_formatter()
-    formatter.write_usage("meshrun", _USAGE)
+    formatter.write_usage("meshrun", USAGE)
     formatter.write_paragraph()
-    formatter.write_text(_INTRO)
+    formatter.write_text(INTRO)
     for group in GROUPS:
         _write_group(formatter, group)
     formatter.write_paragraph()
@@ -154,8 +147,9 @@ def _make_formatter() -> HelpFormatter:
 
 def _write_group(formatter: HelpFormatter, group: str) -> None:
     with formatter.section(f"{GROUPS[group]} (-h {group})"):
-        for option in _list_options(group):
-            _write_option(formatter, option)
+        for option in TABLE:
+            if option.group == group:
+                _write_option(formatter, option)
 
 
 def _write_option(formatter: HelpFormatter, option: Option) -> None:
@@ -165,46 +159,3 @@ def _write_option(formatter: HelpFormatter, option: Option) -> None:
     with formatter.indentation(), formatter.indentation():
         for line in filter(None, (what, ", ".join(option.variables))):
             formatter.write_text(line)
-
-
-def _list_options(group: str) -> list[Option]:
-    return [option for option in TABLE if option.group == group]
-
-
-def render_reference() -> str:
-    """Return the reference page of the documentation, in Markdown."""
-    lines = [
-        "# Options",
-        "",
-        "<!-- Made from launcher/config/options/table.py by `python -m launcher.config.help`; "
-        "a test keeps it in step. -->",
-        "",
-        f"`meshrun {_USAGE}`",
-        "",
-        _INTRO,
-    ]
-    for group, title in GROUPS.items():
-        lines += ["", f"## {title}", "", "| option | default | variables | |", "|---|---|---|---|"]
-        for option in _list_options(group):
-            typed = " or ".join(f"`{spelling}`" for spelling in option.spellings)
-            if option.metavar:
-                typed += f" `{_write_metavar(option)}`"
-            variables = ", ".join(f"`{variable}`" for variable in option.variables)
-            lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")
-    lines += ["", "## Settings by variable", "", _ABOUT_SETTINGS, "", "| variable | default | |", "|---|---|---|"]
-    for row in SETTINGS:
-        value = f" `{_write_metavar(row)}`" * bool(row.metavar)
-        lines.append(f"| `{row.flag}`{value} | {_escape(row.default)} | {_escape(row.help)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _write_metavar(option: Option) -> str:
-    return " or ".join(option.metavar.split("|"))  # Markdown parsers treat a | inside a cell differently
-
-
-def _escape(text: str) -> str:
-    return text.replace("*", "\\*")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render_reference())

@@ -29,7 +29,7 @@ PARTS = {
     "request_nodes": "launcher.extensions.kubernetes.node_requester:make_requester",
     "serve": "launcher.extensions.page.part:make_page",
 }
-"""Options for which an agent has a part (launcher/agent/parts), or something beside its parts."""
+"""Options for which an agent has a part (launcher/parts), or something beside its parts."""
 
 PICTURES = {
     "svg": "launcher.extensions.pictures.picture:render_svg",

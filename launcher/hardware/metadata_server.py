@@ -21,7 +21,6 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import socket
     import ssl
-    from http.client import HTTPResponse
 
 LINK_LOCAL = ("169.254.169.254", 80)
 """The address in every cloud. Tests pass another one to the constructor; no variable sets it, since a variable could
@@ -81,8 +80,19 @@ class Server:
         size_max: int = SIZE_MAX,
     ) -> HttpResponse:
         """Return the response, whatever its status; path and headers must be ASCII. Raises NoAnswer."""
+        from http.client import HTTPResponse
+
+        host = self._address[0]
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
+        if method != "GET":
+            lines.append(f"Content-Length: {len(content)}")
+        lines += (f"{name}: {value}" for name, value in headers.items())
         with self._describe_errors(), self._connect() as connection:
-            response = self._send(connection, method, path, headers, content, size_max)
+            connection.settimeout(self.require_remaining_s())
+            connection.sendall("\r\n".join((*lines, "", "")).encode("ascii") + content)
+            readable: Any = _LimitedReader(connection, self, _HEAD_MAX + size_max)
+            response = HTTPResponse(readable, method=method)
+            response.begin()
             text = response.read(size_max + 1)
             if len(text) > size_max:
                 raise NoAnswer(f"returns more than {size_max >> 10} KiB")
@@ -110,30 +120,6 @@ class Server:
         except BaseException:
             plain.close()
             raise
-
-    def _send(
-        self,
-        connection: socket.socket,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        content: bytes,
-        size_max: int,
-    ) -> HTTPResponse:
-        """Return the response, of which the head has been read."""
-        from http.client import HTTPResponse
-
-        host = self._address[0]
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
-        if method != "GET":
-            lines.append(f"Content-Length: {len(content)}")
-        lines += (f"{name}: {value}" for name, value in headers.items())
-        connection.settimeout(self.require_remaining_s())
-        connection.sendall("\r\n".join((*lines, "", "")).encode("ascii") + content)
-        readable: Any = _LimitedReader(connection, self, _HEAD_MAX + size_max)
-        response = HTTPResponse(readable, method=method)
-        response.begin()
-        return response
 
     @contextmanager
     def _describe_errors(self) -> Iterator[None]:

@@ -59,22 +59,15 @@ def find_in_file(file: str, option: str, names: Sequence[str]) -> tuple[LevelPat
     others: list[tuple[int, str, str]] = []
     for number, line in enumerate(read_file(file, option).splitlines(), 1):
         name, text = (*line.split(None, 1), "", "")[:2]
-        if name.startswith("#"):
-            continue
-        if name in wanted or name.partition(".")[0] in bare:
-            own.append((number, name, text))
-        elif name == OTHERS:
-            others.append((number, name, text))
+        is_own = name in wanted or name.partition(".")[0] in bare
+        if not name.startswith("#") and (is_own or name == OTHERS):
+            (own if is_own else others).append((number, name, text.partition("#")[0].strip()))
     lines = own or others
     if not lines:
         hint = f"add one, or a line that begins with {OTHERS}, for all hosts without a line"
         raise UsageError(f"{called} has no line for this node, {sanitize(' or '.join(wanted))}", hint)
-    # A comment may follow the path; without a path nothing is known of the host.
-    texts = [text.partition("#")[0].strip() for _, _, text in lines]
-    paths = [
-        parse_path(text, f"{called}, line {number}") if text else ()
-        for text, (number, _, _) in zip(texts, lines, strict=True)
-    ]
+    # Without a path nothing is known of the host.
+    paths = [parse_path(text, f"{called}, line {number}") if text else () for number, _, text in lines]
     number, name, _ = lines[0]
     for path, (other_number, other_name, _) in zip(paths, lines, strict=True):
         if path != paths[0]:

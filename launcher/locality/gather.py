@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -67,9 +67,9 @@ def resolve_locality(
     `names`: the node's name, its host's, and its address. Raises UsageError where the user's settings are wrong.
     """
     own = SliceSource(devices)
-    asking = SourceQuery(_choose_sources(options, environ, devices, own), environ, limit_s)
+    sources = _choose_sources(options, environ, devices, own)
     said = read_explicit(options, names)
-    found = tuple(map(keep_usable_levels, asking.wait_for_results()))
+    found = tuple(map(keep_usable_levels, query_sources(sources, environ, limit_s)))
     merged = merge((*said, *found))
     remarks = merged.remarks
     if options.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
@@ -77,35 +77,34 @@ def resolve_locality(
     return Locality(merged.levels, remarks, (*said, *found), own.identity)
 
 
-class SourceQuery:
-    """A query of sources, each in a daemon thread of its own."""
+def query_sources(sources: Sequence[Source], environ: Mapping[str, str], limit_s: float) -> tuple[SourceResult, ...]:
+    """Query each source in a daemon thread of its own, until the limit; return the results in the order of them."""
+    deadline = time.monotonic() + limit_s
+    results = [SourceResult(source.name, (), f"no answer within {limit_s:g} s") for source in sources]
 
-    def __init__(self, sources: Iterable[Source], environ: Mapping[str, str], limit_s: float) -> None:
-        self._deadline = time.monotonic() + limit_s
-        self._results: list[SourceResult] = []
-        self._threads: list[threading.Thread] = []
-        for number, source in enumerate(sources):
-            self._results.append(SourceResult(source.name, (), f"no answer within {limit_s:g} s"))
-            arguments = (number, source, environ, limit_s)
-            name = f"locality {source.name}"
-            self._threads.append(threading.Thread(target=self._ask, args=arguments, name=name, daemon=True))
-            self._threads[-1].start()
+    def ask(number: int, source: Source) -> None:
+        results[number] = _query(source, environ, limit_s)
 
-    def wait_for_results(self) -> tuple[SourceResult, ...]:
-        """Wait for all sources or until the limit; return the results in the order of the sources."""
-        for thread in self._threads:
-            thread.join(max(0.0, self._deadline - time.monotonic()))
-        return tuple(self._results)
+    threads = [
+        threading.Thread(target=ask, args=(number, source), name=f"locality {source.name}", daemon=True)
+        for number, source in enumerate(sources)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return tuple(results)
 
-    def _ask(self, number: int, source: Source, environ: Mapping[str, str], limit_s: float) -> None:
-        try:
-            found = Hints(*source.look(environ, limit_s))
-            hints = Hints(tuple(Level(*level) for level in found.levels), sanitize(str(found.reason)))
-        except UsageError as error:
-            hints = Hints((), str(error))
-        except Exception as error:  # the job does not depend on a plug-in
-            hints = Hints((), sanitize(f"failed with {type(error).__name__}: {error}"))
-        self._results[number] = SourceResult(source.name, *hints)
+
+def _query(source: Source, environ: Mapping[str, str], limit_s: float) -> SourceResult:
+    try:
+        found = Hints(*source.look(environ, limit_s))
+        hints = Hints(tuple(Level(*level) for level in found.levels), sanitize(str(found.reason)))
+    except UsageError as error:
+        hints = Hints((), str(error))
+    except Exception as error:  # the job does not depend on a plug-in
+        hints = Hints((), sanitize(f"failed with {type(error).__name__}: {error}"))
+    return SourceResult(source.name, *hints)
 
 
 def make_built_in(name: str, devices: Sequence[Device]) -> Source:

@@ -7,13 +7,17 @@ silences the console for all other local ranks but takes no file away.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from launcher.config.config import OutputOptions
 from launcher.logs.layout import LogLayout
 
-STREAMS = ("stdout", "stderr")
+if TYPE_CHECKING:
+    from launcher.logs.pump import StreamName
+
+STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
 class Route(Struct, frozen=True):

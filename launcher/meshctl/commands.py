@@ -170,7 +170,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     from launcher.meshctl import why
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live.source import mention_silent
-    from launcher.observe.local_socket import choose_agent, find_local_agents
+    from launcher.views.questions.local_socket import choose_agent, find_local_agents
     from rendezvous import codec
 
     agents, silent = ([], []) if store else find_local_agents()

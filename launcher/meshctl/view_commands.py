@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
     from launcher.meshctl.status.state import Overview
-    from launcher.observe.local_socket import LocalAgent
+    from launcher.views.questions.local_socket import LocalAgent
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
@@ -50,7 +50,7 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     from launcher.meshctl.live.source import LocalSource
     from launcher.meshctl.status.agents import derive_overview
     from launcher.meshctl.status.render import describe, encode_overview
-    from launcher.observe.local_socket import choose_agent, find_local_agents
+    from launcher.views.questions.local_socket import choose_agent, find_local_agents
 
     if run_id is not None:
         overview = _read_overview(store, run_id)
@@ -160,8 +160,8 @@ def logs(run_id: str | None, tail: str, **given: Any) -> None:
         raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
-    view = LogView(_find(run_id), query, _write_lines, _warn)
-    _run_to_reader(view.run)
+    with suppress(BrokenPipeError):  # the reader of the output has gone
+        LogView(_find(run_id), query, _write_lines, _warn).run()
 
 
 @meshctl.command(short_help="Show what happened on all nodes of a run, by time.")
@@ -173,10 +173,10 @@ def events(run_id: str | None, follow: bool, as_json: bool) -> None:
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
     """
-    from launcher.meshctl.live.events import EventView
+    from launcher.meshctl.live.events import show_events
 
-    view = EventView(_find(run_id), _write_lines, _warn, follow=follow, as_json=as_json)
-    _run_to_reader(view.run)
+    with suppress(BrokenPipeError):  # the reader of the output has gone
+        show_events(_find(run_id), _write_lines, _warn, follow=follow, as_json=as_json)
 
 
 @meshctl.command(short_help="Watch a run in a full screen that updates itself.")
@@ -231,12 +231,6 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 def _warn(sentence: str) -> None:
     write_stderr(f"meshctl: {sentence}")
-
-
-def _run_to_reader(run: Callable[[], None]) -> None:
-    """Run a view until its end, or until the reader of its output has gone."""
-    with suppress(BrokenPipeError):
-        run()
 
 
 def _get_width() -> int:

@@ -11,11 +11,11 @@ import time
 
 import msgspec
 
-from launcher.diagnose.answer import Conclusion, render_answer
+from launcher.diagnosis.answer import Conclusion, render_answer
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.requests import POLL_INTERVAL_S, write_request
 from launcher.model.errors import TemporaryError, UsageError, describe
-from launcher.observe.local_socket import LocalAgent, SocketSource
+from launcher.views.questions.local_socket import LocalAgent, SocketSource
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, decode, name_run
 from rendezvous.stores.contract import Compare, Delete

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from launcher.model.errors import UsageError, suggest
+from launcher.model.text import format_list
 from launcher.model.topology import HOST, Tree
 
 DEVICE = "device"
@@ -152,7 +153,7 @@ def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
             unknown = [name for domain, name in enumerate(domains) if domain not in own]
             if own:
                 rate = format_rate(min(own.values()))
-                shown = _shorten(unknown)
+                shown = format_list(unknown, _NAMES_MAX)
                 remarks.append(f"no rate is known for {level} {shown}: {rate} is assumed, the slowest of its level")
             elif per_host is None:
                 remarks.append(f"no rate is known for {level}: its links are assumed to be never full")
@@ -188,13 +189,8 @@ def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[d
                 remarks.append(f"{level} {domains[domain]} has two rates: the lower counts")
             own[domain] = min(rate, own[domain])
     if absent:
-        remarks.append(f"rates of {level} {_shorten(absent)} are not used: no such {level}")
+        remarks.append(f"rates of {level} {format_list(absent, _NAMES_MAX)} are not used: no such {level}")
     return own, remarks
-
-
-def _shorten(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    return ", ".join(names[:_NAMES_MAX]) + more
 
 
 def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None:

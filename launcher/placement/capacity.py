@@ -20,21 +20,8 @@ from msgspec.structs import replace
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
+from launcher.placement import units
 from launcher.placement.limits import Feasibility, Limits, NoWorldError
-from launcher.placement.units import (
-    CapacityLayer,
-    Constraint,
-    Item,
-    Supply,
-    UnusedNodes,
-    build_layers,
-    compute_grid,
-    fill,
-    format_mesh,
-    list_elastic_sizes,
-    list_too_small,
-    make_supply,
-)
 from rendezvous.reasons import Reason
 
 
@@ -45,11 +32,11 @@ class LargestWorld(Struct, frozen=True):
     """Ranks, 0 if there is no valid world size."""
     block_size: int
     """Ranks of a unit."""
-    items: tuple[Item, ...]
+    items: tuple[units.Item, ...]
     """What can hold units, in the order of the nodes given."""
     filling: tuple[tuple[int, int], ...]
     """A valid layout: items and how many units each takes, class by class."""
-    unused: tuple[UnusedNodes, ...]
+    unused: tuple[units.UnusedNodes, ...]
     """Nodes that cannot hold any."""
     reason: Reason
     """For either outcome."""
@@ -101,23 +88,23 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
     if tree is None and (limits.all_or_nothing or limits.within or len({node.slot_count for node in nodes}) > 1):
         tree = build_tree(nodes, limits.levels)  # else the nodes are equal, and their order changes no number
     try:
-        supply = make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
+        supply = units.make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
     except NoWorldError as error:
         return LargestWorld(0, 1, (), (), (), error.reason)
     return _find_world(supply)
 
 
-def _explain_shortage(supply: Supply, low: int = 1, high: int = 0) -> LargestWorld:
+def _explain_shortage(supply: units.Supply, low: int = 1, high: int = 0) -> LargestWorld:
     from launcher.placement.shortage import explain_shortage  # most jobs have a world
 
     return _refuse(supply, explain_shortage(supply, low, high))
 
 
-def _refuse(supply: Supply, reason: Reason) -> LargestWorld:
+def _refuse(supply: units.Supply, reason: Reason) -> LargestWorld:
     return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), reason)
 
 
-def _find_world(supply: Supply) -> LargestWorld:
+def _find_world(supply: units.Supply) -> LargestWorld:
     """Return the largest world, of size 0 with the reason if there is none."""
     mesh, limits = supply.mesh, supply.limits
     if 0 < len(supply.items) * supply.hosts < limits.nodes_min:
@@ -131,7 +118,8 @@ def _find_world(supply: Supply) -> LargestWorld:
         return _explain_shortage(supply, low, high)
     best: tuple[int, _Granularity, _Filling] | None = None
     for cut in _list_granularities(supply):
-        sizes = list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, low if best is None else best[0] + 1, high)
+        least = low if best is None else best[0] + 1
+        sizes = units.list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, least, high)
         found = _find_last_fit(supply, cut, sizes) if sizes else None
         best = (found[0], cut, found[1]) if found else best
     if best is None:
@@ -146,13 +134,13 @@ def _find_world(supply: Supply) -> LargestWorld:
         cut.block_size,
         tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
         tuple((number[item], count) for item, count in filling),
-        (*supply.unused, *list_too_small(small, cut.block_size)),
+        (*supply.unused, *units.list_too_small(small, cut.block_size)),
         _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
     if world.node_count < limits.nodes_min:
         reason = Reason.of(
             "placement/too-few-active",
-            mesh=format_mesh(mesh, size),
+            mesh=units.format_mesh(mesh, size),
             ranks=world.size,
             nodes=world.node_count,
             least=limits.nodes_min,
@@ -185,11 +173,11 @@ class _Granularity(Struct, frozen=True):
     """Units for which each item has room."""
     at_once: int
     """Units that an item takes at once."""
-    layers: dict[tuple[int, ...], list[CapacityLayer]]
+    layers: dict[tuple[int, ...], list[units.CapacityLayer]]
     """The result of `build_layers` for classes of these sizes; often the same for all sizes of the axis."""
 
 
-def _list_granularities(supply: Supply) -> list[_Granularity]:
+def _list_granularities(supply: units.Supply) -> list[_Granularity]:
     rooms = [item.room for item in supply.items]
     if supply.limits.all_or_nothing:
         whole = _Granularity(supply.item_ranks, [1] * len(rooms), 1, {})
@@ -205,7 +193,9 @@ def _list_granularities(supply: Supply) -> list[_Granularity]:
     return cuts
 
 
-def _find_last_fit(supply: Supply, granularity: _Granularity, sizes: Sequence[int]) -> tuple[int, _Filling] | None:
+def _find_last_fit(
+    supply: units.Supply, granularity: _Granularity, sizes: Sequence[int]
+) -> tuple[int, _Filling] | None:
     """Return the largest of the sizes, which rise, for which there is a layout in this granularity; and the layout."""
     fillings: dict[int, _Filling | None] = {}
 
@@ -222,10 +212,10 @@ def _find_last_fit(supply: Supply, granularity: _Granularity, sizes: Sequence[in
     return (sizes[count - 1], filling) if filling else None
 
 
-def _lay_out(supply: Supply, granularity: _Granularity, size: int) -> _Filling | None:
+def _lay_out(supply: units.Supply, granularity: _Granularity, size: int) -> _Filling | None:
     """Return a layout of `size` replicas."""
     shape = supply.mesh.resolve_shape(size * supply.mesh.replica_size)
-    counts = compute_grid(shape, granularity.block_size)
+    counts = units.compute_grid(shape, granularity.block_size)
     if counts is None:
         return None
     host = len(supply.tree.levels) if supply.tree else 0
@@ -244,19 +234,19 @@ def _lay_out(supply: Supply, granularity: _Granularity, size: int) -> _Filling |
     key = tuple(sizes)
     if key not in granularity.layers:
         rooms = [room // sizes[0] * sizes[0] for room in granularity.rooms]
-        granularity.layers[key] = build_layers(rooms, domains, sizes[1:])
+        granularity.layers[key] = units.build_layers(rooms, domains, sizes[1:])
     return _fill_items(supply, granularity.layers[key], math.prod(counts))
 
 
-def _is_inside_host(supply: Supply, constraint: Constraint, shape: tuple[int, ...]) -> bool:
+def _is_inside_host(supply: units.Supply, constraint: units.Constraint, shape: tuple[int, ...]) -> bool:
     """Whether no class leaves its host, where the order of the hosts in a whole domain is fixed."""
-    counts = compute_grid(shape, supply.block_size)
+    counts = units.compute_grid(shape, supply.block_size)
     if counts is None or not constraint.is_in_line(counts):
         return False
     return supply.items[0].room // supply.hosts % constraint.compute_class_size(counts) == 0
 
 
-def _fill_items(supply: Supply, layers: Sequence[CapacityLayer], amount: int) -> _Filling | None:
+def _fill_items(supply: units.Supply, layers: Sequence[units.CapacityLayer], amount: int) -> _Filling | None:
     """Fill nodes, in order if that uses a number of them that the limits allow."""
     limits = supply.limits
     if layers[-1].rooms[0] < amount:
@@ -265,11 +255,11 @@ def _fill_items(supply: Supply, layers: Sequence[CapacityLayer], amount: int) ->
     def is_too_many(filling: _Filling) -> bool:
         return limits.nodes_max is not None and len(filling) * supply.hosts > limits.nodes_max
 
-    filling = fill(layers, amount)
+    filling = units.fill(layers, amount)
     if is_too_many(filling):  # the largest first, to use fewer
-        filling = fill(layers, amount, lambda room: -room)
+        filling = units.fill(layers, amount, lambda room: -room)
         return None if is_too_many(filling) else filling
     if len(filling) * supply.hosts < limits.nodes_min:  # the smallest first, to use more
-        smallest = fill(layers, amount, lambda room: room)
+        smallest = units.fill(layers, amount, lambda room: room)
         return filling if is_too_many(smallest) else smallest
     return filling

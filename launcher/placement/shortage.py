@@ -10,16 +10,9 @@ import math
 from collections.abc import Sequence
 
 from launcher.model.topology import HOST, sort_nodes
+from launcher.placement import units
 from launcher.placement.limits import name_some
-from launcher.placement.units import (
-    Supply,
-    build_layers,
-    compute_grid,
-    explain_unused,
-    find_usual_slot_count,
-    format_mesh,
-    list_elastic_sizes,
-)
+from launcher.placement.units import Supply
 from rendezvous.reasons import Reason
 
 
@@ -28,13 +21,13 @@ def explain_shortage(supply: Supply, low: int, high: int) -> Reason:
     present = len(supply.items) * supply.hosts
     if 0 < present < supply.limits.nodes_min:
         least = Reason.of("placement/too-few-nodes", least=supply.limits.nodes_min, present=present)
-        return least.add(*explain_unused(supply.unused))
+        return least.add(*units.explain_unused(supply.unused))
     found = _explain_oversized_class(supply, low)
     if found is not None:
         return found
     if high < low:
         return _explain_too_few_slots(supply)
-    if not list_elastic_sizes(supply.mesh, supply.block_size, supply.item_ranks, low, high):
+    if not units.list_elastic_sizes(supply.mesh, supply.block_size, supply.item_ranks, low, high):
         return _explain_no_even_size(supply, low, high)
     return _explain_no_room(supply, low)
 
@@ -61,7 +54,7 @@ def _explain_small_domain(supply: Supply, size: int, level: str, axes: str, need
         ranks=needed * supply.block_size,
         axes=axes,
         level=level,
-        mesh=format_mesh(supply.mesh, size),
+        mesh=units.format_mesh(supply.mesh, size),
         room=most * supply.block_size,
         rules=tuple(f"{axis}={other}" for axis, other in supply.limits.within.items() if other == level),
     )
@@ -70,9 +63,9 @@ def _explain_small_domain(supply: Supply, size: int, level: str, axes: str, need
 def _find_least_grid(supply: Supply, low: int) -> tuple[int, tuple[int, ...] | None]:
     """Find the least even size of the elastic axis from `low` on, and the units along each axis then, if it is one."""
     mesh, block_size, block = supply.mesh, supply.block_size, supply.item_ranks
-    size = next(iter(list_elastic_sizes(mesh, block_size, block, low, low + block_size * block)), low)
+    size = next(iter(units.list_elastic_sizes(mesh, block_size, block, low, low + block_size * block)), low)
     shape = mesh.resolve_shape(size * mesh.replica_size)
-    return size, compute_grid(shape, block_size)
+    return size, units.compute_grid(shape, block_size)
 
 
 def _explain_too_few_slots(supply: Supply) -> Reason:
@@ -82,7 +75,7 @@ def _explain_too_few_slots(supply: Supply) -> Reason:
     rank_count = supply.mesh.replica_size * least
     if limits.all_or_nothing:
         return _explain_too_few_slices(supply, mesh, rank_count)
-    slot_count = find_usual_slot_count(supply.nodes)
+    slot_count = units.find_usual_slot_count(supply.nodes)
     node_count = math.ceil(rank_count / max(1, slot_count // supply.block_size * supply.block_size))
     if len(supply.nodes) == 1 or limits.nodes_max == 1:
         most = max(node.slot_count for node in supply.nodes)
@@ -104,7 +97,7 @@ def _explain_too_few_slots(supply: Supply) -> Reason:
 def _explain_too_few_slices(supply: Supply, mesh: str, rank_count: int) -> Reason:
     whole, present = supply.limits.all_or_nothing, len(supply.items)
     assert whole is not None
-    unused = explain_unused(supply.unused)
+    unused = units.explain_unused(supply.unused)
     if not present:
         return Reason.of("placement/no-slice", mesh=mesh, level=whole.level, hosts=whole.hosts).add(*unused)
     count = math.ceil(rank_count / (whole.hosts * supply.items[0].nodes[0].slot_count))
@@ -123,7 +116,7 @@ def _explain_no_even_size(supply: Supply, low: int, high: int) -> Reason:
     if mesh.elastic_axis:
         farther = high + supply.block_size * supply.item_ranks  # even sizes repeat with this period
         last = min(supply.limits.elastic_max or farther, farther)
-        larger = list_elastic_sizes(mesh, supply.block_size, supply.item_ranks, high + 1, last)
+        larger = units.list_elastic_sizes(mesh, supply.block_size, supply.item_ranks, high + 1, last)
     return Reason.of(
         "placement/uneven",
         mesh=str(mesh),
@@ -152,15 +145,15 @@ def _explain_no_room(supply: Supply, low: int) -> Reason:
         domains.append([place[item.position] for item in supply.items])
         sizes.append(math.lcm(sizes[-1] if sizes else 1, rule.compute_class_size(counts)))
         level, axes = (*tree.levels, HOST)[rule.level], "+".join(mesh.axes[axis].name for axis in rule.axes)
-        layers = build_layers(rooms, domains, sizes)
+        layers = units.build_layers(rooms, domains, sizes)
         if max(layers[-2].rooms) == 0:
-            most = max(build_layers(rooms, domains, [*sizes[:-1], sizes[-2] if len(sizes) > 1 else 1])[-2].rooms)
+            most = max(units.build_layers(rooms, domains, [*sizes[:-1], sizes[-2] if len(sizes) > 1 else 1])[-2].rooms)
             return _explain_small_domain(supply, size, level, axes, sizes[-1], most)
         needed, present = math.prod(counts) // sizes[-1], layers[-1].rooms[0] // sizes[-1]
         if present < needed:
             return Reason.of(
                 "placement/too-few-domains",
-                mesh=format_mesh(mesh, size),
+                mesh=units.format_mesh(mesh, size),
                 times=needed,
                 ranks=sizes[-1] * block_size,
                 axes=axes,

@@ -17,16 +17,8 @@ from launcher.config.scrub import list_unset_variables
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
+from launcher.ranks import spec_builder
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
-from launcher.ranks.spec_builder import (
-    bind_workers,
-    find_program_index,
-    make_argv,
-    make_environments,
-    make_fork_argv,
-    make_recorder_variables,
-    make_thread_variables,
-)
 from launcher.supervisor.fork_server import fork_server
 from launcher.supervisor.messages import ForkServerSpec
 
@@ -56,19 +48,18 @@ def make_fork_server_spec(
     """
     devices = [device for slot in slots for device in slot.devices]
     choice = choose_environments(options.framework, devices, options.python, parent)
-    environments = make_environments(choice, options, parent)
-    binding = bind_workers(options.numa_binding, slots)
+    environments = spec_builder.make_environments(choice, options, parent)
+    binding = spec_builder.bind_workers(options.numa_binding, slots)
     sample_variables = []
     for number in range(max(2, len(slots))):
         slot = slots[number % len(slots)]
         place = _make_sample_place(options, mesh, run_id or f"run {number}", number, slot, len(slots))
-        sample_variables.append(
-            _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
-        )
+        threads = spec_builder.make_thread_variables(binding, slot.index, parent)
+        sample_variables.append(_make_variables(environments, place, parent) | threads)
     variables = dict(set.intersection(*(set(one.items()) for one in sample_variables)))
     is_jax = "jax" in choice.names
     if not is_jax:
-        variables |= make_recorder_variables("", {device.kind for device in devices}, parent)
+        variables |= spec_builder.make_recorder_variables("", {device.kind for device in devices}, parent)
     if counts := [int(one[_THREADS_VARIABLE]) for one in sample_variables if one.get(_THREADS_VARIABLE, "").isdigit()]:
         variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: more threads than cores are slow
     return ForkServerSpec(
@@ -86,8 +77,9 @@ def make_fork_server_argv(options: WorkerOptions, *, is_jax: bool) -> tuple[str,
 
     It becomes that worker's command itself, so only arguments behind the script's name may differ among workers.
     """
-    mode, argv = options.launch_mode, make_argv(options, 0, is_jax=is_jax)
-    return (*argv[: find_program_index(mode, argv)], fork_server.__file__, *make_fork_argv(mode, argv))
+    mode, argv = options.launch_mode, spec_builder.make_argv(options, 0, is_jax=is_jax)
+    python = argv[: spec_builder.find_program_index(mode, argv)]
+    return (*python, fork_server.__file__, *spec_builder.make_fork_argv(mode, argv))
 
 
 def _make_variables(

@@ -137,20 +137,23 @@ class WorkerSpecBuilder:
         if that may work later. Then nothing of them is left open.
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
-        environments = {place.local_rank: self._make_variables(place) for place in places}
-        self._recorder_sockets = [environment.get(RECORDER_VARIABLE, "") for environment in environments.values()]
+        variables = [self._make_variables(place) for place in places]
+        self._recorder_sockets = [each.get(RECORDER_VARIABLE, "") for each in variables]
         self._routes.begin(round, restart_count)
-        filters: dict[str, LineFilter] = {}
-        opened: list[int] = []
+        filters = self._open_filters(pump)
+        opened: dict[tuple[int, str], int | None] = {}
         try:
-            self._open_filters(pump, filters)
-            return [self._make_spec(place, environments[place.local_rank], filters, pump, opened) for place in places]
+            for place in places:
+                for stream in STREAMS:
+                    opened[place.local_rank, stream] = self._open_stream(stream, place, filters, pump)
         except OSError as error:
-            for descriptor in opened:
-                os.close(descriptor)  # with which the pump's end of it ends
+            for descriptor in opened.values():
+                if descriptor is not None:
+                    os.close(descriptor)  # with which the pump's end of it ends
             for one in filters.values():
                 one.close_if_unused()
             raise make_shortage_error(f"cannot prepare {format_workers(len(places))}", error) from error
+        return [self._make_spec(*each, opened) for each in zip(places, variables, strict=True)]
 
     def make_worker_mesh(self, share: NodeAssignment) -> WorkerMesh:
         """Return the mesh of the round, as its first rank here sees it."""
@@ -187,23 +190,17 @@ class WorkerSpecBuilder:
         return ",".join(f"{name}={place}" for name, place in zip(names, places, strict=True)) if names[1:] else ""
 
     def _make_spec(
-        self,
-        place: WorkerAssignment,
-        environment: dict[str, str],
-        filters: Mapping[str, LineFilter],
-        pump: OutputPump | None,
-        opened: list[int],
+        self, place: WorkerAssignment, variables: dict[str, str], opened: Mapping[tuple[int, str], int | None]
     ) -> WorkerSpec:
-        """`opened`: to which the descriptors are added that are opened here."""
         binding = self.cpu_binding.bindings[place.local_rank] if self.cpu_binding else None
         argv = make_argv(self._workers, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
             argv=argv,
-            env=environment,
+            env=variables,
             unset=self._unset,
-            stdout=self._open_stream("stdout", place, filters, pump, opened),
-            stderr=self._open_stream("stderr", place, filters, pump, opened),
+            stdout=opened[place.local_rank, "stdout"],
+            stderr=opened[place.local_rank, "stderr"],
             affinity=binding.cpus if binding else None,
             fork_argv=make_fork_argv(self._workers.launch_mode, argv) if self._has_fork_server else (),
         )
@@ -250,29 +247,24 @@ class WorkerSpecBuilder:
             slice_count=share.slice_count,
         )
 
-    def _open_filters(self, pump: OutputPump | None, filters: dict[str, LineFilter]) -> None:
+    def _open_filters(self, pump: OutputPump | None) -> dict[str, LineFilter]:
         """Open by stream the filter for the lines that are also kept separately."""
-        if pump is not None:
-            for stream, texts in zip(STREAMS, self._filters, strict=True):
-                if texts and (path := self._routes.find_filter_file(stream)):
-                    filters[stream] = pump.open_filter(path, texts)
+        filters: dict[str, LineFilter] = {}
+        for stream, texts in zip(STREAMS, self._filters, strict=True):
+            if pump is not None and texts and (path := self._routes.find_filter_file(stream)):
+                filters[stream] = pump.open_filter(path, texts)
+        return filters
 
     def _open_stream(
-        self,
-        stream: StreamName,
-        place: WorkerAssignment,
-        filters: Mapping[str, LineFilter],
-        pump: OutputPump | None,
-        opened: list[int],
+        self, stream: StreamName, place: WorkerAssignment, filters: Mapping[str, LineFilter], pump: OutputPump | None
     ) -> int | None:
         """Return the descriptor to which this worker writes, or None for the agent's own."""
         way = self._routes.find_route(place.local_rank, stream)
         if way.inherits:
             return None
         if pump is None or not (way.path or way.to_console):
-            opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-            return opened[-1]
-        end = pump.open_stream(
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return pump.open_stream(
             stream=stream,
             local_rank=place.local_rank,
             rank=place.rank,
@@ -280,8 +272,6 @@ class WorkerSpecBuilder:
             prefix=self._make_prefix(place) if way.to_console else None,
             line_filter=filters.get(stream),
         )
-        opened.append(end)
-        return end
 
     def _make_prefix(self, place: WorkerAssignment) -> bytes:
         return format_line_prefix(

@@ -11,19 +11,9 @@ run in the workers' Python, so this module imports little of the library and not
 
 from __future__ import annotations
 
+import _socket
 import marshal
 import struct
-from _socket import (
-    CMSG_SPACE,
-    MSG_CMSG_CLOEXEC,
-    MSG_CTRUNC,
-    MSG_DONTWAIT,
-    SCM_RIGHTS,
-    SHUT_RDWR,
-    SHUT_WR,
-    SOL_SOCKET,
-    socket,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +34,7 @@ class Channel:
     Between processes that were forked from one Python, and run nothing else; see `JsonChannel` for others.
     """
 
-    def __init__(self, end: socket, *, blocks: bool = False) -> None:
+    def __init__(self, end: _socket.socket, *, blocks: bool = False) -> None:
         end.setblocking(blocks)
         self._socket = end
         self._outbound: list[tuple[memoryview, Sequence[int]]] = []
@@ -56,7 +46,7 @@ class Channel:
     @classmethod
     def open(cls, descriptor: int) -> Self:
         """Take over this descriptor, an end that blocks."""
-        return cls(socket(fileno=descriptor), blocks=True)
+        return cls(_socket.socket(fileno=descriptor), blocks=True)
 
     # marshal is part of Python, while json brings re and enum. Either keeps surrogate escapes in text.
 
@@ -84,7 +74,7 @@ class Channel:
         while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
             numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
-            rights = [(SOL_SOCKET, SCM_RIGHTS, numbers)] if numbers else []
+            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if numbers else []
             try:
                 sent = self._socket.sendmsg([data], rights)
             except BlockingIOError:
@@ -117,16 +107,16 @@ class Channel:
 
     def _read(self, wait: bool) -> bool:
         """Whether anything came."""
-        flags = MSG_CMSG_CLOEXEC | (0 if wait else MSG_DONTWAIT)
+        flags = _socket.MSG_CMSG_CLOEXEC | (0 if wait else _socket.MSG_DONTWAIT)
         try:
             data, ancillary, found, _ = self._socket.recvmsg(
-                _READ_SIZE, CMSG_SPACE(DESCRIPTORS_MAX * _NUMBER_SIZE), flags
+                _READ_SIZE, _socket.CMSG_SPACE(DESCRIPTORS_MAX * _NUMBER_SIZE), flags
             )
         except BlockingIOError:
             return False
         except ConnectionResetError:  # closed with something of ours unread
             data, ancillary, found = b"", [], 0
-        if found & MSG_CTRUNC:
+        if found & _socket.MSG_CTRUNC:
             raise OSError("descriptors were lost in transit: too many open files (ulimit -n)")
         for _level, _kind, packed in ancillary:
             self._descriptors += struct.unpack(f"{len(packed) // _NUMBER_SIZE}i", packed)
@@ -136,12 +126,12 @@ class Channel:
 
     def finish(self) -> None:
         """Announce that nothing more will be sent; the other side's `has_ended` becomes true. Reading goes on."""
-        self._shut_down(SHUT_WR)
+        self._shut_down(_socket.SHUT_WR)
 
     def abandon(self) -> None:
         """Stop sending and receiving; the descriptor stays, and is readable, until close()."""
         self._is_broken = self.has_ended = True
-        self._shut_down(SHUT_RDWR)
+        self._shut_down(_socket.SHUT_RDWR)
 
     def _shut_down(self, how: int) -> None:
         try:  # noqa: SIM105 - as little of Python's library as possible

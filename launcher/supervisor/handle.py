@@ -19,24 +19,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
+from launcher.supervisor import messages
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.keeper import remove_leftovers
-from launcher.supervisor.messages import (
-    REPORTS,
-    STUCK_LIMIT_S,
-    ForkServerSpec,
-    Preloading,
-    Report,
-    RoundSwept,
-    Spawned,
-    StandbyReady,
-    SupervisorLost,
-    SupervisorStarted,
-    WorkersFenced,
-    WorkerSpec,
-    describe_exit,
-    encode_spec,
-)
+from launcher.supervisor.messages import ForkServerSpec, Report, WorkerSpec
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
@@ -107,7 +93,7 @@ class Supervisor:
 
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
-        self._send_order("preload", encode_spec(spec))
+        self._send_order("preload", messages.encode_spec(spec))
         kernel.become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
@@ -119,7 +105,7 @@ class Supervisor:
             for worker in workers:
                 descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
                 given.update(descriptors)
-                self._send_order("spawn", round, encode_spec(worker), descriptors=descriptors)
+                self._send_order("spawn", round, messages.encode_spec(worker), descriptors=descriptors)
             if any(worker.fork_argv for worker in workers):
                 self._send_order("begin")  # so that all of them are forked together
         finally:
@@ -139,7 +125,7 @@ class Supervisor:
         """
         assert spec.stdout is not None
         try:
-            self._send_order("examine", encode_spec(spec), descriptors=(spec.stdout,))
+            self._send_order("examine", messages.encode_spec(spec), descriptors=(spec.stdout,))
         finally:
             os.close(spec.stdout)
 
@@ -168,17 +154,17 @@ class Supervisor:
         """
         self._receive()
         reports, self._pending_reports = self._pending_reports, []
-        self._is_over |= any(isinstance(report, SupervisorLost) for report in reports)
+        self._is_over |= any(isinstance(report, messages.SupervisorLost) for report in reports)
         if not self._is_over and (self._has_keeper_ended() or self._channel.has_ended):
             self._is_over = True
             self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
-            reports.append(self._find_refusal() or SupervisorLost(self._describe_loss()))
+            reports.append(self._find_refusal() or messages.SupervisorLost(self._describe_loss()))
         if not self._pid and not self._is_over:
             os.kill(self.keeper_pid, signal.SIGCONT)  # its stop before the fork brought a SIGCHLD, and us here
         for report in reports:
-            if isinstance(report, RoundSwept):
+            if isinstance(report, messages.RoundSwept):
                 self._rounds.discard(report.round)
-            if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
+            if isinstance(report, messages.WorkersFenced | messages.SupervisorLost) or not self._rounds:
                 self.wake_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.wake_at:
             self.wake_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
@@ -203,7 +189,7 @@ class Supervisor:
         """
         start = time.monotonic()
         while True:
-            accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
+            accept_stuck = time.monotonic() - start > min(messages.STUCK_LIMIT_S, limit_s / 2)
             try:
                 left = kernel.kill_children((), accept_stuck)
             except OSError:  # no descriptor to list them with, for the moment
@@ -258,16 +244,16 @@ class Supervisor:
 
     def _receive(self) -> None:
         for (kind, *fields), _ in self._channel.receive():
-            report = REPORTS[kind](*fields)
-            if isinstance(report, SupervisorStarted):
+            report = messages.REPORTS[kind](*fields)
+            if isinstance(report, messages.SupervisorStarted):
                 self._pid = report.pid
                 self._order_channel.close()
                 continue
-            if isinstance(report, Preloading | StandbyReady):
+            if isinstance(report, messages.Preloading | messages.StandbyReady):
                 self._spared_pids.add(report.pid)
-            elif isinstance(report, Spawned):
+            elif isinstance(report, messages.Spawned):
                 self._spared_pids.discard(report.pid)
-            if not isinstance(report, StandbyReady):
+            if not isinstance(report, messages.StandbyReady):
                 self._pending_reports.append(report)
 
     def _wait_for_event(self, event: int, deadline: float) -> bool:
@@ -301,10 +287,10 @@ class Supervisor:
                 return
             time.sleep(0.001)
 
-    def _find_refusal(self) -> SupervisorLost | None:
+    def _find_refusal(self) -> messages.SupervisorLost | None:
         """Return why a keeper that has ended could not read its order; None if it could."""
         for (_, *fields), _descriptors in self._order_channel.receive():
-            return SupervisorLost(*fields)
+            return messages.SupervisorLost(*fields)
         return None
 
     def _describe_loss(self) -> str:
@@ -317,6 +303,6 @@ class Supervisor:
         exit_code = os.waitstatus_to_exitcode(self._keeper_status)
         if exit_code < 0:
             who = f"the keeper (pid {self.keeper_pid})"
-        how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
+        how = messages.describe_exit(128 - exit_code if exit_code > 128 else exit_code)
         is_late = time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
         return f"{who} {how}{' after its watchdog expired' if is_late else ''}"

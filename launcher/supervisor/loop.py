@@ -17,22 +17,10 @@ from contextlib import suppress
 
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
+from launcher.supervisor import messages
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import ProcessHost, Worker, close_streams
-from launcher.supervisor.messages import (
-    EXAMINER_NAME,
-    POLL_LIMIT_S,
-    STUCK_LIMIT_S,
-    SWEEP_INTERVAL_S,
-    Exited,
-    Report,
-    RoundSwept,
-    SupervisorLost,
-    SupervisorStarted,
-    WorkersFenced,
-    WorkerSpec,
-    decode_worker_spec,
-)
+from launcher.supervisor.messages import Report, WorkerSpec
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
@@ -68,7 +56,7 @@ class SupervisorLoop:
     def begin(self) -> None:
         """Be the supervisor from now on, in the process that was forked for it. Raises OSError."""
         self._host.begin()
-        self._report(SupervisorStarted(self._host.pid))
+        self._report(messages.SupervisorStarted(self._host.pid))
 
     def run(self) -> None:
         while self.advance():
@@ -93,7 +81,7 @@ class SupervisorLoop:
     def _compute_timeout_ms(self) -> int | None:
         parts = (self._sweep, self._watchdog, self._warm_pool)
         wait_s = min(part.wait_s for part in parts if part is not None)
-        return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
+        return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), messages.POLL_LIMIT_S) * 1000)
 
     # Keeper and agent
 
@@ -115,9 +103,9 @@ class SupervisorLoop:
         for (verb, *fields), descriptors in self._channel.receive():
             if verb == "spawn":
                 self._host.note_descriptors(*descriptors)
-                self._spawn(Worker(fields[0], decode_worker_spec(fields[1], descriptors)))
+                self._spawn(Worker(fields[0], messages.decode_worker_spec(fields[1], descriptors)))
             elif verb == "examine":
-                self._examine(decode_worker_spec(fields[0], descriptors))
+                self._examine(messages.decode_worker_spec(fields[0], descriptors))
             elif verb == "begin" and self._warm_pool is not None:
                 self._warm_pool.begin()
             elif verb == "signal":
@@ -141,7 +129,7 @@ class SupervisorLoop:
         if self._watchdog is not None and self._watchdog.is_expired:
             close_streams(worker.spec)
             if worker.round not in self._sweep.rounds:  # once for all of its workers
-                self._report(WorkersFenced(worker.round))
+                self._report(messages.WorkersFenced(worker.round))
                 self._start_sweep([worker.round])
         elif worker.spec.fork_argv and self._warm_pool is not None:
             self._warm_pool.spawn(worker)
@@ -182,7 +170,7 @@ class SupervisorLoop:
             if worker is not None and worker.poll_start is not None:
                 worker.poll_start()
             if workers.pop(pid, None) is not None and worker is not None:  # a failure has removed it already
-                self._report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
+                self._report(messages.Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
 
     # The end of a round
 
@@ -202,7 +190,7 @@ class SupervisorLoop:
             self._watchdog.disarm()  # it has expired and must not end us half way
         if is_clear:
             for round in sorted(self._sweep.rounds):
-                self._report(RoundSwept(round))
+                self._report(messages.RoundSwept(round))
             self._rounds -= self._sweep.rounds
             self._sweep.rounds.clear()
             self._is_finished = self._sweep.is_last
@@ -220,7 +208,7 @@ class SupervisorLoop:
             try:
                 self._watchdog = Watchdog(self._host)
             except TemporaryError as error:
-                self._report(SupervisorLost(str(error), error.exit_code))
+                self._report(messages.SupervisorLost(str(error), error.exit_code))
                 self._start_sweep(self._rounds, is_last=True)
         if self._watchdog is not None:
             self._watchdog.extend(until)
@@ -231,7 +219,7 @@ class SupervisorLoop:
         if self._watchdog is None or not self._watchdog.take_expiry():
             return
         for round in sorted(self._rounds):
-            self._report(WorkersFenced(round))
+            self._report(messages.WorkersFenced(round))
         if self._warm_pool is not None:
             self._warm_pool.stop(is_reported=True)
         self._start_sweep(self._rounds)
@@ -245,7 +233,7 @@ def _run_module(argv: Sequence[str]) -> None:
     This process must not import it: it stays for as long as the job.
     """
     signal.set_wakeup_fd(-1)
-    kernel.set_name(EXAMINER_NAME)
+    kernel.set_name(messages.EXAMINER_NAME)
     os.dup2(1, 2)
     try:
         from importlib import import_module
@@ -304,7 +292,8 @@ class ProcessSweep:
         now = self._host.read_clock()
         if self._killed and now < self._next_pass_at:
             return False
-        found = self._host.kill_children(() if self.is_last else list_spared(), now - self._began_at > STUCK_LIMIT_S)
+        accept_stuck = now - self._began_at > messages.STUCK_LIMIT_S
+        found = self._host.kill_children(() if self.is_last else list_spared(), accept_stuck)
         self._killed = set(found)
-        self._next_pass_at = now + SWEEP_INTERVAL_S
+        self._next_pass_at = now + messages.SWEEP_INTERVAL_S
         return not found

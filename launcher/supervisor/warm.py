@@ -28,21 +28,11 @@ from contextlib import suppress
 from functools import partial
 
 from launcher.hardware.linux import kernel
+from launcher.supervisor import messages
 from launcher.supervisor.channel import DESCRIPTORS_MAX
 from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.fork_server.json_channel import JsonChannel
-from launcher.supervisor.messages import (
-    Exited,
-    ForkServerLost,
-    ForkServerSpec,
-    Preloaded,
-    Preloading,
-    PreloadRefused,
-    StandbyReady,
-    WorkerSpec,
-    describe_exit,
-    encode_spec,
-)
+from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
@@ -127,7 +117,7 @@ class WarmPool:
         if signum in _NON_FATAL_SIGNALS:
             return
         for one in self._cancel(lambda one: one.round == round and (only is None or one.local_rank in only)):
-            self.host.report(Exited(round, one.local_rank, 0, -signum, time.time()))
+            self.host.report(messages.Exited(round, one.local_rank, 0, -signum, time.time()))
 
     def sweep(self, rounds: Collection[int]) -> None:
         """Cancel the workers of these rounds that have no spec yet."""
@@ -152,7 +142,7 @@ class WarmPool:
             self._server.kill()
             if is_reported:
                 sentence = f"the fork server (pid {self._server.pid}) was killed: the watchdog expired"
-                self.host.report(ForkServerLost(sentence))
+                self.host.report(messages.ForkServerLost(sentence))
             self._server = None
             self._is_ended = True
 
@@ -193,7 +183,7 @@ class WarmPool:
 
     def _handle_refusal(self, sentence: str, hint: str) -> None:
         self._server, self._is_refused = None, True
-        self.host.report(PreloadRefused(sentence, hint))
+        self.host.report(messages.PreloadRefused(sentence, hint))
 
     def _handle_loss(self, sentence: str) -> None:
         """Drop the fork server and the workers that are not ready. Standby workers stay."""
@@ -212,7 +202,7 @@ class WarmPool:
             then = "restarting it"
         else:
             then = "the next round restarts it"
-        self.host.report(ForkServerLost(f"{sentence}; {then}"))
+        self.host.report(messages.ForkServerLost(f"{sentence}; {then}"))
         self._start_cold(workers)
 
     # Workers on their way
@@ -260,9 +250,8 @@ class WarmPool:
         return cancelled
 
     def _take_waiting(self) -> list[Worker]:
-        workers = self._waiting.copy()
-        self._waiting.clear()
-        return workers
+        taken, self._waiting = self._waiting, []
+        return taken
 
     def _start_cold(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
@@ -314,7 +303,7 @@ class ForkServer:
         if failure:
             self._handle_loss(f"the fork server could not be started: {failure[0]}")
         else:
-            self._host.report(Preloading(self.pid))
+            self._host.report(messages.Preloading(self.pid))
 
     def request_forks(self, ends: Collection[socket]) -> None:
         """Have a worker forked for each of these sockets, which are closed here. Raises OSError."""
@@ -357,7 +346,7 @@ class ForkServer:
         if verb == "ready" and not self.is_ready:
             seconds, remarks = words
             self.is_ready = True
-            self._host.report(Preloaded(self.pid, float(seconds), tuple(map(str, remarks))))
+            self._host.report(messages.Preloaded(self.pid, float(seconds), tuple(map(str, remarks))))
         elif verb == "refused" and not self.is_ready:
             sentence, hint = map(str, words)
             self.kill()
@@ -370,7 +359,8 @@ class ForkServer:
         if not self._is_started:
             self._poll_start()
         if not self._is_over:
-            self._handle_loss(f"the fork server (pid {self.pid}) {describe_exit(exit_code)}{self._describe_phase()}")
+            how = messages.describe_exit(exit_code)
+            self._handle_loss(f"the fork server (pid {self.pid}) {how}{self._describe_phase()}")
 
     def give_up(self, reason: str) -> None:
         """Kill it: `reason` continues the sentence that `on_lost` gets."""
@@ -433,7 +423,7 @@ class WarmFork:
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
         full_spec = spec.replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
-            self._channel.send(encode_spec(full_spec), streams)
+            self._channel.send(messages.encode_spec(full_spec), streams)
             self._flush()
         except OSError as error:  # too many descriptors are in flight
             self._handle_failure(f"cannot start {worker.name}: {format_os_error(error)}", error.errno or 0)
@@ -487,7 +477,7 @@ class WarmFork:
         if self.worker is not None:
             self.assign(self.worker)
         else:
-            self._pool.host.report(StandbyReady(pid))
+            self._pool.host.report(messages.StandbyReady(pid))
 
     def _handle_failure(self, sentence: str, error_number: int) -> None:
         """Handle the reason, from it or from the fork server, why it cannot run."""

@@ -31,12 +31,11 @@ class WorkerPage:
         self.numbers = numbers
         self.line = line_index
         self.round = round_number
-        self.heartbeat_index = (
-            line_index * shared_page.LINE_SIZE + shared_page.HEARTBEAT_COUNT
-        ) // shared_page.NUMBER_SIZE
-        self.polled_index = (line_index * shared_page.LINE_SIZE + shared_page.POLLED_ROUND) // shared_page.NUMBER_SIZE
-        self.phase_index = (line_index * shared_page.LINE_SIZE + shared_page.PHASE_COUNT) // shared_page.NUMBER_SIZE
-        self.step_index = (line_index * shared_page.LINE_SIZE + shared_page.REACHED_STEP) // shared_page.NUMBER_SIZE
+        start = line_index * shared_page.LINE_SIZE
+        self.heartbeat_index = (start + shared_page.HEARTBEAT_COUNT) // shared_page.NUMBER_SIZE
+        self.polled_index = (start + shared_page.POLLED_ROUND) // shared_page.NUMBER_SIZE
+        self.phase_index = (start + shared_page.PHASE_COUNT) // shared_page.NUMBER_SIZE
+        self.step_index = (start + shared_page.REACHED_STEP) // shared_page.NUMBER_SIZE
         self.has_sent_heartbeat = False
 
 

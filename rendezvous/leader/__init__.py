@@ -1,4 +1,8 @@
-"""Election of a leader (election.py, takeover.py), and what the leader does: observe, decide, write.
+"""Who leads, and what who leads does: observe, decide, write.
 
-observe.py makes a View of the store, `policy` decides on it, leader.py carries that out, commit.py commits rounds.
+`election` and `takeover` say who; `observe` makes a View of the store and of presence, `policy` decides on it, `leader`
+carries that out, `commit` commits rounds.
+
+Every write of a leader is guarded by what it was decided on (`guarded_write`), so that one that leads no longer changes
+nothing. A leader keeps nothing that is not in the store: the next one finds all it needs there.
 """

@@ -6,17 +6,9 @@ processes of the last are gone. What happens is kept as a status, which is writt
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from rendezvous.events import (
-    CheckpointSaved,
-    RoundFailed,
-    RoundStopped,
-    RoundSucceeded,
-    StartRound,
-    StopRound,
-    Txn,
-)
+from rendezvous.events import CheckpointSaved, RoundFailed, RoundStopped, RoundSucceeded, StartRound, StopRound, Txn
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
@@ -35,22 +27,12 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
         case RoundSucceeded():
             if not round_state.status.outcome and round_state.move("succeeded"):
                 round_state.status = replace(round_state.status, outcome="succeeded")
-        case RoundFailed(is_final=is_final):
-            is_told = is_final or event.is_node_fault
+        case RoundFailed():
+            is_told = event.is_final or event.is_node_fault
             if not round_state.status.outcome and round_state.move("failed for good" if is_told else "failed"):
-                round_state.status = replace(
-                    round_state.status,
-                    outcome="failed",
-                    exit_code=event.exit_code,
-                    is_peer_loss=event.is_peer_loss,
-                    failure=event.failure,
-                    rank=event.rank,
-                    is_port_taken=event.is_port_taken,
-                    is_final=is_final,
-                    final_reason=event.final_reason,
-                    is_node_fault=event.is_node_fault,
-                    failure_class=event.failure_class,
-                )
+                # The status of a new membership knows no round yet, though one of the last may be alive.
+                facts = {**asdict(event), "round": round_state.status.round}
+                round_state.status = replace(round_state.status, outcome="failed", **facts)
         case CheckpointSaved():
             round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
         case RoundStopped(_, worker_port, step):

@@ -10,7 +10,6 @@ a charge stays provisional for a short time and is refunded when a loss explains
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +19,8 @@ from rendezvous.policy.quarantine import Strike
 from rendezvous.reasons import Reason
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
+
+_STRIKES = ("losses", "first_failures", "blamed")
 
 
 class RestartBudget(Struct, frozen=True, kw_only=True):
@@ -96,73 +97,46 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
             return replace(self, provisional_round=0, provisional_since=-math.inf)
         return self
 
-    def add_strikes(
-        self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = (), blamed: Iterable[Strike] = ()
-    ) -> RestartBudget:
-        """Add strikes, for which nodes are quarantined."""
-        return replace(
-            self,
-            losses=(*self.losses, *losses),
-            first_failures=(*self.first_failures, *first_failures),
-            blamed=(*self.blamed, *blamed),
-        )
-
     def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:
         """Return the quarantine of each node that has one, by node; some may be over."""
         return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings, blamed=self.blamed))
 
     def trim(self, now: float, settings: Settings) -> RestartBudget:
         """Drop the strikes that are too old to matter."""
-        return replace(
-            self,
-            losses=quarantine.drop_old_strikes(self.losses, now, settings),
-            first_failures=quarantine.drop_old_strikes(self.first_failures, now, settings),
-            blamed=quarantine.drop_old_strikes(self.blamed, now, settings),
-        )
+        kept = {name: quarantine.drop_old_strikes(getattr(self, name), now, settings) for name in _STRIKES}
+        return replace(self, **kept)
+
+
+_COUNTS = [name for name in RestartBudget.__struct_fields__ if name in Seal.__struct_fields__ and name not in _STRIKES]
+"""Fields that a seal has as they are; the rest has times in it, or is one."""
 
 
 def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
     """Return the budget that a seal carries, on the clock of a leader that first saw the seal at `seen_at`."""
+    counts = {name: getattr(seal, name) for name in _COUNTS}
     return RestartBudget(
-        restart_count=seal.restart_count,
+        **counts,
         charged_at=tuple(seen_at - age for age in seal.charge_ages_s),
-        short_rounds=seal.short_rounds,
-        provisional_round=seal.provisional_round,
         provisional_since=seen_at - seal.provisional_age_s if seal.provisional_round else -math.inf,
-        port_taken_rounds=seal.port_taken_rounds,
         losses=tuple(Strike(node, seen_at - age) for node, age in seal.losses),
         first_failures=tuple(Strike(node, seen_at - age, rank) for node, rank, age in seal.first_failures),
         blamed=tuple(Strike(node, seen_at - age) for node, age in seal.blamed),
-        best_step=seal.best_step,
-        stuck_rounds=seal.stuck_rounds,
-        same_failure=seal.same_failure,
-        same_rank=seal.same_rank,
-        same_failures=seal.same_failures,
     )
 
 
-def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
+def add_to_seal(seal: Seal, spent: RestartBudget, now: float) -> Seal:
     """Return the seal with the budget in it; times are written as ages."""
+    counts = {name: getattr(spent, name) for name in _COUNTS}
     return replace(
         seal,
-        restart_count=restart_budget.restart_count,
-        charge_ages_s=tuple(compute_age_s(at, now) for at in restart_budget.charged_at),
-        short_rounds=restart_budget.short_rounds,
-        provisional_round=restart_budget.provisional_round,
-        provisional_age_s=compute_age_s(restart_budget.provisional_since, now)
-        if restart_budget.provisional_round
-        else 0.0,
-        port_taken_rounds=restart_budget.port_taken_rounds,
-        losses=tuple((strike.node, compute_age_s(strike.at, now)) for strike in restart_budget.losses),
+        **counts,
+        charge_ages_s=tuple(compute_age_s(at, now) for at in spent.charged_at),
+        provisional_age_s=compute_age_s(spent.provisional_since, now) if spent.provisional_round else 0.0,
+        losses=tuple((strike.node, compute_age_s(strike.at, now)) for strike in spent.losses),
         first_failures=tuple(
-            (strike.node, strike.rank, compute_age_s(strike.at, now)) for strike in restart_budget.first_failures
+            (strike.node, strike.rank, compute_age_s(strike.at, now)) for strike in spent.first_failures
         ),
-        blamed=tuple((strike.node, compute_age_s(strike.at, now)) for strike in restart_budget.blamed),
-        best_step=restart_budget.best_step,
-        stuck_rounds=restart_budget.stuck_rounds,
-        same_failure=restart_budget.same_failure,
-        same_rank=restart_budget.same_rank,
-        same_failures=restart_budget.same_failures,
+        blamed=tuple((strike.node, compute_age_s(strike.at, now)) for strike in spent.blamed),
     )
 
 

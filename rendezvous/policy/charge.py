@@ -50,8 +50,10 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
             return EndJob(_make_failure(view, seal, failures, budget, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
         blamed = _find_blamed(view, failures)
-        first_failures = () if blamed else _find_culprits(view, failures, failed_at)
-        budget = budget.charge(seal.round, failed_at, now).add_strikes(first_failures=first_failures, blamed=blamed)
+        culprits = () if blamed else _find_culprits(view, failures, failed_at)
+        budget = budget.charge(seal.round, failed_at, now)
+        first_failures = (*budget.first_failures, *culprits)
+        budget = replace(budget, first_failures=first_failures, blamed=(*budget.blamed, *blamed))
     else:
         budget = replace(budget, port_taken_rounds=0)
     if departed_at or not failures:
@@ -75,7 +77,7 @@ def _excuse_departure(
     if budget.provisional_round and min(departed_at) - budget.provisional_since <= settings.settle_s:
         budget = budget.refund()
     strikes = [Strike(view.nodes[m], view.lost_at[m]) for m in sorted(view.list_lost()) if m in view.nodes]
-    return replace(budget.add_strikes(losses=strikes), port_taken_rounds=0)
+    return replace(budget, losses=(*budget.losses, *strikes), port_taken_rounds=0)
 
 
 def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:

@@ -124,22 +124,21 @@ class View(Struct, frozen=True, kw_only=True):
         """Return whether this member announced that it leaves, or is drained."""
         return self.get_leaving_at(member_id) < math.inf
 
+    def _find_status(self, member_id: str) -> Status | None:
+        """Return the member's status of the sealed round; None if it has reported none."""
+        view = self.statuses.get(member_id)
+        is_current = view is not None and self.seal is not None and view.status.plan_token == self.seal.plan_token
+        return view.status if view is not None and is_current else None
+
     def get_outcome(self, member_id: str) -> str:
         """Return the member's outcome of the sealed round: "", "succeeded" or "failed"."""
-        view = self.statuses.get(member_id)
-        if view is None or self.seal is None or view.status.plan_token != self.seal.plan_token:
-            return ""
-        return view.status.outcome
+        status = self._find_status(member_id)
+        return status.outcome if status is not None else ""
 
     def has_stopped(self, member_id: str) -> bool:
         """Return whether the member reported that no process of the sealed round is left on its node."""
-        view = self.statuses.get(member_id)
-        return (
-            view is not None
-            and self.seal is not None
-            and view.status.plan_token == self.seal.plan_token
-            and view.status.is_stopped
-        )
+        status = self._find_status(member_id)
+        return status is not None and status.is_stopped
 
     def is_idle(self, member_id: str) -> bool:
         """Return whether the round does not need this member: it has no ranks, has succeeded, or has stopped."""

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rendezvous import records
+from rendezvous.errors import SettingsError
 from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefused
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.peers.messages import KnownRevision, OutageProbe
@@ -28,8 +29,8 @@ from rendezvous.state.watch_cache import WatchCache
 from rendezvous.stores.contract import Compare, KeyValue, Lease, Put
 
 
-class Setup(Struct, frozen=True):
-    """What an agent is started with; it never changes."""
+class Setup(Struct, frozen=True, kw_only=True):
+    """What an agent is started with; it never changes. Raises SettingsError for an attempt of more than 15 digits."""
 
     settings: Settings
     spec: Spec
@@ -37,14 +38,18 @@ class Setup(Struct, frozen=True):
     """This agent's own member record, without member id and worker port."""
     prefix: str
     run_id: str
-    attempt: int
+    attempt: int = 0
     """The number of this attempt if an external system counts attempts, else 0."""
     sizer: Sizer
     """Computes how large a world some members make."""
-    hosts_store: bool
+    hosts_store: bool = False
     """The store that the others use ends with this agent."""
     store_owner: StoreOwner | None = None
     """Whose the store is that an agent serves; None for one that outlives the agents, as an etcd does."""
+
+    def __post_init__(self) -> None:
+        if self.attempt >= 10**15:
+            raise SettingsError(f"the attempt is '{self.attempt}', it must be a number")
 
     @property
     def current_key(self) -> str:

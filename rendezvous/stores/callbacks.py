@@ -6,7 +6,7 @@ from _thread import RLock
 from collections.abc import Callable
 
 from rendezvous.errors import StoreError
-from rendezvous.stores.contract import CALLBACK_LIMIT_S, Batch, Watch
+from rendezvous.stores.contract import CALLBACK_LIMIT_S, Batch, OnBatch, OnLost, Watch
 
 STILL_RUNNING = "a callback of a watch has not ended in {:g} s"
 
@@ -14,12 +14,7 @@ STILL_RUNNING = "a callback of a watch has not ended in {:g} s"
 class CallbackWatch(Watch):
     """A watch that a store keeps until it calls `drop`, which any thread may do, more than once."""
 
-    def __init__(
-        self,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
-        drop: Callable[[CallbackWatch], None],
-    ) -> None:
+    def __init__(self, on_batch: OnBatch, on_lost: OnLost, drop: Callable[[CallbackWatch], None]) -> None:
         self.has_ended = False
         """Whether no further callback starts."""
         self._on_batch = on_batch

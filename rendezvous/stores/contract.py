@@ -15,7 +15,7 @@ known when the request was made. So a lower one shows that the store has lost wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -64,6 +64,8 @@ class Get(Struct, frozen=True):
 
 
 Operation = Put | Delete | Get
+Compares = Sequence[Compare]
+Operations = Sequence[Operation]
 
 
 class GetResult(Struct, frozen=True):
@@ -122,6 +124,10 @@ class Batch(Struct, frozen=True):
     events: tuple[KeyEvent, ...]
 
 
+OnBatch = Callable[[Batch], None]
+OnLost = Callable[[StoreError], None]
+
+
 class Watch(Protocol):
     def cancel(self) -> None:
         """Stop. After it returns no further callback of this watch starts.
@@ -141,9 +147,7 @@ class Store(Protocol):
     def delete(self, key: str, *, prefix: bool = False) -> int:
         """Delete a key, or all keys that start with it, in one revision; return how many were deleted."""
 
-    def txn(
-        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
-    ) -> TxnResult:
+    def txn(self, compares: Compares, success: Operations, failure: Operations = ()) -> TxnResult:
         """If every compare holds, apply `success`, else `failure`, atomically.
 
         Raises StoreError for a key that is written twice, or more operations or compares than TXN_OPERATIONS_MAX.
@@ -171,13 +175,7 @@ class Store(Protocol):
         """Return the seconds until the lease would expire, for display. Raises LeaseNotFound when it is gone."""
 
     def watch(
-        self,
-        key: str,
-        *,
-        prefix: bool = False,
-        start_revision: int,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
+        self, key: str, *, prefix: bool = False, start_revision: int, on_batch: OnBatch, on_lost: OnLost
     ) -> Watch:
         """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of the store's.
 
@@ -221,7 +219,7 @@ def is_covered(name: str, key: str, prefix: bool) -> bool:
     return name.startswith(key) if prefix else name == key
 
 
-def check_request(compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> None:
+def check_request(compares: Compares, success: Operations, failure: Operations) -> None:
     """Raise StoreError for a transaction that etcd would refuse. Both branches count, whichever would run."""
     for name, items in (("compares", compares), ("operations", success), ("operations", failure)):
         if len(items) > TXN_OPERATIONS_MAX:
@@ -245,7 +243,7 @@ def _measure(operation: Operation) -> int:
     return check_key(operation.key, operation.prefix)
 
 
-def _check_written_once(branch: Iterable[Operation]) -> None:
+def _check_written_once(branch: Operations) -> None:
     """Raise StoreError if the branch puts a key twice, or puts and deletes it. To delete it twice is allowed."""
     deletions = [operation for operation in branch if isinstance(operation, Delete)]
     written: set[str] = set()

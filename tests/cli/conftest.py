@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from launcher import cli
+from launcher.extensions.ray import main as ray
 from launcher.meshctl import main as meshctl
-from tests.cli.running import Outcome, is_ours
+from tests.cli.running import Call, Outcome, is_ours
 
 
 @pytest.fixture
@@ -28,15 +29,20 @@ def nobody() -> str:
 
 
 @pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """`run` in the process of the tests, for commands that start nothing."""
-    for name in filter(is_ours, list(os.environ)):
-        monkeypatch.delenv(name)
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`run` in the process of the tests, for commands that start nothing: the same words, outcome and environment."""
+    programs = {"meshrun": cli.main, "meshctl": meshctl.main, "meshrun-ray": ray.main}
     monkeypatch.setattr(cli, "protect_imports", lambda: None)
 
-    def called(program: str, *words: str, cwd: Path) -> Outcome:
-        monkeypatch.chdir(cwd)
-        code = {"meshrun": cli.main, "meshctl": meshctl.main}[program](words)
+    def called(program: str, *words: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Outcome:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in filter(is_ours, list(os.environ)):
+                patch.delenv(name)
+            for name, value in (environ or {}).items():
+                patch.setenv(name, value)
+            if cwd is not None:
+                patch.chdir(cwd)
+            code = programs[program](words)
         return Outcome(code, *capfd.readouterr())
 
     return called

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,10 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+
+Call = Callable[..., Outcome]
+"""What the fixture `call` is: `run` without a process."""
 
 
 def is_ours(name: str) -> bool:

@@ -19,7 +19,7 @@ import pytest
 
 from launcher.config import completion
 from launcher.config.options.table import BY_NAME, TABLE
-from tests.cli.running import run
+from tests.cli.running import Call, run
 
 BIN = os.path.dirname(sys.executable)
 READY, DONE = "ready>", "<done"
@@ -113,26 +113,27 @@ def test_tab_completes_options_values_and_files(terminal: Terminal, typed: str, 
     assert terminal.complete(typed) == run_as
 
 
+FISH = {
+    "meshrun --nproc-per": ["--nproc-per-node"],
+    "meshrun --on-hang r": ["report", "restart"],
+    "meshrun --on-hang=rest": ["--on-hang=restart"],
+    "meshrun -h loca": ["locality"],
+    "meshrun --mesh dp=2 --standal": ["--standalone"],
+    "meshrun train_lo": ["train_long_name.py"],
+    "meshctl undr": ["undrain"],
+}
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("meshrun --nproc-per", ["--nproc-per-node"]),
-        ("meshrun --on-hang r", ["report", "restart"]),
-        ("meshrun --on-hang=rest", ["--on-hang=restart"]),
-        ("meshrun -h loca", ["locality"]),
-        ("meshrun --mesh dp=2 --standal", ["--standalone"]),
-        ("meshrun train_lo", ["train_long_name.py"]),
-        ("meshctl undr", ["undrain"]),
-    ],
-)
-def test_fish_completes_the_same(tmp_path: Path, typed: str, offered: list[str]) -> None:
+def test_fish_completes_the_same(tmp_path: Path) -> None:
     (tmp_path / "train_long_name.py").touch()
-    program = f"{BIN}/meshrun --completion fish | source; {BIN}/meshctl completion fish | source; complete -C '{typed}'"
+    program = f"{BIN}/meshrun --completion fish | source; {BIN}/meshctl completion fish | source"
+    program += "".join(f"; complete -C '{typed}'; echo" for typed in FISH)
     environ = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     command = ["fish", "--no-config", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=60, check=True)
-    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered
+    offered = [[line.partition("\t")[0] for line in text.splitlines()] for text in done.stdout.split("\n\n")]
+    assert dict(zip(FISH, offered, strict=False)) == FISH
 
 
 def test_words_of_a_value_are_those_of_its_metavar() -> None:
@@ -148,12 +149,10 @@ def test_every_option_is_completed(shell: str) -> None:
         assert (f"-l {option.name} " if shell == "fish" else option.flag) in text
 
 
-def test_another_shell_is_refused() -> None:
-    for command in (
-        ("meshrun", "--completion", "tcsh"),
-        ("meshrun", "--completion"),
-        ("meshctl", "completion", "tcsh"),
-    ):
-        outcome = run(*command)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert "bash" in outcome.err
+@pytest.mark.parametrize(
+    "command", [("meshrun", "--completion", "tcsh"), ("meshrun", "--completion"), ("meshctl", "completion", "tcsh")]
+)
+def test_another_shell_is_refused(call: Call, command: tuple[str, ...]) -> None:
+    outcome = call(*command)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "bash" in outcome.err

@@ -15,7 +15,7 @@ from launcher.config.options import table
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.doctor.render import render_text
 from launcher.model.errors import UsageError
-from tests.cli.running import Outcome, run
+from tests.cli.running import Call, Outcome, run
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -29,7 +29,7 @@ def words(outcome: Outcome) -> str:
     return " ".join(outcome.out.split())
 
 
-def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
+def test_doctor_shows_every_working_option_with_its_value_and_origin(call: Call) -> None:
     environ = {**NO_GPU, "PET_ROLE": "trainer", "LAUNCHER_MAX_RESTARTS": "3", "PET_MAX_RESTARTS": "9"}
     given = ("--", "--nproc-per-node=2")
     outcome = run("meshctl", "doctor", *given, environ=environ)
@@ -37,14 +37,14 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     assert ["nproc-per-node", "2", "--nproc-per-node"] in rows(outcome)
     assert ["max-restarts", "3", "LAUNCHER_MAX_RESTARTS"] in rows(outcome)
     assert ["role", "trainer", "PET_ROLE"] in rows(outcome)
-    options = json.loads(run("meshctl", "doctor", "--json", *given, environ=environ).out)["options"]
+    options = json.loads(call("meshctl", "doctor", "--json", *given, environ=environ).out)["options"]
     assert options["nnodes"] == {"value": "1:1", "origin": "default"}
     assert options.keys() >= {option.name for option in table.TABLE if option.read is not None}
 
 
-def test_the_text_fits_80_columns_and_begins_with_a_verdict() -> None:
+def test_the_text_fits_80_columns_and_begins_with_a_verdict(call: Call) -> None:
     environ = {**NO_GPU, "LAUNCHER_DUPLICATE_STDOUT_FILTERS": "loss", "HTTPS_PROXY": "http://proxy:3128"}
-    outcome = run("meshctl", "doctor", "--", "--log-dir=" + "d" * 90, "--nproc-per-node=1", environ=environ)
+    outcome = call("meshctl", "doctor", "--", "--log-dir=" + "d" * 90, "--nproc-per-node=1", environ=environ)
     lines = outcome.out.splitlines()
     assert max(map(len, (line for line in lines if " " in line.strip()))) <= 80  # a word that is longer is not torn
     assert not re.search(r"[^\x20-\x7e\n]", outcome.out)
@@ -53,8 +53,8 @@ def test_the_text_fits_80_columns_and_begins_with_a_verdict() -> None:
     assert lines[at + 1].split() == ["loss", "LAUNCHER_DUPLICATE_STDOUT_FILTERS"]
 
 
-def test_doctor_as_json_is_one_object_and_nothing_else() -> None:
-    outcome = run("meshctl", "doctor", "--json", environ={**NO_GPU, "PYTHON_EXEC": sys.executable})
+def test_doctor_as_json_is_one_object_and_nothing_else(call: Call) -> None:
+    outcome = call("meshctl", "doctor", "--json", environ={**NO_GPU, "PYTHON_EXEC": sys.executable})
     found = json.loads(outcome.out)
     assert (outcome.code, outcome.err) == (0, "")
     assert found["version"] == 1
@@ -78,17 +78,17 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
-    assert "\na run would start: 3 workers" in run("meshctl", "doctor", "--", "--nproc-per-node=3", environ=NO_GPU).out
-    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
+def test_doctor_says_what_a_run_would_start_or_why_not(call: Call) -> None:
+    assert "\na run would start: 3 workers" in call("meshctl", "doctor", "--", "--nproc-per-node=3", environ=NO_GPU).out
+    outcome = call("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
     assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
     assert "\nwould stop a job: --nproc-per-node=gpu, but no GPU was found" in outcome.out
     assert outcome.out.startswith("verdict: 1 problem would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
     assert (outcome.code, outcome.err) == (1, "")
 
 
-def test_the_verdict_comes_first_and_all_fits_half_a_screen() -> None:
-    lines = run("meshctl", "doctor", environ=NO_GPU).out.splitlines()
+def test_the_verdict_comes_first_and_all_fits_half_a_screen(call: Call) -> None:
+    lines = call("meshctl", "doctor", environ=NO_GPU).out.splitlines()
     assert lines[0].startswith("verdict: ")
     assert lines[-1].startswith("--json shows every option")
     quiet = examine([], NO_GPU) | {"findings": []}
@@ -130,9 +130,9 @@ def test_a_mesh_is_that_of_all_nodes_that_are_assumed() -> None:
     assert not [one for one in examine(given, NO_GPU, node_count=3)["findings"] if one["check"] == "placement"]
 
 
-def test_a_missing_script_and_a_missing_python_would_stop_a_job(tmp_path: Path) -> None:
+def test_a_missing_script_and_a_missing_python_would_stop_a_job(call: Call, tmp_path: Path) -> None:
     environ = {**NO_GPU, "PYTHON_EXEC": "/opt/no/python"}
-    outcome = run("meshctl", "doctor", "--", "--log-dir=logs", "train.py", cwd=tmp_path, environ=environ)
+    outcome = call("meshctl", "doctor", "--", "--log-dir=logs", "train.py", cwd=tmp_path, environ=environ)
     assert outcome.code == 1
     assert "would stop a job: script train.py does not exist" in words(outcome)
     assert "would stop a job: the workers' Python, /opt/no/python, cannot be executed" in words(outcome)
@@ -180,11 +180,11 @@ def test_doctor_does_not_run_the_health_check(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> None:
-    outcome = run("meshctl", "doctor", "--", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
+def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several(call: Call) -> None:
+    outcome = call("meshctl", "doctor", "--", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
     assert "would stop a job: mesh dp=*,tp=2 needs a multiple of 2 workers, not 1" in words(outcome)
     assert outcome.code == 1
-    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=1", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
+    outcome = call("meshctl", "doctor", "--", "--nproc-per-node=1", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
     assert outcome.code == 2  # the words alone cannot work
     served = ("--nproc-per-node=1", "--mesh=dp=*,tp=8", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1")
     found = examine(served, NO_GPU)["findings"]
@@ -193,11 +193,11 @@ def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> N
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["stop"]
 
 
-def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
+def test_doctor_says_which_secrets_are_set_and_not_what_they_are(call: Call) -> None:
     environ = {**NO_GPU, "LAUNCHER_STORE_TOKEN": "hunter2", "LAUNCHER_ETCD_PASSWORD_FILE": "/run/password"}
     place = ("--rdzv-endpoint=etcds://127.0.0.1:1,127.0.0.1:2", "--rdzv-id=7")
     for more in ((), ("--json",)):
-        outcome = run("meshctl", "doctor", *more, "--", *place, environ=environ)
+        outcome = call("meshctl", "doctor", *more, "--", *place, environ=environ)
         assert "hunter2" not in outcome.out + outcome.err
         if not more:
             assert ["LAUNCHER_STORE_TOKEN", "set", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
@@ -224,9 +224,9 @@ STEP = {
 }
 
 
-def test_doctor_names_the_scheduler_its_variables_and_what_follows() -> None:
+def test_doctor_names_the_scheduler_its_variables_and_what_follows(call: Call) -> None:
     place = ("--", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-backend=c10d", "--nnodes=4", "--rdzv-conf=is_host=0")
-    outcome = run("meshctl", "doctor", *place, environ={**NO_GPU, **STEP})
+    outcome = call("meshctl", "doctor", *place, environ={**NO_GPU, **STEP})
     known = ", ".join(("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"))
     assert f"Slurm step 4711.2, by {known} this is node 1 of 4, and node 0 is gpu03 " in words(outcome)
     assert "nnodes 4 SLURM_STEP_NUM_NODES not used: --nnodes 4 is given" in words(outcome)
@@ -244,8 +244,8 @@ def test_doctor_says_why_nothing_is_made_of_a_controller() -> None:
     assert "\njob controller\n" not in render_text(examine([], NO_GPU))
 
 
-def test_doctor_repeats_the_remarks_of_a_run() -> None:
-    assert "\nnote: --monitor-interval 5 has no effect" in run("meshctl", "doctor", "--", "--monitor-interval=5").out
+def test_doctor_repeats_the_remarks_of_a_run(call: Call) -> None:
+    assert "\nnote: --monitor-interval 5 has no effect" in call("meshctl", "doctor", "--", "--monitor-interval=5").out
 
 
 def test_doctor_imports_no_framework() -> None:
@@ -335,7 +335,7 @@ def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
         ),
     ],
 )
-def test_meshctls_errors_look_like_meshruns(given: list[str], sentence: str) -> None:
-    outcome = run("meshctl", *given)
+def test_meshctls_errors_look_like_meshruns(call: Call, given: list[str], sentence: str) -> None:
+    outcome = call("meshctl", *given)
     assert outcome.err.startswith(sentence)
     assert (outcome.out, outcome.code) == ("", 2)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from docs import options
 from launcher import extensions
 from launcher.config import help
 from launcher.config.options import command_line, table
 from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
 from launcher.meshctl.group import SECTIONS, meshctl
-from tests.cli.running import run
+from tests.cli.running import Call, run
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
 USAGE = "[options] SCRIPT [arguments of the script]"
@@ -69,8 +70,8 @@ def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> Non
     assert outcome.out.startswith("Usage: meshrun [options] SCRIPT [arguments of the script]\n")
 
 
-def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
-    outcome = run("meshrun", "-h")
+def test_the_first_screen_has_the_usage_common_options_and_all_groups(call: Call) -> None:
+    outcome = call("meshrun", "-h")
     lines = outcome.out.splitlines()
     assert (outcome.code, outcome.err, lines[0]) == (0, "", "Usage: meshrun " + USAGE)
     assert len(lines) < 24  # the prompt follows
@@ -83,24 +84,24 @@ def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
             assert command_line.parse(line.split()[1:]).script == "train.py"
 
 
-def test_one_group_can_be_asked_for() -> None:
-    assert run("meshrun", "-h", "output").out == help.render_group("output") + "\n"
-    assert run("meshrun", "--help=output").out == help.render_group("output") + "\n"
+def test_one_group_can_be_asked_for(call: Call) -> None:
+    assert call("meshrun", "-h", "output").out == help.render_group("output") + "\n"
+    assert call("meshrun", "--help=output").out == help.render_group("output") + "\n"
     assert help.render_group("max_restarts") == help.render_group("--max-restarts") == help.render_group("restarts")
 
 
-def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
-    outcome = run("meshrun", "-h", "foo")
+def test_a_group_that_does_not_exist_lists_those_that_do(call: Call) -> None:
+    outcome = call("meshrun", "-h", "foo")
     listed = ", ".join(help.GROUPS)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"meshrun: error: unknown group of options foo; the groups are {listed}\n"
-    assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
+    assert call("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
     for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
-        assert run("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
+        assert call("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
     assert set(help.GROUP_WORDS.values()) <= help.GROUPS.keys()
     assert not help.GROUP_WORDS.keys() & help.GROUPS.keys()
     assert help.render_group("elastic") == help.render_group("size")
-    assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
+    assert call("meshrun", "-h", "train.py").out == call("meshrun", "-h").out
 
 
 def show_on_terminal(word: str, pager: str) -> str:
@@ -133,8 +134,8 @@ def test_a_pager_that_cannot_be_run_hides_nothing(pager: str) -> None:
     assert help.render_help() in show_on_terminal("--help", pager)
 
 
-def test_the_version_is_one_line() -> None:
-    outcome = run("meshrun", "--version")
+def test_the_version_is_one_line(call: Call) -> None:
+    outcome = call("meshrun", "--version")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("meshrun 0.")
 
@@ -148,13 +149,13 @@ def test_a_reader_that_has_left_is_no_error() -> None:
 
 
 def test_the_reference_page_names_every_spelling() -> None:
-    page = help.render_reference()
+    page = options.page()
     for option in table.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)
 
 
-def test_meshctl_alone_shows_its_commands_by_section() -> None:
+def test_meshctl_alone_shows_its_commands_by_section(call: Call) -> None:
     outcome = run("meshctl")
     assert (outcome.code, outcome.err) == (0, "")
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -164,7 +165,7 @@ def test_meshctl_alone_shows_its_commands_by_section() -> None:
     assert set(listed) == {*meshctl.commands, *extensions.COMMANDS}
     assert len(listed) <= 16
     assert not [name for name, command in meshctl.commands.items() if command.hidden]
-    assert run("meshctl", "--version").out.startswith("meshctl 0.")
+    assert call("meshctl", "--version").out.startswith("meshctl 0.")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +186,6 @@ def test_meshctl_alone_shows_its_commands_by_section() -> None:
         ("logs a b", "got unexpected extra argument (b)", "use meshctl logs -h to list its options"),
     ],
 )  # fmt: skip
-def test_an_error_of_click_is_one_sentence_and_a_hint(given: str, sentence: str, hint: str) -> None:
-    outcome = run("meshctl", *given.split(" "))
+def test_an_error_of_click_is_one_sentence_and_a_hint(call: Call, given: str, sentence: str, hint: str) -> None:
+    outcome = call("meshctl", *given.split(" "))
     assert outcome == (2, "", f"meshctl: error: {sentence}\nhint: {hint}\n")

@@ -13,7 +13,7 @@ import pytest
 
 from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.cli.running import Outcome, run
+from tests.cli.running import Call, Outcome
 from tests.support.stores.etcd import EtcdServer
 from tests.support.stores.stored_job import StoredJob
 from tests.support.waiting import wait_until
@@ -44,12 +44,16 @@ def job(store: Store) -> StoredJob:
     return job
 
 
-def meshctl(server: EtcdServer, *words: str, **environ: str) -> Outcome:
-    return run("meshctl", *words, environ={"LAUNCHER_RDZV_ENDPOINT": server.endpoint, **environ})
+@pytest.fixture
+def meshctl(server: EtcdServer, call: Call) -> Call:
+    def called(*words: str, **environ: str) -> Outcome:
+        return call("meshctl", *words, environ={"LAUNCHER_RDZV_ENDPOINT": server.endpoint, **environ})
+
+    return called
 
 
-def test_status_shows_the_job(server: EtcdServer, job: StoredJob) -> None:
-    outcome = meshctl(server, "status", "exp-41")
+def test_status_shows_the_job(meshctl: Call, job: StoredJob) -> None:
+    outcome = meshctl("status", "exp-41")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert lines[:2] == ["run       exp-41, job 0a1b", "now       round 1 runs 8 ranks on 2 nodes"]
@@ -59,43 +63,43 @@ def test_status_shows_the_job(server: EtcdServer, job: StoredJob) -> None:
     assert all(" s ago" in line for line in lines if line.startswith(("h0", "h1", "h2")))
 
 
-def test_status_as_json_is_one_object(server: EtcdServer, job: StoredJob) -> None:
-    outcome = meshctl(server, "status", "--json", "--rdzv-endpoint", f"http://{server.endpoint}", "exp-41")
+def test_status_as_json_is_one_object(meshctl: Call, server: EtcdServer, job: StoredJob) -> None:
+    outcome = meshctl("status", "--json", "--rdzv-endpoint", f"http://{server.endpoint}", "exp-41")
     found = json.loads(outcome.out)
     assert (outcome.code, outcome.err, found["phase"], found["leader"]) == (0, "", "running", "h0")
     assert 0 <= found["nodes"][0]["silent_s"] <= 5
 
 
-def test_status_without_a_run_lists_those_in_the_store(server: EtcdServer, job: StoredJob) -> None:
-    outcome = meshctl(server, "status", "--rdzv-endpoint", server.endpoint)
+def test_status_without_a_run_lists_those_in_the_store(meshctl: Call, server: EtcdServer, job: StoredJob) -> None:
+    outcome = meshctl("status", "--rdzv-endpoint", server.endpoint)
     assert (outcome.code, outcome.err) == (0, "")
     # Other tests of this machine may have runs in the list, too, which make its columns wider.
     assert "exp-41 - round 1 runs 8 ranks on 2 nodes" in [" ".join(line.split()) for line in outcome.out.splitlines()]
-    found = json.loads(meshctl(server, "status", "--json", "--rdzv-endpoint", server.endpoint).out)
+    found = json.loads(meshctl("status", "--json", "--rdzv-endpoint", server.endpoint).out)
     (listed,) = [run for run in found["runs"] if run["is_in_store"]]
     assert (listed["run_id"], listed["phase"]) == ("exp-41", "running")
 
 
-def test_the_variables_of_meshrun_name_the_store_and_its_options(server: EtcdServer, store: Store) -> None:
+def test_the_variables_of_meshrun_name_the_store_and_its_options(meshctl: Call, store: Store) -> None:
     other = StoredJob(store, prefix="team")
     other.join(0)
     other.seal(1, 0)
-    assert "round 1 runs 4 ranks" in meshctl(server, "status", "exp-41", LAUNCHER_RDZV_PREFIX="team").out
-    assert "kept: run exp-41" in meshctl(server, "clean", "--all", LAUNCHER_RDZV_PREFIX="team").out
-    assert "no run is under /meshrun/" in meshctl(server, "stop", "exp-41").err
+    assert "round 1 runs 4 ranks" in meshctl("status", "exp-41", LAUNCHER_RDZV_PREFIX="team").out
+    assert "kept: run exp-41" in meshctl("clean", "--all", LAUNCHER_RDZV_PREFIX="team").out
+    assert "no run is under /meshrun/" in meshctl("stop", "exp-41").err
     for variable, value, sentence in (
         ("LAUNCHER_RDZV_CONF", "cert=/no/such", "LAUNCHER_RDZV_CONF names a certificate but no key"),
         ("LAUNCHER_RDZV_BACKEND", "static", "static has no store"),
     ):
-        outcome = meshctl(server, "drain", "exp-41", "h1", **{variable: value})
+        outcome = meshctl("drain", "exp-41", "h1", **{variable: value})
         assert outcome.code == 2
         assert sentence in outcome.err
 
 
-def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store: Store) -> None:
+def test_a_wrong_run_id_is_a_sentence_with_near_misses(meshctl: Call, store: Store) -> None:
     for run_id in ("exp-40", "exp-42"):
         StoredJob(store, run_id)
-    outcome = meshctl(server, "status", "exp-41")
+    outcome = meshctl("status", "exp-41")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err in (
         "meshctl: error: run exp-41 does not exist; there are exp-42, exp-40\n",
@@ -103,27 +107,27 @@ def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store
     )
 
 
-def test_hostile_records_are_shown_as_such(server: EtcdServer, job: StoredJob) -> None:
+def test_hostile_records_are_shown_as_such(meshctl: Call, job: StoredJob) -> None:
     job.store.put(job.keys.stop, b"\x1b[2J" + bytes(range(256)))
     job.store.put(job.keys.make_member_key("x"), b'{"version": "9.1"}')
-    outcome = meshctl(server, "status", "exp-41")
+    outcome = meshctl("status", "exp-41")
     assert (outcome.code, outcome.err) == (0, "")
     assert "round 1 runs 8 ranks" in outcome.out
     assert "members/x was written by meshrun 9.1, this is meshrun" in " ".join(outcome.out.split())
     assert "\x1b" not in outcome.out
 
 
-def test_a_signed_job_needs_its_secret(server: EtcdServer, store: Store, tmp_path: Path) -> None:
+def test_a_signed_job_needs_its_secret(meshctl: Call, store: Store, tmp_path: Path) -> None:
     signed = StoredJob(store, secret=b"sesame")
     signed.join(0)
     signed.seal(1, 0)
     secret = tmp_path / "secret"
     secret.write_text("sesame\n")
-    outcome = meshctl(server, "status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
+    outcome = meshctl("status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
     assert "round 1 runs 4 ranks on 1 node" in outcome.out
     assert "unread" not in outcome.out
     secret.write_text("open\n")
-    outcome = meshctl(server, "status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
+    outcome = meshctl("status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
     assert outcome.code == 0
     assert "was not written by an agent that knows the job's secret" in " ".join(outcome.out.split())
 
@@ -139,9 +143,9 @@ def test_a_request_reaches_the_leader_and_its_answer_comes_back(server: EtcdServ
     assert said == ("run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada\n")
 
 
-def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: StoredJob) -> None:
+def test_a_request_without_a_leader_ends_at_its_limit(meshctl: Call, job: StoredJob) -> None:
     job.store.delete(job.keys.leader)
-    outcome = meshctl(server, "stop", "exp-41", "--timeout", "0.3")
+    outcome = meshctl("stop", "exp-41", "--timeout", "0.3")
     assert outcome == (
         75,
         "",
@@ -150,15 +154,15 @@ def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: S
     )
 
 
-def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: Store) -> None:
+def test_clean_says_what_it_removes(meshctl: Call, job: StoredJob, store: Store) -> None:
     ended = StoredJob(store, "old", "9f")
     ended.seal(1, 0)
     ended.end("success")
     says = "kept: run exp-41, job 0a1b: it has 3 live members\n{}: run old, job 9f, 6 keys\n"
-    assert meshctl(server, "clean", "--all", "--dry-run") == (0, says.format("would remove"), "")
-    assert meshctl(server, "clean", "--all") == (0, says.format("removed"), "")
-    assert meshctl(server, "clean", "--all").out == "kept: run exp-41, job 0a1b: it has 3 live members\n"
-    assert meshctl(server, "clean", "old").code == 2
+    assert meshctl("clean", "--all", "--dry-run") == (0, says.format("would remove"), "")
+    assert meshctl("clean", "--all") == (0, says.format("removed"), "")
+    assert meshctl("clean", "--all").out == "kept: run exp-41, job 0a1b: it has 3 live members\n"
+    assert meshctl("clean", "old").code == 2
 
 
 @pytest.mark.parametrize(
@@ -172,17 +176,17 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
         (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is less than 0"),
     ],
 )
-def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:
-    outcome = meshctl(server, *words)
+def test_words_that_cannot_be_meant_are_refused(meshctl: Call, words: tuple[str, ...], sentence: str) -> None:
+    outcome = meshctl(*words)
     assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
     assert "Traceback" not in outcome.err
 
 
-def test_a_store_that_is_not_there_or_not_named_is_a_sentence() -> None:
-    outcome = run("meshctl", "status", "x")
+def test_a_store_that_is_not_there_or_not_named_is_a_sentence(call: Call) -> None:
+    outcome = call("meshctl", "status", "x")
     sentence = "meshctl: error: no agent of run x is on this machine, and no store is set"
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, sentence)
-    outcome = run("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
+    outcome = call("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
     assert outcome.code == 75
     assert outcome.err.startswith("meshctl: error: the store cannot be used: 127.0.0.1:1 cannot be reached")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import LIMIT_S, Outcome, run
+from tests.cli.running import LIMIT_S, Call, run
 from tests.support.documents.pages import ROOT, blocks, is_shown
 
 MESH = ("--mesh", "pp=4,dp=*,tp=8")
@@ -69,24 +69,31 @@ def cluster_of_31(path: Path, **wishes: Any) -> str:
     return str(path)
 
 
-def answer_of(*words: str, code: int = 0) -> dict[str, Any]:
-    """The answer as JSON, checked to be one whole object that says what a plan must say."""
-    outcome = run("meshctl", "plan", *words, "--json")
-    assert (outcome.code, outcome.err) == (code, "")
-    assert outcome.out.count("\n") == 1
-    answer: dict[str, Any] = json.loads(outcome.out)
-    if code:
-        assert set(answer) == {"plan", "error"}
-        assert answer["plan"] == {}
+Answer = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def answer_of(call: Call) -> Answer:
+    def asked(*words: str, code: int = 0) -> dict[str, Any]:
+        """The answer as JSON, checked to be one whole object that says what a plan must say."""
+        outcome = call("meshctl", "plan", *words, "--json")
+        assert (outcome.code, outcome.err) == (code, "")
+        assert outcome.out.count("\n") == 1
+        answer: dict[str, Any] = json.loads(outcome.out)
+        if code:
+            assert set(answer) == {"plan", "error"}
+            assert answer["plan"] == {}
+            return answer
+        expected = {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
+        assert set(answer) - {"warnings"} == expected
+        ranks = sorted(rank for ranks in answer["plan"].values() for rank in ranks)
+        assert ranks == list(range(math.prod(answer["dims"])))
+        assert not set(answer["plan"]) & set(answer["spares"])
+        assert 0 <= answer["lower_bound"] <= answer["J"]
+        assert all(isinstance(reason, str) for reason in answer["reasons"])
         return answer
-    expected = {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
-    assert set(answer) - {"warnings"} == expected
-    ranks = sorted(rank for ranks in answer["plan"].values() for rank in ranks)
-    assert ranks == list(range(math.prod(answer["dims"])))
-    assert not set(answer["plan"]) & set(answer["spares"])
-    assert 0 <= answer["lower_bound"] <= answer["J"]
-    assert all(isinstance(reason, str) for reason in answer["reasons"])
-    return answer
+
+    return asked
 
 
 def test_one_node_of_32_lost_is_told_in_words() -> None:
@@ -96,17 +103,17 @@ def test_one_node_of_32_lost_is_told_in_words() -> None:
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
-def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(tmp_path: Path) -> None:
+def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(call: Call, answer_of: Answer, tmp_path: Path) -> None:
     answer = answer_of(cluster_of_31(tmp_path / "c.json"), "--level-costs", "host=0")
     assert answer["dims"] == [4, 7, 8]
     assert (len(answer["plan"]), len(answer["spares"])) == (28, 3)
     assert (answer["J"], answer["lower_bound"], answer["moved"]) == (1008, 0, 0)
-    outcome = run("meshctl", "plan", str(tmp_path / "c.json"), "--level-costs", "host=0")
+    outcome = call("meshctl", "plan", str(tmp_path / "c.json"), "--level-costs", "host=0")
     assert "every leaf keeps 7 active" in outcome.out
     assert "path order  1,552  54.0 % more" in outcome.out
 
 
-def test_an_answer_is_the_plan_before_of_the_next_question(tmp_path: Path) -> None:
+def test_an_answer_is_the_plan_before_of_the_next_question(answer_of: Answer, tmp_path: Path) -> None:
     cluster, before = cluster_of_31(tmp_path / "c.json"), tmp_path / "before.json"
     before.write_text(json.dumps(answer_of(cluster)))
     assert answer_of(cluster, "--previous", str(before))["moved"] == 0
@@ -115,14 +122,14 @@ def test_an_answer_is_the_plan_before_of_the_next_question(tmp_path: Path) -> No
     assert (after["dims"], after["moved"]) == ([4, 7, 8], 8)
 
 
-def test_a_node_that_comes_is_used(tmp_path: Path) -> None:
+def test_a_node_that_comes_is_used(answer_of: Answer, tmp_path: Path) -> None:
     cluster = cluster_of_31(tmp_path / "c.json")
     answer = answer_of(cluster, "--join", "new=l0")
     assert answer["dims"] == [4, 8, 8]
     assert len(answer["plan"]["new"]) == 8
 
 
-def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+def test_a_flag_wins_over_the_file(answer_of: Answer, tmp_path: Path) -> None:
     cluster = cluster_of_31(tmp_path / "c.json", dp_max=5, leave_cost={"host": 0})
     assert answer_of(cluster)["dims"] == [4, 5, 8]
     assert answer_of(cluster, "--elastic", ":6")["dims"] == [4, 6, 8]
@@ -131,7 +138,7 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     assert answer_of(cluster, "--level-costs", "leaf=0,host=0")["J"] == 0
 
 
-def test_yaml_json_and_stdin_give_the_same_answer(tmp_path: Path) -> None:
+def test_yaml_json_and_stdin_give_the_same_answer(answer_of: Answer, tmp_path: Path) -> None:
     cluster = cluster_of_31(tmp_path / "c.json")
     (tmp_path / "c.yaml").write_text((tmp_path / "c.json").read_text())
     command = [os.path.join(os.path.dirname(sys.executable), "meshctl"), "plan", "-", "--json"]
@@ -140,16 +147,16 @@ def test_yaml_json_and_stdin_give_the_same_answer(tmp_path: Path) -> None:
     assert answer_of(cluster) == answer_of(str(tmp_path / "c.yaml")) == json.loads(from_stdin)
 
 
-def test_a_world_that_cannot_be_is_exit_code_1_and_says_what_is_missing() -> None:
+def test_a_world_that_cannot_be_is_exit_code_1_and_says_what_is_missing(call: Call, answer_of: Answer) -> None:
     sentence = "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present"
     assert answer_of("dgx:3x8", *MESH, code=1)["error"] == sentence
-    outcome = run("meshctl", "plan", "dgx:3x8", *MESH)
+    outcome = call("meshctl", "plan", "dgx:3x8", *MESH)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"meshctl: error: {sentence}\nhint: ")
 
 
-def test_ranks_of_every_node_are_listed_when_asked_for() -> None:
-    outcome = run("meshctl", "plan", "dgx:2x2x8", "--mesh", "dp=3,tp=8", "--ranks")
+def test_ranks_of_every_node_are_listed_when_asked_for(call: Call) -> None:
+    outcome = call("meshctl", "plan", "dgx:2x2x8", "--mesh", "dp=3,tp=8", "--ranks")
     table = outcome.out[outcome.out.index("  node") :].splitlines()
     assert [line.split() for line in table] == [
         ["node", "leaf", "ranks"],
@@ -160,43 +167,43 @@ def test_ranks_of_every_node_are_listed_when_asked_for() -> None:
     ]
 
 
-def test_small_clusters_are_listed_in_columns_unless_told_otherwise() -> None:
-    text = run("meshctl", "plan", "dgx:7x9x8").out
+def test_small_clusters_are_listed_in_columns_unless_told_otherwise(call: Call) -> None:
+    text = call("meshctl", "plan", "dgx:7x9x8").out
     assert text.count("  node  leaf  ranks") == 3
     assert re.search(r"^  h0    l0    0-7 .* h21   l2    168-175 .* h42   l4    336-343$", text, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= 80
-    assert "node  leaf" not in run("meshctl", "plan", "dgx:8x8x8").out
-    assert "node  leaf" not in run("meshctl", "plan", "dgx:2x2x8", "--no-ranks").out
+    assert "node  leaf" not in call("meshctl", "plan", "dgx:8x8x8").out
+    assert "node  leaf" not in call("meshctl", "plan", "dgx:2x2x8", "--no-ranks").out
 
 
-def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given() -> None:
+def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given(call: Call, answer_of: Answer) -> None:
     words = ("dgx:2x2x8", "--mesh", "dp=*,tp=8", "--lose", "h0", "--lose", "h1", "--join", "h8", "--join", "h9=l1")
-    outcome = run("meshctl", "plan", *words)
+    outcome = call("meshctl", "plan", *words)
     assert (outcome.code, outcome.err) == (0, "")
     assert "\nlost     h0, h1\njoins    h8, h9=l1\n" in outcome.out
     assert set(answer_of(*words)["plan"]) == {"h2", "h3", "h8", "h9"}
-    outcome = run("meshctl", "plan", "dgx:2x2x8", "--lose", "h0", "--lose", "h7")
+    outcome = call("meshctl", "plan", "dgx:2x2x8", "--lose", "h0", "--lose", "h7")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "meshctl: error: --lose: dgx:2x2x8 has no node 'h7'\nhint: use one of h0-h3\n"
 
 
-def test_groups_that_are_split_are_warned_of_with_the_other_choice() -> None:
-    words = ("dgx:4x8x8", "--mesh", "pp=3,dp=*,tp=7")
+def test_groups_that_are_split_are_warned_of_with_the_other_choice(call: Call, answer_of: Answer) -> None:
+    words = ("dgx:2x4x8", "--mesh", "pp=3,dp=*,tp=7")
     (warning,) = answer_of(*words)["warnings"]
     assert warning == (
-        "tp=7 does not divide the 8 devices of a node, so 24 of 36 groups of 7 ranks are split over nodes; --unit 7 "
-        "keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 3,920 instead of 9,328"
+        "tp=7 does not divide the 8 devices of a node, so 6 of 9 groups of 7 ranks are split over nodes; --unit 7 "
+        "keeps each on one: 42 ranks on 6 nodes instead of 63 on 8, J 588 instead of 2,712"
     )
     other = answer_of(*words, "--unit", "7")
-    assert (math.prod(other["dims"]), len(other["plan"]), other["J"]) == (210, 30, 3920)
+    assert (math.prod(other["dims"]), len(other["plan"]), other["J"]) == (42, 6, 588)
     assert "warnings" not in other
-    assert "\nwarning  tp=7 does not divide the 8 devices of a node" in run("meshctl", "plan", *words).out
+    assert "\nwarning  tp=7 does not divide the 8 devices of a node" in call("meshctl", "plan", *words).out
 
 
-def test_no_nodes_are_suggested_where_none_would_help() -> None:
+def test_no_nodes_are_suggested_where_none_would_help(call: Call) -> None:
     words = ("--mesh", "pp=4,dp=*,tp=16", "--within", "tp=host")
     for cluster in ("dgx:2x2x8", "dgx:4x2x8"):
-        outcome = run("meshctl", "plan", cluster, *words)
+        outcome = call("meshctl", "plan", cluster, *words)
         assert (outcome.code, outcome.out) == (1, "")
         assert outcome.err == (
             "meshctl: error: 16 ranks of tp must sit on one host for mesh pp=4,dp=1,tp=16, the largest host has room "
@@ -204,26 +211,27 @@ def test_no_nodes_are_suggested_where_none_would_help() -> None:
         )
 
 
-def test_the_text_stays_short_for_16384_nodes() -> None:
-    outcome = run("meshctl", "plan", "dgx:32x32x16x8", "--mesh", "pp=16,dp=*,tp=8", "--lose", "h2,h4000")
+def test_the_text_stays_short_for_a_thousand_nodes(call: Call) -> None:
+    outcome = call("meshctl", "plan", "dgx:8x8x16x8", "--mesh", "pp=16,dp=*,tp=8", "--lose", "h2,h400")
     assert (outcome.code, outcome.err) == (0, "")
     assert len(outcome.out.splitlines()) < 50
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 def test_an_answer_is_whole_through_a_pipe_of_any_speed() -> None:
-    answer = answer_of("dgx:16x32x8x8", "--mesh", "pp=16,dp=*,tp=8")
-    assert math.prod(answer["dims"]) == 32768
+    outcome = run("meshctl", "plan", "dgx:8x32x8x8", "--mesh", "pp=16,dp=*,tp=8", "--json")
+    assert len(outcome.out) > 1 << 16  # what a pipe holds
+    assert math.prod(json.loads(outcome.out)["dims"]) == 16384
 
 
 def test_a_reader_who_leaves_early_is_no_error() -> None:
-    command = f"{os.path.dirname(sys.executable)}/meshctl plan dgx:16x32x8x8 --ranks | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{os.path.dirname(sys.executable)}/meshctl plan dgx:8x32x8x8 --ranks | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
-def test_help_shows_every_way_to_name_a_cluster_and_examples() -> None:
-    outcome = run("meshctl", "plan", "-h")
+def test_help_shows_every_way_to_name_a_cluster_and_examples(call: Call) -> None:
+    outcome = call("meshctl", "plan", "-h")
     assert (outcome.code, outcome.err) == (0, "")
     for word in ("dgx:4x8x8", "nvl72:8", "tpu:v5e-16:6", "--lose h17", "--within AXIS=LEVEL,..."):
         assert word in outcome.out
@@ -259,14 +267,12 @@ FILES = {
             "cluster 'dgx:4x8x8x8x8x8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]",
             "separate numbers",
         ),
-        (["dgx:4x8", "--lose", "h9"], "--lose: dgx:4x8 has no node 'h9'", "use one of h"),
         (["dgx:4x8", "--whole", "slice:4"], "--whole slice:4: unknown level slice", None),
         (["dgx:4x8", "--traffic", "dp=nan"], "--traffic dp=nan: the weight of dp is 'nan', not a number", None),
         (["dgx:4x8", "--unit", "0"], "--unit 0 is not a whole number from 1", None),
         (["dgx:4x8", "--nnodes", "4:2"], "--nnodes 4:2: the minimum, 4, is more than the maximum, 2", None),
         (["dgx:4x8", "--nnodes", "x"], "--nnodes x is neither a number of nodes nor MIN:MAX", "set --nnodes"),
         (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b has 2 levels, dgx:4x8x8 has 1: leaf", None),
-        (["good.json", "--levels", "leaf,leaf"], "good.json: levels contains 'leaf' twice", None),
         (
             ["dgx:4x8", "--previous", "good.json"],
             "--previous good.json is not a plan with 'dims' and 'plan'",
@@ -276,7 +282,7 @@ FILES = {
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    call: Callable[..., Outcome], words: list[str], sentence: str, hint: str | None, tmp_path: Path
+    call: Call, words: list[str], sentence: str, hint: str | None, tmp_path: Path
 ) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -299,9 +305,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         ("x" * 300, f"cannot write '{'x' * 300}': File name too long"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_the_answer(path: str, why: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_the_answer(
+    call: Call, path: str, why: str, tmp_path: Path
+) -> None:
     (tmp_path / "plan.html").write_text("old")
-    outcome = run("meshctl", "plan", "dgx:2x2x8", "--svg", path, "--html", "plan.html", cwd=tmp_path)
+    outcome = call("meshctl", "plan", "dgx:2x2x8", "--svg", path, "--html", "plan.html", cwd=tmp_path)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.splitlines()[0] == f"meshctl: error: {why}"
     assert (tmp_path / "plan.html").read_text() == "old"

@@ -6,10 +6,12 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.startup import probe as probing
 from launcher.agent.startup.probe import ProbeResult, probe
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
@@ -99,7 +101,48 @@ def test_a_web_server_is_no_etcd(web: str) -> None:
     assert (finding.kind, finding.sentence) == ("wrong", f"{web} is a web server, not etcd")
 
 
-def test_what_is_not_there_yet_may_come(tmp_path: Path) -> None:
+@contextmanager
+def listening(greeting: bytes) -> Iterator[str]:
+    """Greet whoever comes, say no more, and never hang up; the endpoint."""
+    kept = []
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                kept.append(server.accept()[0])
+                kept[-1].sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in kept:
+        connection.close()
+
+
+def test_a_server_of_another_protocol_is_named_by_its_greeting() -> None:
+    with listening(b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n") as endpoint:
+        assert look(endpoint) == ProbeResult(
+            "wrong",
+            f"{endpoint} is not etcd: it answers b'SSH-2.0-OpenSSH_'",
+            "check the port: etcd's usual one is 2379",
+        )
+
+
+def test_a_server_that_says_nothing_may_come_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "LIMIT_S", 0.1)
+    with listening(b"") as endpoint:
+        assert look(endpoint) == ProbeResult("absent", f"{endpoint} accepts connections but does not answer")
+
+
+@pytest.mark.parametrize("name", ["a" * 70, "a..b"])
+def test_what_can_be_no_name_of_a_host_is_refused(name: str) -> None:
+    assert look(f"{name}:2379") == ProbeResult("wrong", f"{name}:2379: {name!r} is not a host name")
+
+
+def test_what_is_not_there_yet_may_come() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert look(f"127.0.0.1:{port}") == ProbeResult("absent", f"127.0.0.1:{port} cannot be reached: Connection refused")

@@ -35,9 +35,9 @@ HEAVY = frozenset({
 })  # fmt: skip
 # Ours for which a run of one machine has no use.
 ELSEWHERE = (
-    "launcher.agent.diagnosis", "launcher.agent.startup.startup", "launcher.config.help", "launcher.agent.cluster",
+    "launcher.diagnosis.part", "launcher.agent.startup.startup", "launcher.config.help", "launcher.agent.cluster",
     "launcher.extensions",
-    "launcher.observe.local_socket", "launcher.placement.capacity", "launcher.placement.planner",
+    "launcher.views.questions.local_socket", "launcher.placement.capacity", "launcher.placement.planner",
     "rendezvous.driver.worker_pool",
     "rendezvous.peers.connections", "rendezvous.stores.etcd.store", "rendezvous.stores.server.server",
 )  # fmt: skip
@@ -121,9 +121,9 @@ def list_loaded(statements: str) -> set[str]:
 def test_the_watch_over_workers_that_run_imports_nothing_heavy() -> None:
     loaded = list_loaded(
         "from launcher.model.lean_import import import_msgspec; import_msgspec(); "
-        "import launcher.agent.build, launcher.agent.diagnosis.progress, launcher.hardware.cloud_firmware"
+        "import launcher.agent.build, launcher.diagnosis.part.node_progress, launcher.hardware.cloud_firmware"
     )
-    assert "launcher.agent.diagnosis.progress" in loaded
+    assert "launcher.diagnosis.part.node_progress" in loaded
     assert HEAVY.isdisjoint(loaded)
 
 

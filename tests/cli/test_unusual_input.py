@@ -127,35 +127,13 @@ def test_arguments_that_leave_no_room_for_variables_are_named_as_reason(place: P
     assert b"Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize("name", [b"-", b"/dev/stdin", b"/dev/fd/0"])
+@pytest.mark.parametrize("name", [b"/dev/stdin", b"/dev/fd/0"])
 def test_a_script_on_stdin_is_refused(place: Path, name: bytes) -> None:
     done = subprocess.run([MESHRUN, name], cwd=place, input=b"print(1)", capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == (
         b"meshrun: error: the script cannot be read from stdin: every worker reads it\nhint: name a file\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "environ", "sentence"),
-    [
-        ([], {b"PET_NNODES": b"caf\xe9"}, rb"PET_NNODES='caf\udce9' is neither a number of nodes nor MIN:MAX"),
-        ([b"--role=a\nb"], {}, rb"--role 'a\nb': it must contain only printable characters"),
-        ([b"--tee=\x1b[31m"], {}, rb"--tee '\x1b[31m' is neither a code nor RANK:CODE,..."),
-        ([b"--max-restarts= "], {}, b"--max-restarts ' ' must be an integer >= 0"),
-        ([b"--mesh=" + b"dp=1," * 20000], {}, b"--mesh has 100000 characters; the limit is 4096"),
-        ([b"--\xff"], {}, rb"unknown option '--\udcff'"),
-        ([b"--log-dir", b"x/" * 2000], {}, b"log directory " + b"x/" * 75 + b"... (4000 characters) cannot be created: "
-         b"it has too many levels"),
-    ],
-)  # fmt: skip
-def test_rubbish_is_one_sentence_of_the_command(
-    place: Path, words: list[bytes], environ: dict[bytes, bytes], sentence: bytes
-) -> None:
-    outcome = run(place, [*words, b"echo.py"], {**NO_GPU, **environ})
-    lines = outcome.err.splitlines()
-    assert (outcome.code, outcome.out, lines[0]) == (2, b"", b"meshrun: error: " + sentence)
-    assert [line[:6] for line in lines[1:]] in ([], [b"hint: "])
 
 
 def test_rubbish_that_may_be_meant_is_taken(place: Path) -> None:

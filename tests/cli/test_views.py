@@ -14,15 +14,19 @@ from contextlib import contextmanager
 import pytest
 
 from rendezvous import __version__
-from tests.cli.running import Outcome, run
+from tests.cli.running import Call, Outcome
 
 
-def meshctl(*words: str, **environ: str) -> Outcome:
-    return run("meshctl", *words, environ=environ)
+@pytest.fixture
+def meshctl(call: Call) -> Call:
+    def called(*words: str) -> Outcome:
+        return call("meshctl", *words)
+
+    return called
 
 
 @pytest.mark.parametrize("command", ["why", "ps", "logs", "events", "serve"])
-def test_the_hint_for_an_unknown_run_names_the_list_of_runs(command: str) -> None:
+def test_the_hint_for_an_unknown_run_names_the_list_of_runs(meshctl: Call, command: str) -> None:
     outcome = meshctl(command, "no-such\nrun")
     sentence, hint = outcome.err.splitlines()
     assert outcome.code == 2
@@ -38,7 +42,7 @@ def test_the_hint_for_an_unknown_run_names_the_list_of_runs(command: str) -> Non
         (("--rank", str(2**63)), "--rank: "),
     ],
 )
-def test_a_number_that_no_agent_can_read_is_refused(words: tuple[str, ...], sentence: str) -> None:
+def test_a_number_that_no_agent_can_read_is_refused(meshctl: Call, words: tuple[str, ...], sentence: str) -> None:
     outcome = meshctl("logs", "no-such-run", *words)
     assert outcome.code == 2
     assert sentence in outcome.err
@@ -75,7 +79,7 @@ def identity(run_id: str, job: str) -> bytes:
     return json.dumps({"run_id": run_id, "node": "h", "job": job, "version": __version__}).encode()
 
 
-def test_an_agent_that_does_not_answer_is_told_by_the_list() -> None:
+def test_an_agent_that_does_not_answer_is_told_by_the_list(meshctl: Call) -> None:
     with agent(9000, b""):
         outcome = meshctl("status", "--rdzv-backend", "etcd")  # with an option of the store all runs are listed
     assert outcome.code == 0
@@ -84,26 +88,26 @@ def test_an_agent_that_does_not_answer_is_told_by_the_list() -> None:
 
 
 @pytest.mark.parametrize("command", ["why", "status"])
-def test_an_agent_that_does_not_answer_is_not_denied(command: str) -> None:
+def test_an_agent_that_does_not_answer_is_not_denied(meshctl: Call, command: str) -> None:
     with agent(9000, b""):
         outcome = meshctl(command, "exp")
     assert outcome.code == 2
     assert " (agents that do not respond: pid " in outcome.err
 
 
-def test_status_without_a_run_lists_several() -> None:
+def test_status_without_a_run_lists_several(meshctl: Call) -> None:
     with agent(9000, identity("one", "a")), agent(9001, identity("two", "b")):
         outcome = meshctl("status")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith(("one", "two"))] == ["one", "two"]
 
 
-def test_stacks_and_json_are_not_shown_together() -> None:
+def test_stacks_and_json_are_not_shown_together(meshctl: Call) -> None:
     outcome = meshctl("why", "--stacks", "--json")
     assert outcome == (2, "", "meshctl: error: --stacks cannot be combined with --json\nhint: omit one of them\n")
 
 
-def test_status_of_two_jobs_of_one_name_asks_for_a_pid() -> None:
+def test_status_of_two_jobs_of_one_name_asks_for_a_pid(meshctl: Call) -> None:
     with agent(9000, identity("twin", "a")), agent(9001, identity("twin", "b")):
         outcome = meshctl("status", "twin")
     assert outcome.code == 2

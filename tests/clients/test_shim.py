@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.running import PROGRAMS, losses
+from tests.clients.running import PROGRAMS
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy
 from tests.support.jobs.single_node import Command
 
@@ -43,22 +43,6 @@ def test_accelerate_trains_under_it(tmp_path: Path) -> None:
     output = call(tmp_path, "torchrun", "--standalone", "--nproc_per_node=2", str(EXAMPLES / "accelerate_digits.py"))
     assert "meshrun: 2 workers on the CPU" in output
     assert accuracy(output) >= 0.95
-
-
-def test_fabric_trains_under_it(tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
-    output = call(tmp_path, "torchrun", "--standalone", "--nproc_per_node=2", str(PROGRAMS / "fabric_ddp.py"))
-    assert "TorchElasticEnvironment, workers 2, mesh dp\n" in output
-    first, last = losses(output)
-    assert last < first / 10
-
-
-def test_the_trainer_of_transformers_trains_under_it(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    program = (str(PROGRAMS / "trainer.py"), str(tmp_path / "model"))
-    output = call(tmp_path, "torchrun", "--standalone", "--nproc_per_node=2", *program)
-    assert "meshrun: 2 workers on the CPU" in output
-    assert "workers 2, loss 0." in output
 
 
 @pytest.mark.parametrize(

@@ -51,32 +51,27 @@ def ranks(job: Job, round: int = 1) -> list[int]:
 
 
 def test_torchx_s_two_nodes_on_this_machine_are_one_job(tmp_path: Path) -> None:
-    """The command line is that of `torchx run -s local_cwd dist.ddp -j 2x1`, the same for both, at the same time."""
+    """The options are those of `torchx run -s local_cwd dist.ddp -j 2x1`; here each node has arguments of its own."""
     at = ("--rdzv_backend=c10d", f"--rdzv_endpoint=localhost:{free_port('127.0.0.1')}", "--rdzv_id=digits")
-    with one_host(tmp_path, *at, "--nnodes=2", "--tee=3", "--role=", script='mark("began")') as host:
-        jobs = [host.start() for _ in range(2)]
+    script = 'mark("began", " ".join(sys.argv[1:]))'
+    with one_host(tmp_path, *at, "--nnodes=2", "--tee=3", "--role=", script=script) as host:
+        jobs = [host.start(arguments=("--data", f"/part/{part}", f"--token=t0ken{part}")) for part in (1, 2)]
         ended = [job.wait(120) for job in jobs]
         assert [one.exit_code for one in ended] == [0, 0], ended
         assert sorted(rank for job in jobs for rank in ranks(job)) == [0, 1]
+        for part, job in enumerate(jobs, 1):
+            (rank,) = ranks(job)
+            assert job.mark("began", rank, 1) == f"--data /part/{part} --token=t0ken{part}"
         assert sum(f"this node is called {HOST}-2" in one.stderr for one in ended) == 1
-        assert "nodes are called" not in "".join(one.stderr for one in ended)
-
-
-def test_two_nodes_with_given_numbers_may_share_a_host(tmp_path: Path) -> None:
-    at = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port('127.0.0.1', count=2)}")
-    with one_host(tmp_path, *at, script='mark("began")') as host:
-        jobs = [host.start(f"--node-rank={number}") for number in (1, 0)]
-        assert [job.wait(120).exit_code for job in jobs] == [0, 0]
-        assert [ranks(job) for job in jobs] == [[1], [0]]
+        remark = "was started with other arguments for the script; this node keeps its own"
+        assert sum(remark in one.stderr for one in ended) == 1
+        assert not any(words in one.stderr for words in ("nodes are called", "t0ken") for one in ended)
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("named", [(), ("--node-name=both",)], ids=["host", "node name"])
-def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(
-    tmp_path: Path, etcd: EtcdServer, named: tuple[str, ...]
-) -> None:
-    at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=twice-{len(named)}-{os.getpid()}")
-    with one_host(tmp_path, *at, "--nnodes=1:2", "--join-grace=0", *named) as host:
+def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(tmp_path: Path, etcd: EtcdServer) -> None:
+    at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=twice-{os.getpid()}")
+    with one_host(tmp_path, *at, "--nnodes=1:2", "--join-grace=0", "--node-name=both") as host:
         jobs = [host.start(f"--rdzv-conf=etcd_prefix={prefix}") for prefix in ("one", "other")]
         for job in jobs:
             wait_until(lambda job=job: ranks(job), 60, "its rank of round 1")  # type: ignore[misc]
@@ -111,7 +106,7 @@ def rounds(job: Job) -> list[int]:
     return [int(path.name.split("-")[2]) for path in job.directory.glob("began-*-*[0-9]")]
 
 
-def test_a_second_agent_with_the_same_devices_is_refused(tmp_path: Path) -> None:
+def test_a_second_agent_with_the_same_devices_or_name_is_refused(tmp_path: Path) -> None:
     at = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port('127.0.0.1')}", "--nnodes=1:2")
     devices = ("--devices=foo:2", "--visible-env=FOO_VISIBLE", "--join-grace=0")
     with one_host(tmp_path, *at, *devices) as host:
@@ -129,31 +124,8 @@ def test_a_second_agent_with_the_same_devices_is_refused(tmp_path: Path) -> None
         wait_until(lambda: f"this node is called {HOST}-2" in third.stderr, 60, "its name")
         named = host.start("--node-name=mine")
         wait_until(lambda: "mine (127.0.0.1" in named.stderr, 60, "one that may share them")
+        again = host.start("--node-name=mine").wait(60)
+        assert again.exit_code == 75
+        assert f"is on this node already, as mine: pid {named.pid}" in again.stderr
         host.finish()
         assert [job.wait(60).exit_code for job in (first, third, named)] == [0, 0, 0]
-
-
-def test_two_agents_that_are_given_one_name_are_still_refused(tmp_path: Path) -> None:
-    at = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port('127.0.0.1')}", "--nnodes=1:2")
-    with one_host(tmp_path, *at, "--node-name=same", "--join-grace=0") as host:
-        first = host.start()
-        wait_until(lambda: ranks(first), 60, "its rank")
-        second = host.start().wait(60)
-        assert second.exit_code == 75
-        assert f"is on this node already, as same: pid {first.pid}" in second.stderr
-        host.finish()
-        assert first.wait(60).exit_code == 0
-
-
-def test_nodes_may_have_other_arguments_and_each_gets_its_own(tmp_path: Path) -> None:
-    at = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port('127.0.0.1')}", "--nnodes=2")
-    with one_host(tmp_path, *at, script='mark("began", " ".join(sys.argv[1:]))') as host:
-        jobs = [host.start(arguments=("--data", f"/part/{part}", f"--token=t0ken{part}")) for part in (1, 2)]
-        ended = [job.wait(120) for job in jobs]
-        assert [one.exit_code for one in ended] == [0, 0], ended
-        for part, job in enumerate(jobs, 1):
-            (rank,) = ranks(job)
-            assert job.mark("began", rank, 1) == f"--data /part/{part} --token=t0ken{part}"
-        remark = "was started with other arguments for the script; this node keeps its own"
-        assert sum(remark in one.stderr for one in ended) == 1
-        assert "t0ken" not in "".join(one.stderr for one in ended)

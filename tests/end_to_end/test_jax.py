@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import launcher
-from tests.support.jobs import call_targets
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
@@ -106,8 +104,3 @@ def test_a_worker_that_fails_ends_the_round_at_once_with_its_exit_code(tmp_path:
         told = [path.read_text() for path in sorted(tmp_path.glob("*/coordinator-*"))]
         assert len(told) == 4
         assert len(set(told)) == 2  # one in each round
-
-
-def test_a_function_that_fails_in_one_worker_ends_the_waiting_others() -> None:
-    with pytest.raises(launcher.WorkerFailed, match="KeyError: 'missing'"):
-        launcher.launch(call_targets.sum_with_jax, "missing", nproc=2, framework="jax", env=ON_CPU)

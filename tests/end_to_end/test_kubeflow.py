@@ -15,11 +15,13 @@ from tests.support.network.metadata_servers import Request, Serving, reply, serv
 from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until
 
-SCRIPT = """
-from launcher.worker import progress
+TOLD_NOTHING = """
 assert not [name for name in os.environ if name.startswith(("KUBEFLOW_TRAINER_SERVER_", "LAUNCHER_PROGRESS"))]
+"""
+SCRIPT = f"""{TOLD_NOTHING}
+from launcher.worker import progress
 if RANK == 0:
-    progress(499, total_steps=1000, metrics={"loss": 0.25, "round": ROUND})
+    progress(499, total_steps=1000, metrics={{"loss": 0.25, "round": ROUND}})
 if RANK == 1 and ROUND == 1:
     wait_for("fail")
     raise KeyError("bad")
@@ -48,13 +50,12 @@ def trainer(tmp_path: Path) -> Iterator[tuple[Serving, dict[str, str]]]:
         )
 
 
-@pytest.mark.parametrize("more", [(), ("--preload=json",)], ids=["started", "forked"])
 def test_a_trainjob_shows_a_restart_the_scripts_metrics_and_the_end(
-    more: tuple[str, ...], trainer: tuple[Serving, dict[str, str]], tmp_path: Path
+    trainer: tuple[Serving, dict[str, str]], tmp_path: Path
 ) -> None:
     server, variables = trainer
     assert {*variables} == scrub.PROGRESS_NAMES
-    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", *more)
+    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", "--preload=json")
     with Job(tmp_path, *options, script=SCRIPT, env={**variables, "LAUNCHER_PROGRESS": "kubeflow"}) as job:
         wait_until(lambda: server.requests, 120, "the first status")
         (tmp_path / "fail").touch()
@@ -76,7 +77,7 @@ def test_a_job_whose_server_is_gone_ends_as_it_would(tmp_path: Path) -> None:
         trainer_status.CA_FILE: "/no",
         trainer_status.TOKEN_FILE: "/no",
     }
-    with Job(tmp_path, "--standalone", "--progress=kubeflow", script="pass", env=variables) as job:
+    with Job(tmp_path, "--standalone", "--progress=kubeflow", script=TOLD_NOTHING, env=variables) as job:
         assert job.wait().exit_code == 0
     assert job.stderr.count("--progress kubeflow") == 1
     assert "the last state was not accepted: the Trainer's server cannot be asked without a token: /no" in job.stderr

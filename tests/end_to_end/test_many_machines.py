@@ -18,14 +18,14 @@ TWO = ("--nproc-per-node=2", "--lease-ttl=15", "--join-grace=0.5")
 HOST = ("--rdzv-conf=is_host=1",)
 
 TELL = """
-names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
-         "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 mark("env", " ".join(os.environ[name] for name in names))
 mark("python", sys.executable)
-"""
-SECRETS = """
-leaked = [name for name in os.environ if "SECRET" in name or "TOKEN" in name or "PASSWORD" in name]
-mark("leaked", ",".join(leaked) or "none")
+if ROUND == 1:
+    if RANK == 1:
+        sys.exit(3)
+    beat_until("never")
 """
 
 
@@ -42,33 +42,28 @@ def served(
     return Cluster(directory, *meeting, *TWO, *options, script=script, env=env)
 
 
-def test_two_agents_agree_on_who_is_who(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, "--nnodes=2", *TWO, etcd=etcd, script=TELL) as cluster:
+def test_two_agents_agree_on_who_is_who_and_restart_all_with_a_new_port(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, "--nnodes=2", "--max-restarts=1", *TWO, etcd=etcd, script=TELL) as cluster:
         cluster.start(N1, N2)
         ended = cluster.wait()
-        ranks = cluster.ranks(1)
-        (first, second) = sorted(ranks, key=lambda name: ranks[name])
-        assert (ranks[first], ranks[second]) == ([0, 1], [2, 3])
-        words = [cluster[name].mark("env", rank, 1).split() for name in (first, second) for rank in ranks[name]]
-        (port,) = {word[6] for word in words}
-        master = (cluster[first].host.address, port, cluster.run_id)
-        assert [tuple(word) for word in words] == [
-            ("4", str(local), "2", str(node), "2", *master) for node in (0, 1) for local in (0, 1)
-        ]
+        ports = []
+        for round in (1, 2):
+            ranks = cluster.ranks(round)
+            (first, second) = sorted(ranks, key=lambda name: ranks[name])
+            assert (ranks[first], ranks[second]) == ([0, 1], [2, 3])
+            words = [cluster[name].mark("env", rank, round).split() for name in (first, second) for rank in ranks[name]]
+            ports.append(words[0].pop())
+            job = (str(round - 1), cluster.run_id, cluster[first].host.address)
+            assert [word[:8] for word in words] == [
+                ["4", str(local), "2", str(node), "2", *job] for node in (0, 1) for local in (0, 1)
+            ]
+            assert {word[8] for word in words[1:]} == {ports[-1]}
+        assert ports[0] != ports[1]
         assert cluster[first].mark("python", 0, 1) == sys.executable
         for host, one in zip((N1, N2), ended, strict=True):
             assert f"meshrun: {host.name} ({host.address}:" in one.stderr
             assert "meshrun: round 1: 2 of 2 nodes, 4 ranks, dp=4; ranks " in one.stderr
-
-
-def test_an_agent_that_serves_the_store_says_what_its_loss_means(tmp_path: Path, endpoint: str) -> None:
-    with served(tmp_path, endpoint) as cluster:
-        cluster.start(N2)
-        cluster[N2].says(f"waiting up to 600 s (--start-timeout) for the store: {endpoint} cannot be reached")
-        cluster.start(N1, options=HOST)
-        where = ", for this host alone" if endpoint.startswith("127.") else ""
-        sentence = f"this agent serves the job's store at {endpoint}{where}; if it is lost, the job is lost"
-        assert [sentence in one.stderr for one in cluster.wait(N1, N2)] == [True, False]
+            assert "; 1 of 1 restarts used; " in one.stderr
 
 
 def test_every_agent_ends_with_the_first_failure_of_the_whole_job(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -76,7 +71,7 @@ def test_every_agent_ends_with_the_first_failure_of_the_whole_job(tmp_path: Path
 if RANK == 3:
     beat_until("../fail")
     print("I am the cause", file=sys.stderr, flush=True)
-    sys.exit(7)
+    raise ValueError("bad shape")
 beat_until("never")
 """
     with Cluster(tmp_path, "--nnodes=2", *TWO, "--tee=2", etcd=etcd, script=script) as cluster:
@@ -86,43 +81,14 @@ beat_until("never")
         cluster[spare].says("is a spare")
         (tmp_path / "fail").touch()
         culprit = next(name for name, own in ranks.items() if 3 in own)
-        for name, one in zip(cluster.jobs, cluster.wait(exit_code=7), strict=True):
-            box = one.stderr[one.stderr.index("=" * 80) :]
-            assert f"Root Cause (first observed failure): rank 3 on {culprit}" in box
-            there = "" if name == culprit else f"{culprit}:"
-            assert f"  log       : {there}/" in box
-            assert "I am the cause" in box
-
-
-def test_every_agent_shows_the_exception_of_a_script_without_record(tmp_path: Path, etcd: EtcdServer) -> None:
-    script = """
-if RANK == 1:
-    beat_until("../fail")
-    raise ValueError("bad shape")
-beat_until("never")
-"""
-    with Cluster(tmp_path, "--nnodes=2", etcd=etcd, script=script) as cluster:
-        ranks = cluster.begin(N1, N2, workers=2)
-        (tmp_path / "fail").touch()
-        culprit = next(name for name, own in ranks.items() if 1 in own)
         for name, one in zip(cluster.jobs, cluster.wait(exit_code=1), strict=True):
             output, _, box = one.stderr.partition("=" * 80)
-            assert f"rank 1 on {culprit}\n  ValueError: bad shape\n    File " in box
-            assert "further up" not in box
-            assert ("ValueError: bad shape" in output) == (name == culprit)
-
-
-def test_a_spare_replaces_a_killed_node_and_the_others_keep_their_ranks(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, "--nnodes=2", *TWO, etcd=etcd) as cluster:
-        first = cluster.begin(N1, N2, workers=4)
-        cluster.start(N3)
-        cluster[N3].says("is a spare")
-        assert cluster.ranks(2) == {}
-        lost, kept = (N1, N2) if 0 in first["n1"] else (N2, N1)
-        cluster[lost].kill()
-        assert cluster.wait_for_round(2, 4) == {kept.name: first[kept.name], "n3": first[lost.name]}
-        cluster.finish(kept, N3)
-        assert f"round 1 ends: node {lost.name} lost in round 1" in cluster[kept].stderr
+            assert (
+                f"Root Cause (first observed failure): rank 3 on {culprit}\n  ValueError: bad shape\n    File " in box
+            )
+            there = "" if name == culprit else f"{culprit}:"
+            assert f"  log       : {there}/" in box
+            assert ("I am the cause" in output, "further up" in box) == (name == culprit, False)
 
 
 def test_a_node_that_is_told_to_go_leaves_and_the_rest_goes_on_smaller(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -170,22 +136,8 @@ beat_until("../finish")
         cluster.finish()
 
 
-def test_secrets_reach_neither_workers_nor_logs_nor_the_command_line(tmp_path: Path, endpoint: str) -> None:
-    token, secret = "token-of-the-store", "secret-of-the-job"
-    (tmp_path / "secret").write_text(secret + "\n")
-    env = {"LAUNCHER_STORE_TOKEN": token, "LAUNCHER_JOB_SECRET_FILE": str(tmp_path / "secret")}
-    with served(tmp_path, endpoint, script=SECRETS, env=env) as cluster:
-        cluster.start(N1, options=HOST)
-        cluster.start(N2)
-        ended = cluster.wait()
-        for name, ranks in cluster.ranks(1).items():
-            # The token by which the test finds its processes is the test's own.
-            assert set(cluster[name].marks("leaked", ranks)) <= {"none", "MESHRUN_TEST_TOKEN"}
-        assert not any(word in one.stderr for one in ended for word in (token, secret))
-
-
 def test_the_loss_of_the_agent_that_serves_the_store_ends_the_job(tmp_path: Path, endpoint: str) -> None:
-    options = ("--lease-ttl=3", "--rejoin-timeout=3", "--store-outage=stop")
+    options = ("--lease-ttl=3", "--rejoin-timeout=1", "--store-outage=stop")
     with served(tmp_path, endpoint, *options, script="beat_until('never')") as job:
         job.start(N1, options=HOST)
         job.begin(N2, workers=4)
@@ -204,16 +156,6 @@ def test_over_tls_with_a_user_whose_password_lies_in_a_file(tmp_path: Path) -> N
         with Cluster(tmp_path, *TWO, "--nnodes=2", conf, etcd=server, script="") as cluster:
             cluster.start(N1, N2)
             cluster.wait()
-        for word, more, sentence in (
-            ("wrong", "", "does not accept this user and password"),
-            ("right", ",etcd_prefix=other", "denies this user"),
-        ):
-            password.write_text(f"{word}\n")
-            with Cluster(tmp_path, *TWO, conf + more, etcd=server) as cluster:
-                cluster.start(N1)
-                (ended,) = cluster.wait(exit_code=75)
-            assert sentence in ended.stderr
-            assert word not in ended.stderr
 
 
 def test_a_signal_to_all_agents_at_once_stops_the_job_and_leaves_nothing(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -224,23 +166,3 @@ def test_a_signal_to_all_agents_at_once_stops_the_job_and_leaves_nothing(tmp_pat
         cluster.wait(exit_code=143)
         for host in (N1, N2):
             cluster[host].wait_until_nobody_is_left()
-
-
-def test_a_failure_within_the_budget_restarts_all_once_with_a_new_port(tmp_path: Path, etcd: EtcdServer) -> None:
-    script = """
-mark("port", os.environ["MASTER_PORT"] + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
-if ROUND == 1:
-    if RANK == 1:
-        sys.exit(3)
-    beat_until("never")
-"""
-    with Cluster(tmp_path, "--nnodes=2", "--max-restarts=1", *TWO, etcd=etcd, script=script) as cluster:
-        cluster.start(N1, N2)
-        ended = cluster.wait()
-        (before,), (after,) = (
-            {word for name, ranks in cluster.ranks(round).items() for word in cluster[name].marks("port", ranks, round)}
-            for round in (1, 2)
-        )
-        assert (before.split()[1], after.split()[1]) == ("0", "1")
-        assert before.split()[0] != after.split()[0]
-        assert all("; 1 of 1 restarts used; " in one.stderr for one in ended)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from launcher.extensions.metrics.exposition import encode_report
 from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.extensions.metrics.server import make_metrics_server
-from launcher.observe.http_server import open_listener
+from launcher.views.http_server import open_listener
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts
@@ -27,12 +25,6 @@ VARIABLES = {"$run": "exp-41", "$node": ".*", "$__rate_interval": "5m"}
 
 def test_promtool_has_no_remark_on_a_page() -> None:
     assert run_promtool("check", "metrics", input=encode_report(make_report(), "")[0]) == ""
-
-
-def test_promtool_accepts_the_configuration_and_the_alerts() -> None:
-    assert "SUCCESS" in run_promtool("check", "config", str(FOLDER / "prometheus.yml"))
-    assert "SUCCESS" in run_promtool("check", "rules", str(FOLDER / "alerts.yml"))
-    assert "SUCCESS" in run_promtool("test", "rules", str(FOLDER / "alerts_test.yml"))
 
 
 def test_every_panel_has_something_to_show_and_every_alert_is_evaluated(tmp_path: Path) -> None:
@@ -139,29 +131,3 @@ def test_a_job_is_ready_when_it_runs_or_stands_by_and_the_leader_counts(tmp_path
         assert all(page["meshrun_store_latency_seconds"] >= 0 for page in pages)
         assert sum(page["meshrun_node_state spare"] for page in pages) == 1
         cluster.finish()
-
-
-def test_scrapers_that_hang_harm_no_job(tmp_path: Path) -> None:
-    with Job(tmp_path, "--standalone", "--metrics-port=0", script='wait_for("finish")') as job:
-        port = find_port(job)
-        assert get(port, "/healthz") == (200, "ok\n")
-        hanging = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
-        (tmp_path / "finish").touch()
-        ended = job.wait()
-        for connection in hanging:
-            connection.close()
-    assert ended.exit_code == 0
-    assert len(ended.stderr.splitlines()) == 2, "the address, and the number of workers"
-
-
-def test_a_port_that_is_taken_ends_the_command_before_anything_starts(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with Job(tmp_path, "--standalone", f"--metrics-port={port}", script='mark("began")') as job:
-            ended = job.wait()
-    assert ended.exit_code == 2
-    assert ended.stderr.startswith(
-        f"meshrun: error: --metrics-port cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} ("
-    )
-    assert ended.stderr.endswith("\nhint: set another port, or 0 for any free port\n")
-    assert not job.has_mark("began", 0, 1)

@@ -24,36 +24,29 @@ def test_all_workers_succeed_and_the_command_too(tmp_path: Path) -> None:
     assert "3 workers" in job.stderr
 
 
-def test_a_killed_worker_restarts_all_of_them(tmp_path: Path) -> None:
+def test_a_killed_worker_restarts_all_and_with_the_budget_spent_the_first_failure_is_reported(tmp_path: Path) -> None:
     script = """
 mark("up")
-if ROUND == 1:
-    time.sleep(1000)
 mark("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+if ROUND == 2 and RANK == 1:
+    wait_for("up-0-2")
+    wait_for("fail")
+    print("boom", file=sys.stderr)
+    sys.exit(42)
+time.sleep(1000)
 """
-    with Job(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", script=script) as job:
+    with Job(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", "--tee", "2", script=script) as job:
         first = [int(pid) for pid in job.marks("up", range(3))]
         os.kill(first[1], signal.SIGKILL)
         assert job.marks("restarts", range(3), 2) == ["1"] * 3
         assert not any(is_alive(pid) for pid in first)
-        assert job.wait().exit_code == 0
-    assert "rank 1" in job.stderr
-    assert "SIGKILL" in job.stderr
-
-
-def test_with_the_budget_spent_the_first_failure_is_reported_with_its_code(tmp_path: Path) -> None:
-    script = """
-mark("up")
-if RANK == 1:
-    wait_for(f"up-0-{ROUND}")
-    print("boom", file=sys.stderr)
-    sys.exit(40 + ROUND)
-time.sleep(1000)
-"""
-    job = run(tmp_path, *TWO, "--max-restarts", "1", "--tee", "2", script=script, exit_code=42)
-    for words in ("train.py FAILED", "rank 1 on ", "exitcode  : 42", "1 of 1 restarts used"):
-        assert words in job.stderr
-    assert "boom" in job.stderr.partition("Root Cause")[2]
+        (tmp_path / "fail").touch()
+        ended = job.wait()
+    assert ended.exit_code == 42
+    before, _, report = ended.stderr.partition("train.py FAILED")
+    assert all(words in before for words in ("rank 1", "SIGKILL"))
+    assert all(words in report for words in ("rank 1 on ", "exitcode  : 42", "1 of 1 restarts used"))
+    assert "boom" in report.partition("Root Cause")[2]
 
 
 def test_a_worker_that_exits_0_early_is_not_a_failure(tmp_path: Path) -> None:
@@ -122,49 +115,6 @@ def test_too_few_descriptors_are_no_bug_of_ours(tmp_path: Path) -> None:
         assert ended.exit_code in (0, 75), ended.stderr
         if ended.exit_code:
             assert "Too many open files\nhint: check ulimit -n" in ended.stderr
-
-
-# Rank 0 listens where the others are told to come, as the store behind env:// does.
-MEET = """
-import socket
-address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-if RANK == 0:
-    server = socket.create_server(address)
-    mark("listens")
-    peer = server.accept()[0]
-    mark("met", peer.recv(100).decode())
-else:
-    wait_for(f"listens-0-{ROUND}")
-    with socket.create_connection(address) as peer:
-        peer.send(os.environ["TORCHELASTIC_RUN_ID"].encode())
-wait_for("../go")
-"""
-
-
-def test_two_jobs_side_by_side_do_not_meet(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    words = (*TWO, "--log-dir", str(tmp_path / "logs"))
-    with (
-        Job(tmp_path / "one", *words, "--rdzv-id", "one", script=MEET) as one,
-        Job(tmp_path / "two", *words, "--rdzv-id", "two", script=MEET) as two,
-    ):
-        assert one.mark("met", 0, 1) == "one"
-        assert two.mark("met", 0, 1) == "two"
-        (tmp_path / "go").touch()
-        assert (one.wait().exit_code, two.wait().exit_code) == (0, 0)
-    assert len(os.listdir(tmp_path / "logs")) == 2
-
-
-def test_an_exception_without_record_is_reported_and_sys_exit_is_none(tmp_path: Path) -> None:
-    for number, (statement, shown) in enumerate((
-        ("raise ValueError('bad shape')", "  ValueError: bad shape\n    File "),
-        ("sys.exit('no data')", "  failed with exit code 1\n  exitcode  : 1 "),
-    )):  # fmt: skip
-        job = run(tmp_path, "--log-dir", f"logs{number}", script=statement, exit_code=1)
-        assert shown in job.stderr.partition("train.py FAILED")[2]
-        found = [json.loads(file.read_text()) for file in tmp_path.glob(f"logs{number}/*/attempt_0/0/error.json")]
-        assert [one["message"]["message"] for one in found] == ["ValueError: bad shape"][number:]
 
 
 def test_a_job_inside_a_worker_is_a_job_of_its_own(tmp_path: Path) -> None:

@@ -54,9 +54,10 @@ def shows(page: Page, selector: str, *texts: str) -> None:
         expect(page.locator(selector)).to_contain_text(text)
 
 
-@SIZES
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("node_count", [4, 64, 1024])
+@pytest.mark.parametrize(
+    ("node_count", "size", "scheme"),
+    [(4, PHONE, "light"), (64, DESKTOP, "dark"), (1024, DESKTOP, "light"), (1024, PHONE, "dark")],
+)
 def test_a_run_is_drawn_at_every_size(
     browser: Browser, served: list[PageServer], node_count: int, size: tuple[int, int], scheme: str
 ) -> None:

@@ -14,19 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Outcome, run
 from tests.support.documents.pages import ROOT, SERVED, blocks, is_shown
 from tests.support.network.namespaces import free_port
 
 PAGE = ROOT / "docs/guides/plug-ins.md"
 EXAMPLE = ROOT / "examples/device_plugin"
 LIMIT_S = 60.0
-# One write, so that lines of several workers do not mix.
-SHOWS = """
-import os
-names = ("RANK", "LOCAL_RANK", {variable!r})
-os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
-"""
 
 
 def install(directory: Path, project: str, module: str, source: str) -> Path:
@@ -74,36 +67,10 @@ def run_block_of(page: Path, packages: Path, directory: Path) -> None:
     assert is_shown(block.output, done.stdout), done.stdout
 
 
-def install_the_example(directory: Path) -> Path:
+def test_the_plug_in_of_the_examples_does_what_its_readme_says(tmp_path: Path) -> None:
     module = "meshrun_ascend"
     project, source = (EXAMPLE / "pyproject.toml").read_text(), (EXAMPLE / f"{module}.py").read_text()
-    return install(directory, project, module, source)
-
-
-def test_the_plug_in_of_the_examples_does_what_its_readme_says(tmp_path: Path) -> None:
-    run_block_of(EXAMPLE / "README.md", install_the_example(tmp_path / "packages"), tmp_path)
-
-
-def test_the_plug_in_of_the_examples_gives_each_worker_a_device(tmp_path: Path) -> None:
-    environ = {"PYTHONPATH": str(install_the_example(tmp_path / "packages"))}
-    (tmp_path / "train.py").write_text(SHOWS.format(variable="ASCEND_RT_VISIBLE_DEVICES"))
-    (tmp_path / "dev").mkdir()
-    for name in ("davinci2", "davinci10", "davinci3", "davinci_manager", "davinci11"):
-        (tmp_path / "dev" / name).touch()
-
-    def start(devices: str, folder: str = "dev", **variables: str) -> Outcome:
-        words = ("--devices", devices, "--device-binding", "visible", str(tmp_path / "train.py"))
-        return run("meshrun", *words, environ={**environ, "ASCEND_DEV": str(tmp_path / folder), **variables})
-
-    outcome = start("ascend:3")
-    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 0", "1 0 1", "2 0 2"]), outcome.err
-    assert outcome.err.splitlines()[0] == f"meshrun: 3 workers, one per ascend (4 found in {tmp_path / 'dev'})"
-    outcome = start("ascend", ASCEND_RT_VISIBLE_DEVICES="1,3")
-    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 1", "1 0 3"]), outcome.err
-    outcome = start("ascend:4", "nothing")
-    assert outcome.code == 2
-    sentence = f"--devices ascend:4: no such device found (no {tmp_path / 'nothing'}/davinciN that may be opened here)"
-    assert outcome.err.startswith(f"meshrun: error: {sentence}")
+    run_block_of(EXAMPLE / "README.md", install(tmp_path / "packages", project, module, source), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -123,20 +90,9 @@ def test_the_plug_in_of_the_examples_reads_the_variable_of_its_devices(
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
     detector = importlib.import_module("meshrun_ascend").Detector()
-    for number in range(3):
-        (tmp_path / f"davinci{number}").touch()
+    for name in ("davinci2", "davinci10", "davinci_manager", "davinci3"):
+        (tmp_path / name).touch()
     found = detector.detect({"ASCEND_DEV": str(tmp_path), detector.variable: value})
     assert [device.visible for device in found.devices] == visible
     assert found.mistake == (f"{detector.variable}={value}: {mistake}" if mistake else "")
     assert bool(found.hint) is bool(mistake)
-
-
-def test_workers_share_out_what_the_variable_of_an_unknown_device_holds(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SHOWS.format(variable="FOO_VISIBLE"))
-    words = ("--devices", "foo:3", "--visible-env=FOO_VISIBLE", "--device-binding=visible", str(tmp_path / "train.py"))
-    outcome = run("meshrun", *words, environ={"FOO_VISIBLE": "4,7,9"})
-    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 4", "1 0 7", "2 0 9"]), outcome.err
-    outcome = run("meshrun", *words, environ={"FOO_VISIBLE": "4,7"})
-    assert (outcome.code, outcome.err) == (
-        2, "meshrun: error: --devices foo:3: 3 requested, but FOO_VISIBLE=4,7 has 2\n",
-    )  # fmt: skip

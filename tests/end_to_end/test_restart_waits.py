@@ -56,8 +56,16 @@ def restart(waits: Path, directory: Path, *jobs: Job, signum: int) -> list[Wait]
     return [one for one in read_waits(waits) if one.what == "is over" and began_at <= one.at <= ended_at]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1, signal.SIGUSR2])
-@pytest.mark.parametrize("options", [(), ("--redirects=2", "--log-dir=logs")], ids=["shown", "captured"])
+CAPTURED = ("--redirects=2", "--log-dir=logs")
+
+
+@pytest.mark.parametrize(
+    ("signum", "options"),
+    [
+        (signal.SIGKILL, ()),
+        *((signum, CAPTURED) for signum in (signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_a_restart_on_one_node_waits_for_events_alone(signum: int, options: tuple[str, ...], tmp_path: Path) -> None:
     waits = tmp_path / "waits"
     with Job(tmp_path, "--nproc-per-node=4", *OPTIONS, *options, script=SCRIPT, prefix=record_waits(waits)) as job:

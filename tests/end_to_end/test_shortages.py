@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_without_a_thread_sigquit_shows_what_the_workers_do(tmp_path: Path) -> N
     assert "report diagnosis" in job.refused
 
 
-@pytest.mark.parametrize("options", [(), ("--preload=json", "--standby=1"), ("--log-dir=logs", "--tee=3")], ids=str)
+@pytest.mark.parametrize("options", [("--preload=json", "--standby=1"), ("--log-dir=logs", "--tee=3")], ids=str)
 def test_without_a_thread_a_failure_with_survivors_costs_one_restart(options: tuple[str, ...], tmp_path: Path) -> None:
     with ShortJob(tmp_path, "--nproc-per-node=2", "--max-restarts=2", *options, script=FAIL_ONCE) as job:
         ended = job.wait()
@@ -107,55 +108,84 @@ def list_files(pid: int) -> list[str]:
     return found
 
 
-def lack_descriptors(job: Job) -> int:
+def lack_descriptors(job: Job, round: int = 1) -> int:
     """Let the agent open no descriptor, once it has what the end of a round takes; return the limit that it had."""
     events = job.directory / "events"
-    wait_until(lambda: events.exists() and events.read_text().count("worker_started") == 2, 60)
+    wait_until(lambda: events.exists() and events.read_text().count("worker_started") == 2 * round, 60)
     if os.access("/dev/kmsg", os.R_OK) and os.readlink("/proc/self/ns/pid") == HOST_PIDS:  # opened last
         wait_until(lambda: "/dev/kmsg" in list_files(job.pid), 60)
     return lower_descriptors(job.pid)
 
 
 @pytest.mark.parametrize("options", [(), ("--preload=json",)], ids=str)
-def test_without_a_descriptor_a_restart_waits_for_one(options: tuple[str, ...], tmp_path: Path) -> None:
-    script = "mark('up')\nwait_for('go')\nsys.exit(3) if RANK == ROUND == 1 else wait_for('up-0-2')\n"
+def test_without_a_descriptor_a_restart_waits_for_one_and_the_last_failure_has_its_exit_code(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = "mark('up')\nwait_for(f'go-{ROUND}' if RANK else 'never')\nsys.exit(2 + ROUND)\n"
     # With an option of placement there is a planner, part of which the first restart imports.
-    words = ("--nproc-per-node=2", "--max-restarts=2", "--events=events", "--unit=2", *options)
+    words = ("--nproc-per-node=2", "--max-restarts=1", "--events=events", "--unit=2", *options)
     with Job(tmp_path, *words, script=script) as job:
         limit = lack_descriptors(job)
-        (tmp_path / "go").touch()
+        (tmp_path / "go-1").touch()
         job.says("rank 1 exited with code 3; the agent had no descriptor or memory left to see why")
         job.says("the next round cannot be planned yet: Too many open files")
         limit_descriptors(job.pid, limit)
+        job.marks("up", range(2), round=2)
+        lack_descriptors(job, round=2)
+        (tmp_path / "go-2").touch()
         ended = job.wait()
-    assert ended.exit_code == 0, ended.stderr
+    assert ended.exit_code == 4, ended.stderr
     assert ended.stderr.count("cannot be planned yet") == 1
-    assert "1 of 2 restarts used" in ended.stderr
+    assert "1 of 1 restarts used" in ended.stderr
 
 
-def test_without_a_descriptor_the_last_failure_has_its_exit_code(tmp_path: Path) -> None:
-    script = "mark('up')\nwait_for('go')\nsys.exit(3)\n"
-    with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=script) as job:
-        lack_descriptors(job)
-        (tmp_path / "go").touch()
-        assert job.wait().exit_code == 3
-
-
-def test_without_a_descriptor_sigquit_ends_the_job_as_ever(tmp_path: Path) -> None:
-    with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
-        lack_descriptors(job)
-        job.send(signal.SIGQUIT)
-        ended = job.wait()
-    assert ended.exit_code == 128 + signal.SIGQUIT
-    assert "meshrun: questions about this run: OSError: [Errno 24] " in ended.stderr
-
-
-def test_without_a_descriptor_a_question_waits_and_later_ones_are_answered(tmp_path: Path) -> None:
+def test_without_a_descriptor_a_question_waits_and_sigquit_ends_the_job_as_ever(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
         limit = lack_descriptors(job)
         assert f"agents that do not respond: pid {job.pid})" in ask("ps", job.pid)
         limit_descriptors(job.pid, limit)
         wait_until(lambda: "running" in ask("ps", job.pid), 60)
         assert "no rank is unlike the others" in ask("why", job.pid)
+        lower_descriptors(job.pid)
+        job.send(signal.SIGQUIT)
+        ended = job.wait()
+    assert ended.exit_code == 128 + signal.SIGQUIT
+    assert "meshrun: questions about this run: OSError: [Errno 24] " in ended.stderr
+
+
+@contextmanager
+def resting(directory: Path, *options: str, kind: str = "alone") -> Iterator[Job]:
+    """A job whose two workers have begun and wait."""
+    at = ("--rdzv-backend=c10d", "--nnodes=1", "--rdzv-id=short", f"--rdzv-endpoint=localhost:{free_port('127.0.0.1')}")
+    given = at if kind == "networked" else ()
+    with Job(directory, "--nproc-per-node=2", "--max-restarts=1", "--tee=3", *given, *options, script=WAIT) as job:
+        job.marks("up", range(2))
+        yield job
+
+
+@pytest.mark.parametrize("kind", ["alone", "networked"])
+def test_a_round_whose_pipes_cannot_be_opened_waits_and_a_success_needs_no_descriptor(
+    tmp_path: Path, kind: str
+) -> None:
+    with resting(tmp_path, "--duplicate-stdout-filters=found", kind=kind) as job:
+        held = len(list_files(job.pid))
+        # There will be room for the read ends of the round's pipes, and not for write ends too.
+        before = limit_descriptors(job.pid, held)
+        os.kill(int(job.mark("up", 0, 1)), signal.SIGKILL)
+        job.says("cannot prepare 2 workers: Too many open files (check ulimit -n); retrying for 60 s")
+        limit_descriptors(job.pid, before)
+        job.marks("up", range(2), round=2)
+        wait_until(lambda: len(list_files(job.pid)) <= held + 1, 20, "no more files than before: tries leave none")
+        limit_descriptors(job.pid, 3)
         (tmp_path / "go").touch()
-        assert job.wait().exit_code == 0
+        assert job.wait().exit_code == 0, job.stderr
+        assert job.stderr.count("cannot prepare") == 1
+
+
+def test_a_job_that_waits_for_descriptors_can_be_stopped(tmp_path: Path) -> None:
+    with resting(tmp_path, "--shutdown-timeout=300") as job:
+        limit_descriptors(job.pid, len(list_files(job.pid)))
+        os.kill(int(job.mark("up", 0, 1)), signal.SIGKILL)
+        job.says("retrying for 60 s")
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 143, job.stderr

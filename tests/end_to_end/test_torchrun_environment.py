@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from launcher.model.node import Device, Slot
-from launcher.ranks.environments.contract import WorkerAssignment
 from tests.support.sections import make_torch
+from tests.unit.launcher.ranks.environments.test_torch import PLACE
 
 pytest.importorskip("torch")
 
@@ -29,37 +29,22 @@ OURS = {
 }
 
 
-def place(local_rank: int, error_file: str) -> WorkerAssignment:
-    return WorkerAssignment(
-        run_id="a job",
-        round=1,
-        restart_count=0,
-        max_restarts=2,
-        rank=local_rank,
-        world_size=2,
-        local_rank=local_rank,
-        local_world_size=2,
-        group_rank=0,
-        group_world_size=1,
-        role="trainer",
-        role_rank=local_rank,
-        role_world_size=2,
-        master_addr="127.0.0.1",
-        master_port=29400,
-        mesh_axes=("dp",),
-        mesh_shape=(2,),
-        mesh_coordinates=(local_rank,),
-        slot=Slot(index=local_rank, devices=(Device(kind="cpu", index=local_rank, id=f"cpu{local_rank}", visible=""),)),
-        error_file=error_file,
-    )
+# Two workers of a machine that is alone.
+ALONE = replace(
+    PLACE, run_id="a job", round=1, restart_count=0, max_restarts=2, world_size=2, local_world_size=2, group_rank=0,
+    group_world_size=1, role_world_size=2, mesh_axes=("dp",), mesh_shape=(2,),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("flags", "extra", "is_virtual"),
     [
         ([], {}, False),
-        (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4, 6"}, True),
-        (["--virtual-local-rank"], {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, True),
+        (
+            ["--virtual-local-rank"],
+            {"CUDA_VISIBLE_DEVICES": "4, 6", "OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+            True,
+        ),
     ],
 )
 def test_our_variables_are_those_torchrun_exports(
@@ -85,7 +70,10 @@ def test_our_variables_are_those_torchrun_exports(
     for local_rank in range(2):
         theirs: dict[str, str] = json.loads((dumps / str(local_rank)).read_text())
         theirs.pop("LC_CTYPE", None)  # set by Python itself in a bare environment
-        told = ours.variables(place(local_rank, str(tmp_path)), parent)
+        place = replace(
+            ALONE, rank=local_rank, local_rank=local_rank, role_rank=local_rank, mesh_coordinates=(local_rank,)
+        )
+        told = ours.variables(place, parent)
         assert {**parent, **told}.keys() - OURS == theirs.keys()
         assert told.keys() >= OURS
         assert {name: value for name, value in {**parent, **told}.items() if name in theirs.keys() - CHOSEN} == {

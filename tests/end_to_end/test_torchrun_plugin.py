@@ -20,3 +20,4 @@ def test_torchrun_ranks_nodes_by_our_plan_and_restarts_in_its_own_store(tmp_path
     assert {(one["NODE"], one["RANK"], one["WORLD_SIZE"]) for one in seen} == {("n9", 0, 2), ("n10", 1, 2)}
     assert len({one["MASTER_PORT"] for one in seen}) == 2
     assert {one["ADDR"] for one in seen} == {"127.0.0.29"}
+    assert "round 1: 2 nodes; this is node 1" in job.agents["n10"].stderr

@@ -11,7 +11,6 @@ from launcher.extensions.devices.tpu_environment import TpuEnvironment
 from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
-from tests.support.waiting import wait_until
 from tests.unit.launcher.extensions.devices.test_tpu_environment import chips
 from tests.unit.launcher.hardware.test_slice_identity import GKE
 from tests.unit.launcher.placement.adapter.test_numbering_slices import host, plan, shares
@@ -42,17 +41,13 @@ def variables(name: str) -> dict[str, str]:
     }
 
 
-def told(cluster: Cluster, round: int, ranks: dict[str, list[int]]) -> dict[str, list[str]]:
-    return {name: cluster[name].mark("tpu", own[0], round).split() for name, own in ranks.items()}
-
-
-def test_ranks_follow_slices_and_a_slice_that_loses_a_host_stands_by(tmp_path: Path, etcd: EtcdServer) -> None:
-    options = ("--nnodes=2:4", "--target-nodes=4", "--lease-ttl=3", "--framework=torch", *CHIPS)
+def test_ranks_follow_slices_and_workers_are_told_so(tmp_path: Path, etcd: EtcdServer) -> None:
+    options = ("--nnodes=2:4", "--target-nodes=4", "--lease-ttl=15", "--framework=torch", *CHIPS)
     with Cluster(tmp_path, *options, etcd=etcd, script=SCRIPT) as cluster:
         for host in HOSTS:
             cluster.start(host, env=variables(host.name))
         ranks = cluster.wait_for_round(1, 4)
-        said = told(cluster, 1, ranks)
+        said = {name: cluster[name].mark("tpu", own[0], 1).split() for name, own in ranks.items()}
         for name, (own, *_) in ranks.items():
             slice, worker_id = SLICES[name]
             said_id, hostnames, count, index, coordinator, master = said[name]
@@ -61,22 +56,7 @@ def test_ranks_follow_slices_and_a_slice_that_loses_a_host_stands_by(tmp_path: P
             assert (count, coordinator) == ("2", master)
         (first,) = (name for name, own in ranks.items() if own == [0])
         assert {words[4] for words in said.values()} == {cluster[first].host.address}
-
-        # Of the slice with rank 0 the other host is lost: the first can do nothing without it.
-        lost = next(name for name, own in ranks.items() if own == [1])
-        cluster[lost].kill()
-        ranks = cluster.wait_for_round(2, 2)
-        slice = SLICES[lost][0]
-        assert {SLICES[name][0] for name in ranks} == {"a", "b"} - {slice}
-        said = told(cluster, 2, ranks)
-        assert all(ranks[name] == [SLICES[name][1]] for name in ranks)
-        assert {tuple(words[2:4]) for words in said.values()} == {("1", "0")}
-        left = [name for name in cluster.jobs if name != lost]
-        sentence = f"slice {slice}-0 has 1 of 2 hosts and lacks worker 1 ({slice}-1)"
-        wait_until(
-            lambda: any(sentence in cluster[name].stderr for name in left), 60, "the agent that leads to say why"
-        )
-        cluster.finish(*left)
+        cluster.finish()
 
 
 @pytest.mark.parametrize("slice_count", [1, 3])

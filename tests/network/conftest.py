@@ -11,7 +11,7 @@ import pytest
 from tests.support.jobs.multi_node import FAULT_REPEATS, SLEEP, Cluster, HostEtcd, Make
 from tests.support.network.namespaces import Host, Network, why_no_namespaces
 
-# Shorter than usual, for many of these tests wait for its end; long enough for a machine that is short of breath.
+# Shorter than usual, for many of these tests wait for its end; the others give a longer one themselves.
 LEASE = ("--lease-ttl", "4")
 
 

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from launcher.hardware.metadata_server import LINK_LOCAL
 from tests.support.jobs.multi_node import Make
 from tests.support.jobs.single_node import Job
@@ -50,17 +48,16 @@ def on_amazon(network: Network, host: Host) -> Iterator[tuple[Host, dict[str, An
         yield Host(host.name, host.address, prefix), values
 
 
-@pytest.mark.parametrize("is_leader", [True, False])
 def test_a_node_with_a_notice_saves_and_leaves_uncharged(
-    network: Network, hosts: list[Host], cluster: Make, is_leader: bool
+    network: Network, hosts: list[Host], cluster: Make, is_leader_victim: bool
 ) -> None:
     with ExitStack() as stack:
         clouds = [stack.enter_context(on_amazon(network, host)) for host in hosts[:2]]
-        job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", script=SAVES)
+        job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", "--lease-ttl=15", script=SAVES)
         for host, _ in clouds:
             job.start(host, options=("--events=events",))
         first = job.wait_for_round(1, 4)
-        going = job.victim(is_leader)
+        going = job.victim(is_leader_victim)
         (values,) = [values for host, values in clouds if host.name == going]
         values["spot/instance-action"] = IN_TWO_MINUTES
         job.wait(going, exit_code=143)
@@ -80,23 +77,7 @@ def test_a_node_with_a_notice_saves_and_leaves_uncharged(
         )  # fmt: skip
 
 
-def test_notices_of_all_nodes_end_the_job_as_stopped(network: Network, hosts: list[Host], cluster: Make) -> None:
-    with ExitStack() as stack:
-        clouds = [stack.enter_context(on_amazon(network, host)) for host in hosts[:2]]
-        job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", script=SAVES)
-        job.start(*[host for host, _ in clouds])
-        first = job.wait_for_round(1, 4)
-        for _, values in clouds:
-            values["spot/instance-action"] = IN_TWO_MINUTES
-        job.wait(exit_code=143)
-        for name, ranks in first.items():
-            assert job[name].marks("saved", ranks)
-
-
-@pytest.mark.parametrize("is_draining", [True, False])
-def test_a_save_ends_before_the_machine_also_if_it_is_under_way(
-    network: Network, hosts: list[Host], tmp_path: Path, is_draining: bool
-) -> None:
+def test_a_save_that_is_under_way_ends_before_the_machine(network: Network, hosts: list[Host], tmp_path: Path) -> None:
     script = """
 from launcher.worker import stop_request
 signal.signal(signal.SIGTERM, lambda *_: mark("asked"))
@@ -112,30 +93,15 @@ time.sleep(1000)
         Job(tmp_path, *options, script=script, prefix=host.prefix) as job,
     ):
         job.marks("up", [0])
-        if is_draining:
-            job.send(signal.SIGTERM)
-            job.marks("asked", [0])
+        job.send(signal.SIGTERM)
+        job.marks("asked", [0])
         values["spot/instance-action"] = IN_SEVEN_SECONDS
         assert job.wait().exit_code == 143
         (text,) = job.marks("hurries", [0])
         left_s, _, reason = text.partition(" ")
         assert float(left_s) <= 5.0
-        assert reason == ("stopped by SIGTERM" if is_draining else "AWS announces a spot interruption (terminate)")
-        assert f"in 7.0 s: this node {'is leaving already' if is_draining else 'leaves'}\n" in job.stderr
-
-
-def test_a_recommendation_changes_nothing(network: Network, hosts: list[Host], tmp_path: Path) -> None:
-    options = ("--standalone", "--nproc-per-node=1")
-    with (
-        on_amazon(network, hosts[0]) as (host, values),
-        Job(tmp_path, *options, script='mark("up")\nwait_for("go")', prefix=host.prefix) as job,
-    ):
-        values["events/recommendations/rebalance"] = {"noticeTime": "2026-01-05T17:59:00Z"}
-        job.says("(rebalance recommendation): this node stays")
-        del values["events/recommendations/rebalance"]
-        job.says("AWS no longer recommends replacing this machine")
-        (tmp_path / "go").touch()
-        assert job.wait().exit_code == 0
+        assert reason == "stopped by SIGTERM"
+        assert "in 7.0 s: this node is leaving already\n" in job.stderr
 
 
 def test_a_node_that_has_not_joined_yet_ends_at_a_notice(network: Network, hosts: list[Host], tmp_path: Path) -> None:

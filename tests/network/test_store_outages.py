@@ -21,14 +21,8 @@ def running(cluster: Make, hosts: list[Host], *options: str) -> Cluster:
     return job
 
 
-@pytest.mark.parametrize(
-    ("fault", "ttls"),
-    [
-        ("killed", 0.1),
-        ("killed", 1.6),
-        pytest.param("frozen", 1.6, marks=only_in_make_faults),
-    ],
-)
+@only_in_make_faults  # once: tests/end_to_end/test_store_faults.py
+@pytest.mark.parametrize(("fault", "ttls"), [("killed", 0.1), ("killed", 1.6), ("frozen", 1.6)])
 def test_an_etcd_that_is_killed_or_hangs_stops_nobody_however_long(
     cluster: Make, hosts: list[Host], etcd: HostEtcd, fault: str, ttls: float
 ) -> None:

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from launcher.agent.cluster import ClusterMembership
-from launcher.agent.membership import make_settings
+from launcher.agent.cluster import open_membership
+from launcher.agent.membership import NodeMembership, make_settings
 from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup
 from launcher.config.credentials import Credentials
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 
-def open_membership(port: int, *words: str, serves_at: tuple[str, ...] = ()) -> ClusterMembership:
+def join(port: int, *words: str, serves_at: tuple[str, ...] = ()) -> NodeMembership:
     """Node h1 of run r, which meets the others at this port."""
     endpoint = f"127.0.0.1:{port}"
     config = resolve("--nnodes=2", "--rdzv-id=r", f"--rdzv-endpoint={endpoint}", "--rdzv-backend=c10d", *words)
@@ -35,7 +35,7 @@ def open_membership(port: int, *words: str, serves_at: tuple[str, ...] = ()) -> 
             network=StoreConfig(backend="served", endpoints=(endpoint,)), credentials=Credentials(), name="h1",
             boot_id="b", address="127.0.0.1", node_lock=NodeLock("", -1, {}), listener=listener, serves_at=serves_at,
         )  # fmt: skip
-        return ClusterMembership.open(
+        return open_membership(
             config,
             make_settings(config.rendezvous, config.workers.max_restarts, config.shutdown.shutdown_timeout_s),
             startup,
@@ -53,7 +53,7 @@ def is_refused(port: int) -> bool:
 
 def test_the_store_is_served_until_the_membership_is_closed() -> None:
     port = free_port("127.0.0.1")
-    with closing(open_membership(port, serves_at=("127.0.0.1",))) as membership:
+    with closing(join(port, serves_at=("127.0.0.1",))) as membership:
         assert not is_refused(port)
         assert membership.elastic_max is None
     assert is_refused(port)
@@ -62,7 +62,7 @@ def test_the_store_is_served_until_the_membership_is_closed() -> None:
 def test_a_store_is_served_no_longer_if_this_node_cannot_join() -> None:
     port = free_port("127.0.0.1")
     with pytest.raises(MeshrunError, match="it must be a number"):
-        open_membership(port, "--attempt=1234567890123456", serves_at=("127.0.0.1",))
+        join(port, "--attempt=1234567890123456", serves_at=("127.0.0.1",))
     assert is_refused(port)
 
 
@@ -90,5 +90,5 @@ def test_the_store_of_another_agent_has_lost_its_client_if_this_node_cannot_join
         with closing(EtcdStore([f"127.0.0.1:{server.port}"])) as store:
             put(store)
         with pytest.raises(MeshrunError, match=sentence):
-            open_membership(server.port, *words)
+            join(server.port, *words)
         wait_until(lambda: not server._connections.all, what="the end of the client's connection")

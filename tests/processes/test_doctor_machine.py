@@ -63,44 +63,37 @@ def test_a_quota_of_half_a_cpu_is_seen(group: tuple[Path, str]) -> None:
     assert (level, words) == ("hurt", f"a quota of 0.5 CPUs for 2 workers, in {folder}/{file}")
 
 
-def test_a_full_shared_memory_is_seen() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("a namespace of mounts takes root")
-    steps = 'mount -t tmpfs -o size=1m none /dev/shm && { cat /dev/zero > /dev/shm/left 2> /dev/null; exec "$@"; }'
-    found = examined(("unshare", "--mount", "sh", "-c", steps, "sh", *CTL))
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of mounts and networks take root")
+LISTEN = (
+    "import os, socket, sys\n"
+    "held = [socket.create_server(('127.0.0.1', port)) for port in (15001, 15006)]\n"
+    "sys.exit(os.spawnv(os.P_WAIT, sys.argv[1], sys.argv[1:]))\n"
+)
+
+
+@NEEDS_ROOT
+def test_full_disks_and_somebody_who_listens_like_a_sidecar_are_seen(tmp_path: Path) -> None:
+    steps = " && ".join(
+        f"mount -t tmpfs -o size=1m none {disk} && {{ cat /dev/zero > {disk}/left 2> /dev/null; true; }}"
+        for disk in ("/dev/shm", tmp_path)
+    )
+    inside = ("unshare", "--mount", "--net", "sh", "-c", f'{steps} && ip link set lo up && exec "$@"', "sh")
+    found = examined((*inside, sys.executable, "-c", LISTEN, *CTL, "--", f"--log-dir={tmp_path}/logs"))
     assert seen(found)["shared-memory"] == ("hurt", "/dev/shm has 1 MiB, of which 0 bytes are free")
     assert found["machine"]["shared_memory"]["size"] == 1 << 20
-
-
-def test_a_full_disk_for_logs_would_stop_a_job(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("a namespace of mounts takes root")
-    steps = f'mount -t tmpfs -o size=1m none {tmp_path} && {{ cat /dev/zero > {tmp_path}/x 2> /dev/null; exec "$@"; }}'
-    found = examined(("unshare", "--mount", "sh", "-c", steps, "sh", *CTL, "--", f"--log-dir={tmp_path}/logs"))
     assert seen(found)["logs"] == ("stop", f"{tmp_path}/logs is full: 0 bytes are free")
+    assert seen(found)["sidecar"] == ("hurt", "a proxy of Istio is in this pod: it listens on ports 15001 and 15006")
+
+
+@NEEDS_ROOT
+def test_a_disk_for_logs_that_is_read_only_would_stop_a_job(tmp_path: Path) -> None:
     steps = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
     found = examined(("unshare", "--mount", "sh", "-c", steps, "sh", *CTL, "--", f"--log-dir={tmp_path}/logs"))
     assert seen(found)["logs"] == ("stop", f"{tmp_path}/logs cannot be written: its file system is read-only")
 
 
-@pytest.mark.parametrize(("count", "level"), [(40, "hurt"), (8, "stop")])
-def test_a_few_open_files_are_too_few_for_an_agent(count: int, level: str) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
-
-    found, words = seen(examined(CTL, limit))["open-files"]
-    assert found == level
-    assert words.startswith(f"at most {count} files may be open (ulimit -Hn)")
-
-
-def test_somebody_who_listens_like_a_sidecar_is_seen() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("a namespace of networks takes root")
-    listen = (
-        "import os, socket, sys\n"
-        "held = [socket.create_server(('127.0.0.1', port)) for port in (15001, 15006)]\n"
-        "sys.exit(os.spawnv(os.P_WAIT, sys.argv[1], sys.argv[1:]))\n"
-    )
-    up = 'ip link set lo up && exec "$@"'
-    found = examined(("unshare", "--net", "sh", "-c", up, "sh", sys.executable, "-c", listen, *CTL))
-    assert seen(found)["sidecar"] == ("hurt", "a proxy of Istio is in this pod: it listens on ports 15001 and 15006")
+def test_a_few_open_files_are_too_few_for_an_agent_and_enough_for_doctor() -> None:
+    found = examined(CTL, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)))
+    level, words = seen(found)["open-files"]
+    assert level == "stop"
+    assert words.startswith("at most 8 files may be open (ulimit -Hn)")

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.diagnose import incident
-from launcher.diagnose.evidence import RankEvidence
-from launcher.diagnose.gather import NO_SOCKET, Examined
-from launcher.diagnose.request import ExamineReport, ExamineRequest, Target
+from launcher.diagnosis import incident
+from launcher.diagnosis.evidence import RankEvidence
+from launcher.diagnosis.gather import NO_SOCKET, Examined
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, Target
 from rendezvous import codec
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def worker() -> Iterator[int]:
 
 def start(request: ExamineRequest, **environ: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.diagnose.examiner", codec.encode(request).decode()],
+        [sys.executable, "-m", "launcher.diagnosis.examiner", codec.encode(request).decode()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | environ,
@@ -94,7 +94,7 @@ def test_progress_is_asked_without_stacks_and_folder(worker: int, tmp_path: Path
 
 @pytest.mark.parametrize("text", ["", "{}", '{"targets": 3}'])
 def test_a_wrong_request_is_refused_in_a_sentence(text: str) -> None:
-    words = [sys.executable, "-m", "launcher.diagnose.examiner", text]
+    words = [sys.executable, "-m", "launcher.diagnosis.examiner", text]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("meshrun: the request ")
@@ -114,7 +114,7 @@ def python(tmp_path: Path) -> str:
 def start_without_py_spy(python: str, request: ExamineRequest) -> Iterator[subprocess.Popen[bytes]]:
     folders = [path for path in sys.path if path]
     with subprocess.Popen(
-        [python, "-m", "launcher.diagnose.examiner", codec.encode(request).decode()],
+        [python, "-m", "launcher.diagnosis.examiner", codec.encode(request).decode()],
         stdout=subprocess.PIPE,
         env={"PATH": "/nowhere:/bin:/usr/bin", "PYTHONPATH": os.pathsep.join([os.getcwd(), *folders])},
         start_new_session=True,
@@ -167,23 +167,24 @@ def test_without_py_spy_the_worker_is_asked_for_its_own_traceback(worker: int, p
     assert found.missing == ("no stacks: py-spy is not installed (pip install py-spy)",)
 
 
+LATE = "no stacks: py-spy has not answered in time"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("echo Permission Denied: Try again >&2; exit 1", "no stacks: the kernel does not let py-spy read the worker"),
-        (
-            "echo Error: Failed to find python version >&2; exit 1",
-            "no stacks: the worker is not a Python process",
-        ),
-        ("exec sleep 600", "no stacks: py-spy has not answered in time"),
-        ("exec >&- 2>&-; exec sleep 600", "no stacks: py-spy has not answered in time"),
+        ("echo Error: Failed to find python version >&2; exit 1", "no stacks: the worker is not a Python process"),
+        ("exec sleep 600", LATE),
+        ("exec >&- 2>&-; exec sleep 600", LATE),
         ("echo '[{'", "py-spy's answer cannot be read"),
-        ("head -c 90000000 /dev/zero", "no stacks: py-spy has not answered in time"),
+        ("head -c 90000000 /dev/zero", LATE),
     ],
     ids=["refused", "another Python", "hangs", "hangs silently", "half", "huge"],
 )
 def test_what_py_spy_may_do_is_a_sentence(worker: int, python: str, text: str, sentence: str) -> None:
-    (found,) = examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=worker),), limit_s=2.0), text).ranks
+    request = ExamineRequest(targets=(Target(rank=3, pid=worker),), limit_s=1.0 if sentence == LATE else 60.0)
+    (found,) = examine_with(python, request, text).ranks
     assert found.state == "sleeps"
     assert any(one.startswith(sentence) for one in found.missing), found.missing
 
@@ -205,7 +206,7 @@ def test_with_the_examiner_what_it_has_started_ends(worker: int, python: str, tm
 
 def test_an_answer_that_is_not_read_ends_with_its_limit(worker: int) -> None:
     targets = tuple(Target(rank=rank, pid=worker) for rank in range(1000))
-    with start(ExamineRequest(targets=targets, limit_s=1.0, levels="recorder")) as child:
+    with start(ExamineRequest(targets=targets, limit_s=0.5, levels="recorder")) as child:
         assert child.wait(60) == -signal.SIGALRM
 
 

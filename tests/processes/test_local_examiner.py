@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
-from launcher.diagnose.request import ExamineReport, Target
+from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
+from launcher.diagnosis.request import ExamineReport, Target
 from launcher.supervisor.loop import _run_module
 from launcher.supervisor.messages import WorkerSpec
 from tests.support.waiting import wait_until

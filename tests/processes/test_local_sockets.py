@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live import listing
 from launcher.meshctl.live.listing import list_runs
-from launcher.observe import local_socket
-from launcher.observe.local_listener import SOCKET_NAME
-from launcher.observe.local_socket import (
+from launcher.views.questions import local_socket
+from launcher.views.questions.local_listener import SOCKET_NAME
+from launcher.views.questions.local_socket import (
     LocalAgent,
     Question,
     QuestionSource,
@@ -193,7 +193,7 @@ def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
     with stranger_that(forge):
         assert find_own() == ([], [])
         with pytest.raises(PermissionError):
-            exchange(SOCKET_NAME.format(uid=0, pid=BASE), Question(kind="run"), 60.0)
+            exchange(SOCKET_NAME.format(uid=0, pid=BASE), Question(kind="run"), 0.5)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")

@@ -20,8 +20,8 @@ from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.extensions.metrics.server import CONNECTIONS_MAX, make_metrics_server
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError
-from launcher.observe import http_server
-from launcher.observe.http_server import HEAD_MAX, HttpServer, open_listener
+from launcher.views import http_server
+from launcher.views.http_server import HEAD_MAX, HttpServer, open_listener
 from tests.support.reasons import because
 from tests.support.reports import FixedSource, begin, make_report
 from tests.support.threads import no_threads

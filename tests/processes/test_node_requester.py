@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from launcher.agent.parts.part import Fact, Publish
 from launcher.extensions.kubernetes import node_requester
 from launcher.extensions.kubernetes.node_requester import CHECK_S, NodeRequester
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
-from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks import teller
-from launcher.observe.sinks.node_demand import SETTLE_S
+from launcher.parts.part import Fact, Publish
+from launcher.views.run_events import NodesRequested
+from launcher.views.sinks import teller
+from launcher.views.sinks.node_demand import SETTLE_S
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.reasons import because

@@ -335,7 +335,7 @@ def test_nonsense_is_no_notice_and_is_said_once(cloud: str, answer: Answering) -
     complaints = watcher.take_complaints()
     assert len(complaints) == 1
     assert complaints[0].isprintable()
-    assert complaints[0].startswith(f"notices of {watcher.label} cannot be read: the metadata server ")
+    assert complaints[0].startswith(f"notices of {watcher.provider.label} cannot be read: the metadata server ")
     assert pauses == sorted(pauses)
     assert pauses[-1] == PAUSE_MAX_S
 

@@ -15,9 +15,9 @@ import pytest
 
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
-from launcher.observe.run_events import AgentEnded, RemarkMade, RoundStopping
-from launcher.observe.sinks import notifier, teller
-from launcher.observe.sinks.notifier import Notifier
+from launcher.views.run_events import AgentEnded, RemarkMade, RoundStopping
+from launcher.views.sinks import notifier, teller
+from launcher.views.sinks.notifier import Notifier
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 

@@ -20,8 +20,8 @@ import pytest
 from launcher.extensions.page import server
 from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.observe import http_server
-from launcher.observe.http_server import REFUSED_MAX, REFUSED_PAUSE_S
+from launcher.views import http_server
+from launcher.views.http_server import REFUSED_MAX, REFUSED_PAUSE_S
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun

@@ -55,7 +55,6 @@ def test_a_pid_that_was_given_anew_meanwhile_is_left_alone(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel has no pidfds here, and every look finds a process that began later."""
-    monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr(kernel, "_PIDFD_OPEN", 100_000)
     starts = iter(range(1, 10))
     monkeypatch.setattr(kernel, "read_start_time", lambda pid: next(starts))
@@ -64,13 +63,12 @@ def test_a_pid_that_was_given_anew_meanwhile_is_left_alone(
 
 
 def test_the_numbers_are_those_of_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.delattr(kernel.signal, "pidfd_send_signal")
+    monkeypatch.delattr(os, "kill")  # what would take over if the second number were wrong
     process = kernel._open_pidfd(sleeper.pid)
     assert process is not None
     assert os.readlink(f"/proc/self/fd/{process}") == "anon_inode:[pidfd]"
     assert not os.get_inheritable(process)
-    kernel._send(process, 9)
+    kernel._kill_by_pidfd(sleeper.pid, process)
     os.close(process)
     assert sleeper.wait(60) == -9
 

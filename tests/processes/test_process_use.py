@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from launcher.observe.process_use import measure_process, measure_use
+from launcher.views.node.process_use import measure_process, measure_use
 from tests.support.waiting import wait_until
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"

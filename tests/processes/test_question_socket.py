@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.agent.diagnosis import question_socket
-from launcher.agent.diagnosis.question_socket import (
+from launcher.views.questions import question_socket
+from launcher.views.questions.local_listener import SOCKET_NAME
+from launcher.views.questions.local_socket import Question
+from launcher.views.questions.question_socket import (
     CONNECTIONS_MAX,
     LINE_MAX,
     REFUSED_MAX,
@@ -23,8 +25,6 @@ from launcher.agent.diagnosis.question_socket import (
     Connection,
     QuestionSocket,
 )
-from launcher.observe.local_listener import SOCKET_NAME
-from launcher.observe.local_socket import Question
 from tests.support.processes.questions import open_question_socket
 from tests.support.waiting import wait_until
 

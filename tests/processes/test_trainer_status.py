@@ -16,7 +16,7 @@ from launcher.extensions.kubernetes.trainer_status import TrainerReporter
 from launcher.hardware.linux import figures, shared_page
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.concurrency import NO_THREAD
-from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
+from launcher.views.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
 from tests.support.network.metadata_servers import Answering, Request, Serving, dripping, reply, serving, silence
 from tests.support.stores.certificates import Certificates
 from tests.support.threads import no_threads

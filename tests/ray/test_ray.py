@@ -107,11 +107,6 @@ def test_labels_of_nodes_keep_groups_together(cluster: RayTestCluster, tmp_path:
         driver.wait_for("is at zone=a,leaf=leaf0, by kubernetes")
 
 
-def test_a_locality_that_contradicts_the_labels_is_said(cluster: RayTestCluster, tmp_path: Path) -> None:
-    with Driver(cluster, tmp_path, *ONE_EACH, "--locality=leaf=other") as driver:
-        driver.wait_for("leaf is other by --locality, which counts, and leaf1 by kubernetes")
-
-
 def test_workers_see_the_devices_of_their_bundle_alone(cluster: RayTestCluster, tmp_path: Path) -> None:
     options = ("--devices=fake:2", "--visible-env=CUDA_VISIBLE_DEVICES", "--bundle=GPU=2")
     with Driver(cluster, tmp_path, *options) as driver:

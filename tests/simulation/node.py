@@ -12,6 +12,7 @@ from rendezvous.events import Action, Event
 from rendezvous.machine import MemberMachine
 from rendezvous.reasons import Reason
 from rendezvous.records import Member, Spec
+from rendezvous.state.state import Setup
 from rendezvous.stores.contract import Put, Watch
 from tests.simulation.config import PREFIX, RUN_ID, ClusterConfig
 from tests.simulation.host import Host, Observers, StoreAccess
@@ -73,22 +74,17 @@ class SimulatedNode(Host):
         self._backlog, self._armed_for = [], math.inf
         self.begin_agent(address)
         self.presence = SimulatedPeers(self._presence_network, self, address, self.send)
-        self.machine = MemberMachine(
+        setup = Setup(
             settings=config.settings,
             spec=Spec(mesh="simulated", options={}, digest=config.command),
-            node_name=self.name,
-            boot_id=self.name,
-            description="",
-            worker_port=next(self.processes.ports),
+            node=Member(member_id="", node_name=self.name, boot_id=self.name, description="", presence_address=address),
             prefix=PREFIX,
             run_id=RUN_ID,
             sizer=config.shape.decide_size,
-            rng=self._rng,
-            presence_address=address,
-            secret=config.secret,
             hosts_store=self.hosts_store,
             store_owner=config.store_owner,
         )
+        self.machine = MemberMachine(setup, next(self.processes.ports), self._rng, config.secret)
         self.state = get_state(self.machine)
         self.state.requests.next_id += self._first_request
         self._timeline.trace(f"{self.name} starts")

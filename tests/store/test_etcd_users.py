@@ -10,7 +10,7 @@ import pytest
 from rendezvous.errors import StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Compare, Get, Put
-from rendezvous.stores.etcd.client import Endpoint
+from rendezvous.stores.etcd.client import Endpoint, TimeLimit
 from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import watch
@@ -56,7 +56,7 @@ def wait_until_refused(endpoint: Endpoint, token: str) -> None:
 
     def is_refused() -> bool:
         try:
-            endpoint.call(wire.RANGE, wire.RangeRequest(b"/ann/a"), token, 10)
+            endpoint.call(wire.RANGE, wire.RangeRequest(b"/ann/a"), token, TimeLimit(10), is_patient=False)
         except CallFailed:
             return True
         return False

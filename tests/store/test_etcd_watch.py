@@ -18,6 +18,7 @@ from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.etcd import watch as watching
+from rendezvous.stores.etcd.client import TimeLimit
 from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.etcd.watch import EtcdWatch
@@ -272,7 +273,8 @@ def test_a_watch_denied_or_with_an_expired_token_leaves_the_others_alone(guarded
 
     def is_old() -> bool:
         try:
-            stream.endpoint.call(wire.RANGE, wire.RangeRequest(b"/ann/a"), stream.token, 10)
+            request, limit = wire.RangeRequest(b"/ann/a"), TimeLimit(10)
+            stream.endpoint.call(wire.RANGE, request, stream.token, limit, is_patient=False)
         except CallFailed:
             return True
         return False

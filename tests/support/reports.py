@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from launcher.model.errors import TemporaryError
-from launcher.observe.goodput import Goodput
-from launcher.observe.local_socket import Question
-from launcher.observe.node_report import NodeReply, NodeReport, NodeRequest, RankReport, RunReport
-from launcher.observe.timeline import RoundSummary
+from launcher.views.goodput import Goodput
+from launcher.views.node_report import NodeReply, NodeReport, NodeRequest, RankReport, RunReport
+from launcher.views.questions.local_socket import Question
+from launcher.views.timeline import RoundSummary
 
 
 def make_report(rank_count: int = 2, **changes: Any) -> NodeReport:

@@ -9,9 +9,9 @@ from typing import Any, Union
 
 import msgspec
 
-from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.model.errors import TemporaryError
-from launcher.observe.node_report import (
+from launcher.views.node.log_pages import LogSource, read_page
+from launcher.views.node_report import (
     EventPage,
     NodeReply,
     NodeReport,
@@ -21,8 +21,8 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
-from launcher.observe.run_events import RunEvent, parse_time
-from launcher.observe.timeline import RoundSummary
+from launcher.views.run_events import RunEvent, parse_time
+from launcher.views.timeline import RoundSummary
 from tests.support.reasons import because
 
 NOW = 1_800_000_000.0

@@ -77,12 +77,3 @@ def test_every_picture_of_an_extension_is_in_the_table() -> None:
     assert drawn == {*extensions.PICTURES.values()}
     (plan,) = (command for name, command in meshctl.commands.items() if name == "plan")
     assert {f"--{name}" for name in extensions.PICTURES} <= {word for one in plan.params for word in one.opts}
-
-
-def test_every_extension_says_what_it_is_and_may_not_do() -> None:
-    short = []
-    for path in sorted(FOLDER.glob("*/__init__.py")):
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        if len(text.splitlines()) < 5:
-            short.append(path.parent.name)
-    assert short == []

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from docs import events, meshctl, settings, tested
+from docs import events, meshctl, options, settings, tested
 from docs.images import idea, life, packages, round
-from launcher.config import help
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
-# A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered. Lines of code are
-# those that are not blank, comment, docstring or the text below a field, so that explaining costs nothing.
+# A ratchet: it does not grow unless the commit that raises it says why. Lines of code are those that are not blank,
+# comment, docstring or the text below a field, so that explaining costs nothing.
 CODE_MAX = 42_773  # with the seam between the kernel and its parts, and the sections of Config
-FUNCTION_LINES_MAX = 99
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.
 RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"
@@ -58,10 +56,6 @@ def test_no_file_holds_anything_unwanted() -> None:
     assert not found
 
 
-def test_every_module_opens_with_a_paragraph_for_newcomers() -> None:
-    assert not [name(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))]
-
-
 def count_code(source: str) -> int:
     lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"}
     for node in ast.walk(ast.parse(source)):
@@ -71,28 +65,7 @@ def count_code(source: str) -> int:
 
 
 def test_the_product_does_not_grow_unnoticed() -> None:
-    sources = [path.read_text() for path in SOURCES]
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    functions = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    assert sum(map(count_code, sources)) <= CODE_MAX
-    assert max((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= FUNCTION_LINES_MAX
-
-
-def test_a_unit_test_lies_where_its_module_lies() -> None:
-    """Its file is named after the module, with an aspect where there are several: test_ports, test_decide_charge."""
-    units = ROOT / "tests/unit"
-    tests = [
-        path.relative_to(units) for name in ("launcher", "rendezvous") for path in (units / name).rglob("test_*.py")
-    ]
-    assert not [
-        str(test)
-        for test in sorted(tests)
-        if not any(f"{test.stem}_".startswith(f"test_{module.stem}_") for module in (ROOT / test.parent).glob("*.py"))
-    ]
-
-
-def test_a_round_is_called_a_round() -> None:
-    assert not [name(path) for path in SOURCES if re.search(r"(?i)\b(?:generations?|epochs?)\b", path.read_text())]
+    assert sum(count_code(path.read_text()) for path in SOURCES) <= CODE_MAX
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -106,29 +79,6 @@ def test_every_link_leads_somewhere() -> None:
     assert not broken
 
 
-def test_every_module_has_its_place_in_the_table_of_rooms() -> None:
-    rooms = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/internals/ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
-    words = set(re.findall(r"`([^`]+)`", " ".join(rooms)))
-    names = {word.split("/")[-1] if word.endswith(".py") else word for word in words}
-    missing = []
-    for path in SOURCES:
-        package, *rest = path.relative_to(ROOT).parts
-        room = f"{package}/{rest[0]}/" if len(rest) > 1 else rest[0]
-        if room not in names and not room.startswith("__"):
-            missing.append(name(path))
-    assert not missing
-
-
-def test_the_files_on_the_ways_through_the_code_exist() -> None:
-    text = (ROOT / "docs/internals/ARCHITECTURE.md").read_text()
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text)
-    places = [ROOT, ROOT / "launcher", ROOT / "rendezvous"]
-    assert len(named) > 30
-    assert not [
-        word for word in named if not any((at / f"{word}.py").exists() or (at / word).is_dir() for at in places)
-    ]
-
-
 def test_a_target_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in pages():
@@ -139,11 +89,6 @@ def test_a_target_of_make_that_a_page_names_exists() -> None:
         assert {f"{target}-{what}" if what else target for target, what in commands} <= targets, name(page)
 
 
-def test_make_shows_six_targets() -> None:
-    shown = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert shown == ["demo", "test", "unit", "lint", "docs", "clean"]
-
-
 def test_make_runs_the_tests_of_every_directory() -> None:
     lists = re.findall(r"^\w+_TESTS := \$\(wildcard (.*)\)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     named = {directory for words in lists for directory in words.split()}
@@ -151,15 +96,10 @@ def test_make_runs_the_tests_of_every_directory() -> None:
     assert all(any(directory.startswith(parent) for parent in named) for directory in there)
 
 
-def test_the_tests_run_under_the_torch_that_is_measured_against() -> None:
-    pins = (ROOT / "constraints.txt").read_text().splitlines()
-    assert "torch==2.13.0" in pins  # a local label such as +cpu would refuse every other build
-
-
 @pytest.mark.parametrize(
     ("page", "make"),
     [
-        ("options", help.render_reference),
+        ("options", options.page),
         ("settings", settings.page),
         ("meshctl", meshctl.page),
         ("events", events.page),

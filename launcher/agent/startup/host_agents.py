@@ -26,19 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.agent.startup.stale_agents import (
-    FILE_MODE,
-    LIMIT_S,
-    RETRY_S,
-    NodeLock,
-    find_lock_path,
-    hash_text,
-    list_lock_dirs,
-    list_visible_devices,
-    open_locked,
-    read_start_time,
-    take_node_lock,
-)
+from launcher.agent.startup import stale_agents
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
 from launcher.hardware.linux.files import replacing
 from launcher.model.console import log
@@ -72,15 +60,15 @@ class HostAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        return self.pid > 0 and read_start_time(self.pid) == self.started
+        return self.pid > 0 and stale_agents.read_start_time(self.pid) == self.started
 
 
 # docs/internals/decisions/0054-several-agents-of-one-host.md
 class HostAgents:
     """The agents of a run on this host, among them this one. `path`: of their list."""
 
-    def __init__(self, run_id: str, host: str, path: str, *, limit_s: float = LIMIT_S) -> None:
-        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=read_start_time(os.getpid()))
+    def __init__(self, run_id: str, host: str, path: str, *, limit_s: float = stale_agents.LIMIT_S) -> None:
+        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=stale_agents.read_start_time(os.getpid()))
         self._run_id = run_id
         self._host = host
         self._path = path
@@ -97,7 +85,7 @@ class HostAgents:
         about to end, as in a quick restart: it is waited for, so that this one gets its name.
         """
         deadline, has_logged = time.monotonic() + self._limit_s, False
-        visible = hash_text("\0".join(list_visible_devices(environ)))
+        visible = stale_agents.hash_text("\0".join(stale_agents.list_visible_devices(environ)))
         self._own = replace(self._own, visible=visible, node_rank=node_rank)
         running: list[HostAgent] = []
 
@@ -113,7 +101,7 @@ class HostAgents:
             if not has_logged:
                 has_logged = True
                 log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for it to exit")
-            time.sleep(RETRY_S)
+            time.sleep(stale_agents.RETRY_S)
         if self.name != self._host and running:
             log(f"{self._name_agents(running)} here, too: this node is called {self.name}")
 
@@ -192,7 +180,7 @@ class HostAgents:
 
     def _write(self, agents: list[HostAgent]) -> None:
         """Replace the file: an agent that is killed meanwhile, or a full disk, leaves the list as it was."""
-        with replacing(self._path, FILE_MODE) as file:  # only the holder of the lock writes it
+        with replacing(self._path, stale_agents.FILE_MODE) as file:  # only the holder of the lock writes it
             file.write(codec.encode(agents))
 
     def _open(self) -> int:
@@ -200,7 +188,7 @@ class HostAgents:
         deadline = time.monotonic() + self._limit_s
         while True:
             try:
-                if (file := open_locked(self._path)) is not None:
+                if (file := stale_agents.open_locked(self._path)) is not None:
                     return file
             except OSError as error:
                 raise self._make_error("open", error) from None
@@ -209,7 +197,7 @@ class HostAgents:
                     f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
                     "check whether an agent of the run is stopped: ps -o pid,stat,cmd",
                 )
-            time.sleep(RETRY_S)
+            time.sleep(stale_agents.RETRY_S)
 
     def _make_error(self, verb: str, error: OSError) -> TemporaryError:
         sentence = f"cannot {verb} {self._path}, the list of this run's agents on this host: {error.strerror}"
@@ -226,14 +214,14 @@ def take_host_place(
     uses_accelerators: bool = True,
     node_rank: int | None = None,
     folder: str = "",
-) -> tuple[HostAgents, NodeLock]:
+) -> tuple[HostAgents, stale_agents.NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
-    folders = [folder] if folder else list_lock_dirs()
-    name = hash_text("\0".join((run_id, scope, host, boot_id, __version__)))
-    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", folders, is_told=False))
+    folders = [folder] if folder else stale_agents.list_lock_dirs()
+    name = stale_agents.hash_text("\0".join((run_id, scope, host, boot_id, __version__)))
+    agents = HostAgents(run_id, host, stale_agents.find_lock_path(f"{name}.agents", folders, is_told=False))
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
-        return agents, take_node_lock(run_id, agents.name, environ, scope=scope, folder=folder)
+        return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope, folder=folder)
     except BaseException:
         agents.leave(is_clean=False)  # the next one has to end the same processes
         raise

@@ -97,11 +97,7 @@ def _probe_plain(
 
 
 def _probe_tls(
-    endpoint: str,
-    connection: socket.socket,
-    context: ssl.SSLContext,
-    address: tuple[str, int],
-    has_certificate: bool,
+    endpoint: str, connection: socket.socket, context: ssl.SSLContext, address: tuple[str, int], has_certificate: bool
 ) -> ProbeResult:
     import ssl
 

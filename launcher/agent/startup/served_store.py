@@ -52,34 +52,21 @@ def find_occupant(store: Store) -> Occupant | None:
 
 
 def refuse_other_run(occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
-    """Raise UsageError or TemporaryError, since the store at `endpoint` is another run's.
+    """Raise an error, since the store at `endpoint` is another run's: TemporaryError if that has its nodes.
 
-    `own`: what this agent would write if it served. `port_option`: which sets the store's port.
+    Else UsageError: it still waits for nodes, and this agent may be meant as one of them. `own`: what this agent would
+    write if it served. `port_option`: which sets the store's port.
     """
-    sentence, hint = describe_other_run(
-        endpoint, occupant.owner, own, has_begun=occupant.has_begun, port_option=port_option
-    )
-    # Once the other run has ended, the same command may work.
-    raise (TemporaryError if occupant.has_begun else UsageError)(sentence, hint)
-
-
-def describe_other_run(
-    endpoint: str, owner: StoreOwner, own: StoreOwner, *, has_begun: bool, port_option: str
-) -> tuple[str, str]:
-    """Describe why an agent cannot use the store at `endpoint`, which is that of another run; and what to do.
-
-    `owner`, `own`: the other run, and the agent's own. `has_begun`: the other run has had a round, so it has its nodes.
-    If it still waits for nodes, this agent may be meant as one of them.
-    """
+    owner = occupant.owner
     theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
     if theirs == ours:
         theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
         option = "LAUNCHER_RDZV_PREFIX"
     apart = f"give this run another port with {port_option}"
-    if has_begun:
+    if occupant.has_begun:
         sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"
-        return sentence, f"{apart}, or start it when {theirs} has ended"
-    return (
+        raise TemporaryError(sentence, f"{apart}, or start it when {theirs} has ended")
+    raise UsageError(
         f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent belongs to {ours}, "
         f"and all nodes of a run need the same {option}",
         f"give all nodes the same {option}; if these are two runs, {apart}",

@@ -62,12 +62,7 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
         user, password = credentials.user, credentials.password
     try:
         return EtcdStore(
-            network.endpoints,
-            user=user,
-            password=password,
-            tls=tls,
-            call_limit_s=read_s,
-            write_limit_s=write_s,
+            network.endpoints, user=user, password=password, tls=tls, call_limit_s=read_s, write_limit_s=write_s
         )
     except SettingsError as error:
         raise UsageError(str(error), error.hint) from None
@@ -99,13 +94,7 @@ def serve(
     from rendezvous.stores.server.server import StoreServer
 
     _, port = split_address(network.endpoints[0])
-    server = StoreServer(
-        hosts[0],
-        port,
-        also=hosts[1:],
-        token=credentials.token,
-        owner=owner,
-    )
+    server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token, owner=owner)
     try:
         server.start()
     except PortTaken:

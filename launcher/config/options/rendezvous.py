@@ -12,15 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.options.readers import (
-    HEARTBEAT_KEYS,
-    IGNORED_KEYS,
-    KNOWN_KEYS,
-    TIME_FIELDS,
-    Value,
-    parse_address,
-    parse_seconds_text,
-)
+from launcher.config.options import readers
+from launcher.config.options.readers import Value
 from launcher.config.options.table import ROWS
 from launcher.model.errors import UsageError, suggest
 from rendezvous.records import UNNAMED_RUN
@@ -53,7 +46,7 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
     conf = values["rdzv-conf"].read()
     nowhere = {"network": None, "node_rank": 0, "master_addr": None, "master_port": None}
     if values["standalone"].read():
-        notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", KNOWN_KEYS)
+        notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", readers.KNOWN_KEYS)
         others = [value for value in (backend, run_id, endpoint) if value.text != "c10d"]
         _note_unused(notes, [*others, *unused], f"beside {values['standalone']}")
         _note_unused(notes, _list_cluster_options(values), "on one machine")
@@ -76,7 +69,7 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
             if not endpoint.is_default:
                 _note_unused(notes, [values[name] for name in _MASTER_OPTIONS], f"beside {endpoint}")
             return found
-    notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", KNOWN_KEYS)
+    notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", readers.KNOWN_KEYS)
     _note_unused(notes, [values["store-port"], *_list_cluster_options(values)], "on one machine")
     master_addr, master_port = _resolve_alone(values, conf, rank, notes)
     if master_addr is not None:
@@ -100,7 +93,7 @@ def _resolve_alone(
     backend, endpoint = values["rdzv-backend"], values["rdzv-endpoint"]
     masters = [values[name] for name in _MASTER_OPTIONS]
     is_file = backend.text == "c10d" and conf.get("store_type", "").lower() == "file"
-    here = None if endpoint.is_default or is_file else parse_address(endpoint)
+    here = None if endpoint.is_default or is_file else readers.parse_address(endpoint)
     if backend.text == "c10d":
         _note_unused(notes, [*rank, *masters], f"with {backend}")
         if here is not None and here[0] not in _LOOPBACK:
@@ -145,17 +138,17 @@ def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
 def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
     """Return remarks on keys without effect (`keys`, and where), and on unknown ones."""
     unused = [key for key in conf if key in keys]
-    see = "; use --lease-ttl to set how long a node may be silent" if {*unused} & {*HEARTBEAT_KEYS} else ""
+    see = "; use --lease-ttl to set how long a node may be silent" if {*unused} & {*readers.HEARTBEAT_KEYS} else ""
     notes = [f"{value.origin}: {', '.join(unused)} without effect{scope}{see}"] if unused else []
     for key in conf:
-        if key not in KNOWN_KEYS:
-            question = suggest(key, {known: known for known in KNOWN_KEYS})
+        if key not in readers.KNOWN_KEYS:
+            question = suggest(key, {known: known for known in readers.KNOWN_KEYS})
             notes.append(f"{value.origin}: {key} is not known" + (f", {question}" if question else ""))
     return notes
 
 
 def _note_ignored(values: Mapping[str, Value], conf: Mapping[str, str], notes: list[str]) -> None:
-    notes += list_conf_remarks(values["rdzv-conf"], conf, " here", IGNORED_KEYS)
+    notes += list_conf_remarks(values["rdzv-conf"], conf, " here", readers.IGNORED_KEYS)
     if not values["local-addr"].is_default:
         _note_unused(notes, [values["interface"]], f"beside {values['local-addr']}")
 
@@ -186,8 +179,9 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
         found["grow"], delay_s = found["grow"]
         found |= {} if delay_s is None else {"grow_delay_s": delay_s}
     conf, origin = values["rdzv-conf"].read(), values["rdzv-conf"].origin
-    labels = {key: f"{origin}: {key}={conf[key]}" for key in TIME_FIELDS if key in conf}
-    found = {**{TIME_FIELDS[key]: parse_seconds_text(conf[key], label) for key, label in labels.items()}, **found}
+    labels = {key: f"{origin}: {key}={conf[key]}" for key in readers.TIME_FIELDS if key in conf}
+    times = {readers.TIME_FIELDS[key]: readers.parse_seconds_text(conf[key], label) for key, label in labels.items()}
+    found = {**times, **found}
     least, most = nodes
     target = found.get("target_nodes", 0)
     if target and not least <= float(target) <= (float("inf") if most is None else most):

@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.agent.inspection.composition import PartContext
-from launcher.agent.parts.part import Effect, Fact, Publish
+from launcher.agent.composition import PartContext
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
-from launcher.observe.run_events import NodesRequested
-from launcher.observe.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
-from launcher.observe.sinks.shell_command import require_timeout_program, run_command
-from launcher.observe.sinks.teller import Teller
+from launcher.parts.part import Effect, Fact, Publish
+from launcher.views.run_events import NodesRequested
+from launcher.views.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
+from launcher.views.sinks.shell_command import require_timeout_program, run_command
+from launcher.views.sinks.teller import Teller
 from rendezvous.events import Exit
 from rendezvous.machine import MemberMachine
 
@@ -95,11 +95,7 @@ class NodeRequester(Teller):
         return self._queue(self._make_event(0, 0, "the run has ended", ""))
 
     def _queue(self, event: NodesRequested) -> Iterable[Effect]:
-        variables = {
-            "NODES_WANTED": str(event.wanted),
-            "NODES_PRESENT": str(event.present),
-            "NODES_SINCE": event.since,
-        }
+        variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
         self.put(event, variables)
         return [Publish(event)]
 

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,9 +29,9 @@ from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is
 from launcher.model.concurrency import NO_THREAD, LateThread
 from launcher.model.console import format_time
 from launcher.model.errors import describe_bug, sanitize
-from launcher.observe.goodput import compute_goodput
-from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
-from launcher.observe.timeline import RunTimeline
+from launcher.views.goodput import compute_goodput
+from launcher.views.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
+from launcher.views.timeline import RunTimeline
 from rendezvous import codec
 from rendezvous.errors import RecordError
 
@@ -77,15 +76,13 @@ class TrainerStatus(Struct, frozen=True, kw_only=True):
 
     def encode(self, at: float) -> bytes:
         """Encode it as the body of a POST. `at`: seconds since 1970, of which Kubernetes takes whole ones."""
-        found: dict[str, Any] = {}
-        if self.percentage is not None:
-            found["progressPercentage"] = self.percentage
-        if self.remaining_s is not None:
-            found["estimatedRemainingSeconds"] = self.remaining_s
-        if self.metrics:
-            found["metrics"] = [{"name": name, "value": value} for name, value in self.metrics]
-        found["lastUpdatedTime"] = format_time(at).partition(".")[0] + "Z"
-        return codec.encode({"trainerStatus": found})
+        found = {
+            "progressPercentage": self.percentage,
+            "estimatedRemainingSeconds": self.remaining_s,
+            "metrics": [{"name": name, "value": value} for name, value in self.metrics] or None,
+            "lastUpdatedTime": format_time(at).partition(".")[0] + "Z",
+        }
+        return codec.encode({"trainerStatus": {key: value for key, value in found.items() if value is not None}})
 
 
 def limit_metrics(found: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], str]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from launcher.model.console import log
 from launcher.model.errors import UsageError, describe_bug, sanitize
-from launcher.observe.http_server import HttpServer, open_listener
+from launcher.views.http_server import HttpServer, open_listener
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
     from launcher.extensions.metrics.report_cache import ReportCache
     from launcher.extensions.metrics.textfile import MetricsFile
-    from launcher.observe.local_socket import Question
+    from launcher.views.questions.local_socket import Question
 
 DELAY_S = 1.0
 RETRY_S = 1.0
@@ -84,7 +84,7 @@ class MetricsExporter:
                 from launcher.extensions.metrics.report_cache import ReportCache
                 from launcher.extensions.metrics.server import make_metrics_server
                 from launcher.extensions.metrics.textfile import MetricsFile
-                from launcher.observe.local_socket import QuestionSource
+                from launcher.views.questions.local_socket import QuestionSource
 
                 with self._lock:
                     if self._is_closed.is_set():

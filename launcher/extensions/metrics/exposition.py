@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from launcher.extensions.metrics.table import METRICS
-from launcher.observe.node_report import NodeReport
+from launcher.views.node_report import NodeReport
 
 
 class _ReportCollector:

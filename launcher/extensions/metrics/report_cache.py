@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from launcher.observe.kept_answer import KeptAnswer
-from launcher.observe.node_report import NodeReport, ReadState
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import NodeReport, ReadState
+from launcher.views.questions.kept_answer import KeptAnswer
+from launcher.views.questions.run_source import RunSource
 
 FRESH_S = 1.0
 

@@ -14,8 +14,8 @@ import socket
 from launcher.extensions.metrics.exposition import encode_report
 from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.model.errors import TemporaryError, describe
-from launcher.observe.http_server import HttpServer, Request, Response
-from launcher.observe.node_report import NodeReport
+from launcher.views.http_server import HttpServer, Request, Response
+from launcher.views.node_report import NodeReport
 
 # docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
 CONNECTIONS_MAX = 64

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from launcher.model.errors import describe
 from launcher.model.text import format_duration
-from launcher.observe.run_events import NoticeRead
+from launcher.views.run_events import NoticeRead
 from rendezvous.reasons import Reason
 
 LEAD_S = 180.0

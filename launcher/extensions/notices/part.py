@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from launcher.config.config import ShutdownOptions
 from launcher.extensions.notices.notice import NodeOutlook
 from launcher.extensions.notices.watcher import NoticeWatcher, make_watcher
 from launcher.model.console import log
+from launcher.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from rendezvous.events import LeaveRequest
 
 TERMINATED = 128 + 15
@@ -67,4 +67,4 @@ def make_notice_part(
             log(f"preemption notices cannot be read: {made}")
         return None
     timeout_s, acts = options.shutdown_timeout_s, options.notices == "leave"
-    return NoticePart(made, NodeOutlook(source=made.label, acts=acts, shutdown_timeout_s=timeout_s))
+    return NoticePart(made, NodeOutlook(source=made.provider.label, acts=acts, shutdown_timeout_s=timeout_s))

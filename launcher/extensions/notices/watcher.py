@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct, field
+
 from launcher.extensions.notices.notice import Notice, NoticeChange, compare_notices
 from launcher.extensions.notices.providers import PROVIDERS, NoticeProvider
 from launcher.hardware.cloud_firmware import find_cloud
@@ -24,26 +26,21 @@ FAILURES_UNTIL_SAID = 3
 
 
 # docs/internals/decisions/0057-notices-read-by-the-agent.md
-class NoticeWatcher:
-    """`wake` may be called from any thread. `clock`: the agent's. `address`: of the metadata server, for tests."""
+class NoticeWatcher(Struct, eq=False):
+    """Asks in its thread; all other methods are for the agent's loop."""
 
-    def __init__(
-        self,
-        provider: NoticeProvider,
-        wake: Callable[[], None],
-        clock: Callable[[], float],
-        address: tuple[str, int] = LINK_LOCAL,
-    ) -> None:
-        self.label = provider.label
-        self._provider = provider
-        self._wake = wake
-        self._clock = clock
-        self._address = address
-        self._changes: deque[NoticeChange] = deque()
-        self._complaints: deque[str] = deque()
-        self._known: dict[str, Notice] = {}
-        self._failure_count = 0
-        self._has_complained = False
+    provider: NoticeProvider
+    wake: Callable[[], None]
+    """May be called from any thread."""
+    clock: Callable[[], float]
+    """The agent's."""
+    address: tuple[str, int] = LINK_LOCAL
+    """Of the metadata server, for tests."""
+    _changes: deque[NoticeChange] = field(default_factory=deque)
+    _complaints: deque[str] = field(default_factory=deque)
+    _known: dict[str, Notice] = field(default_factory=dict)
+    _failure_count: int = 0
+    _has_complained: bool = False
 
     def start(self) -> None:
         """Begin to ask. Raises OSError where no thread is to be had."""
@@ -66,20 +63,20 @@ class NoticeWatcher:
     def read_once(self) -> float:
         """Ask once, note what has changed, and return the pause until the next time in seconds."""
         try:
-            found = self._provider.read(lambda limit_s: Server(self._address, limit_s))
+            found = self.provider.read(lambda limit_s: Server(self.address, limit_s))
         except NoAnswer as error:
             self._failure_count += 1
             if self._failure_count == FAILURES_UNTIL_SAID:
                 self._complain(f"the metadata server {error}; retrying every {PAUSE_MAX_S:g} s")
             doublings = min(self._failure_count - 1, 10)
-            return float(min(PAUSE_MAX_S, max(1.0, self._provider.pause_s) * 2**doublings))
+            return float(min(PAUSE_MAX_S, max(1.0, self.provider.pause_s) * 2**doublings))
         self._failure_count = 0
-        changes = compare_notices(self._known, found, self._clock())
+        changes = compare_notices(self._known, found, self.clock())
         self._known = {notice.key: notice for notice in found}
         self._changes.extend(changes)
         if changes:
-            self._wake()
-        return self._provider.pause_s
+            self.wake()
+        return self.provider.pause_s
 
     def _run(self) -> None:
         while True:
@@ -93,8 +90,8 @@ class NoticeWatcher:
     def _complain(self, problem: str) -> None:
         if not self._has_complained:
             self._has_complained = True
-            self._complaints.append(f"notices of {self.label} cannot be read: {problem}")
-            self._wake()
+            self._complaints.append(f"notices of {self.provider.label} cannot be read: {problem}")
+            self.wake()
 
 
 def make_watcher(

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from launcher.agent.inspection.composition import Ask, PartContext
-from launcher.agent.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
+from launcher.agent.composition import Ask, PartContext
 from launcher.model.concurrency import LateThread
 from launcher.model.console import log
-from launcher.observe.local_socket import QuestionSource
-from launcher.observe.run_source import RunSource
+from launcher.parts.part import RETRY_S, Effect, Fact, LeadershipChanged
+from launcher.views.questions.local_socket import QuestionSource
+from launcher.views.questions.run_source import RunSource
 
 if TYPE_CHECKING:
     from launcher.extensions.page.server import PageServer

@@ -22,9 +22,9 @@ from launcher.extensions.page.document import load_document, save_document
 from launcher.extensions.page.shared_run import Body, SharedRun, compress
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import TemporaryError, UsageError, sanitize
-from launcher.observe.http_server import HttpServer, Request, Response, open_listener
-from launcher.observe.node_report import LogCursor, ReadLogs
-from launcher.observe.run_source import RunSource
+from launcher.views.http_server import HttpServer, Request, Response, open_listener
+from launcher.views.node_report import LogCursor, ReadLogs
+from launcher.views.questions.run_source import RunSource
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
 from rendezvous.stores.listeners import find_listeners, find_owner

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from launcher.extensions.page.view import RunView, SeenNode, make_view, remember
 from launcher.model.errors import TemporaryError
-from launcher.observe.event_buffer import EventBuffer
-from launcher.observe.kept_answer import WAIT_LIMIT_S, KeptAnswer
-from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
-from launcher.observe.run_events import parse_time
-from launcher.observe.run_source import RunSource
+from launcher.views.event_buffer import EventBuffer
+from launcher.views.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
+from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
+from launcher.views.questions.run_source import RunSource
+from launcher.views.run_events import parse_time
 from rendezvous.errors import MeshrunError
 
 RUN_AGE_S = 1.0

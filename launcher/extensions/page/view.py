@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from launcher.locality.merge import order_known_levels
 from launcher.model.errors import describe
-from launcher.observe.goodput import Goodput
-from launcher.observe.node_report import NodeReport, RankReport, RunReport
+from launcher.views.goodput import Goodput
+from launcher.views.node_report import NodeReport, RankReport, RunReport
 
 SILENT, LOST = "silent", "lost"
+_OF_SOURCE = ("round", "world_size", "node_count", "restart_count", "max_restarts")
 LOST_MAX = 200
 """Lost nodes that are shown, the first by name: a run of months may have lost thousands."""
 
@@ -140,18 +141,13 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         waiting=describe(source.waiting) if source is not None else "",
         problem="",
         age_s=0.0,
-        round=source.round if source is not None else 0,
-        world_size=source.world_size if source is not None else 0,
-        node_count=source.node_count if source is not None else 0,
-        restart_count=source.restart_count if source is not None else 0,
-        max_restarts=source.max_restarts if source is not None else 0,
         mesh=tuple(zip(source.mesh_axes, source.mesh_shape, strict=False)) if source is not None else (),
         levels=levels,
         nodes=tuple(nodes),
         rounds=tuple(replace(one, ranks=()).describe() for one in report.rounds),
         goodput=report.goodput,
-        checkpoint_count=leader.checkpoint_count if leader is not None else 0,
-        hang_count=leader.hang_count if leader is not None else 0,
+        **{name: getattr(source, name, 0) for name in _OF_SOURCE},
+        **{name: getattr(leader, name, 0) for name in ("checkpoint_count", "hang_count")},
     )
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from launcher.extensions.ray.bundles import ClusterNode, Demand, describe_shortage
 from launcher.logs.reports.outcome import RunOutcome
-from launcher.observe.sinks.node_demand import DemandHistory, decide_demand
+from launcher.views.sinks.node_demand import DemandHistory, decide_demand
 from rendezvous.errors import EXIT_BUG, EXIT_FAILURE, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
 
 ASK_AGAIN_S = 1.0  # an actor that could not be reached
@@ -168,29 +168,25 @@ class _Progress(Struct):
 
 
 # docs/internals/decisions/0053-agents-as-actors-and-a-store-in-the-driver.md
-class AgentPool:
-    """`grace_s`: from the stop signal to the kill of workers. `start_limit_s`: for the first agent, `return_limit_s`:
-    for another, once all are lost. All times are seconds of one clock, which `step` gets; `format_moment` makes the
-    time of day of one, for sentences.
-    """
+class AgentPool(Struct, kw_only=True):
+    """Decides for one job. All times are seconds of one clock, which `step` gets."""
 
-    def __init__(
-        self,
-        demand: Demand,
-        *,
-        grace_s: float,
-        format_moment: Callable[[float], str],
-        start_limit_s: float = math.inf,
-        return_limit_s: float = math.inf,
-    ) -> None:
-        self._demand = demand
-        self._grace_s = grace_s
-        self._start_limit_s, self._return_limit_s = start_limit_s, return_limit_s
-        self._slots = [_AgentSlot(index=index) for index in range(demand.most)]
-        self._format_moment = format_moment
-        self._now = 0.0
-        self._is_finished = False
-        self._job = _Progress()
+    demand: Demand
+    grace_s: float
+    """From the stop signal to the kill of workers."""
+    format_moment: Callable[[float], str]
+    """Makes the time of day of a time, for sentences."""
+    start_limit_s: float = math.inf
+    """For the first agent."""
+    return_limit_s: float = math.inf
+    """For another, once all are lost."""
+    _slots: list[_AgentSlot] = field(default_factory=list)
+    _now: float = 0.0
+    _is_finished: bool = False
+    _job: _Progress = field(default_factory=_Progress)
+
+    def __post_init__(self) -> None:
+        self._slots += [_AgentSlot(index=index) for index in range(self.demand.most)]
 
     def step(self, events: Iterable[PoolEvent], view: ClusterView, now: float) -> tuple[PoolAction, ...]:
         """Return what to do now."""
@@ -198,7 +194,7 @@ class AgentPool:
         job.actions = []
         if math.isnan(job.began_at):
             job.began_at = now
-            self._request(tuple(range(self._demand.least)), ())
+            self._request(tuple(range(self.demand.least)), ())
         for event in events:
             self._take(event)
         if not self._is_finished and job.stop is None and job.verdict is None:
@@ -238,7 +234,7 @@ class AgentPool:
             self._job.ends_by = self._now  # asked again: without waiting for agents
             return
         self._job.stop = event
-        self._job.ends_by = min(self._job.ends_by, self._now + self._grace_s + END_LIMIT_S)
+        self._job.ends_by = min(self._job.ends_by, self._now + self.grace_s + END_LIMIT_S)
         for slot in self._slots:
             if slot.phase == "running":
                 self._do(StopAgent(slot.index))
@@ -259,7 +255,7 @@ class AgentPool:
                 self._job.verdict = merge_outcomes(self._job.verdict, outcome)
             else:
                 self._job.verdict = outcome
-                self._job.ends_by = min(self._job.ends_by, self._now + self._grace_s + END_LIMIT_S)
+                self._job.ends_by = min(self._job.ends_by, self._now + self.grace_s + END_LIMIT_S)
                 for other in self._slots:
                     if other.phase in ("unplaced", "pausing", "starting"):
                         self._discard(other)
@@ -311,7 +307,7 @@ class AgentPool:
                 self._say(f"Ray is removing node {_short(slot.node)}: its agent leaves")
 
     def _place(self, view: ClusterView) -> None:
-        job, least = self._job, self._demand.least
+        job, least = self._job, self.demand.least
         if not job.main_was_placed:
             job.main_was_placed = all(view.placed.get(index) for index in range(least))
             if not job.main_was_placed:
@@ -342,7 +338,7 @@ class AgentPool:
         nodes |= {
             view.placed.get(slot.index, "")
             for slot in self._slots
-            if slot is not own and (slot.index < self._demand.least or slot.index < own.index)
+            if slot is not own and (slot.index < self.demand.least or slot.index < own.index)
         }
         return tuple(sorted(nodes - {""}))
 
@@ -376,9 +372,7 @@ class AgentPool:
         since = decision.history.below_since
         if decision.reason and since is not None:
             starting = sum(slot.phase == "starting" for slot in self._slots)
-            self._say(
-                describe_shortage(self._demand, wanted, present, starting, view.nodes, self._format_moment(since))
-            )
+            self._say(describe_shortage(self.demand, wanted, present, starting, view.nodes, self.format_moment(since)))
         elif decision.reason:
             self._say(decision.reason)
 
@@ -408,7 +402,7 @@ class AgentPool:
         since = max([since, *(slot.started_at for slot in active)])
         if not active:
             self._finish_if_all_left()
-        limit_s = self._return_limit_s if job.has_run else self._start_limit_s
+        limit_s = self.return_limit_s if job.has_run else self.start_limit_s
         if not self._is_finished and now >= since + limit_s:
             missing = "no node has come back" if job.has_run else "Ray has not given the job its nodes"
             option = "--rejoin-timeout" if job.has_run else "--start-timeout"
@@ -449,8 +443,7 @@ class AgentPool:
     def _discard(self, slot: _AgentSlot) -> None:
         if slot.phase in _ACTIVE:
             self._do(DiscardActor(slot.index))
-        if slot.phase != "ended":
-            slot.phase = "ended"
+        slot.phase = "ended"
 
     def _do(self, action: PoolAction) -> None:
         self._job.actions.append(action)

@@ -15,9 +15,7 @@ from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_count, format_list
 
 # Kind of device, as --devices has it -> its resource in Ray (_private/accelerators).
-RESOURCES = {
-    "nvidia": "GPU", "amd": "GPU", "intel": "GPU", "tpu": "TPU", "cpu": "CPU",
-}  # fmt: skip
+RESOURCES = {"nvidia": "GPU", "amd": "GPU", "intel": "GPU", "tpu": "TPU", "cpu": "CPU"}
 _ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "neuron_cores")
 _NODE_ID = "ray.io/node-id"
 _WORDS = {"gpu": "GPU", "xpu": "GPU", "cpu": "CPU", "hpu": "HPU", "npu": "NPU"}  # of --nproc-per-node

@@ -22,15 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from launcher.extensions.ray import agent_pool
 from launcher.extensions.ray.actor import AgentActor, AgentEnd, AgentOrder, make_node_name
-from launcher.extensions.ray.agent_pool import (
-    ActorDied,
-    ActorUnreachable,
-    ClusterView,
-    EndReported,
-    PoolEvent,
-    StartReported,
-)
 from launcher.extensions.ray.bundles import ClusterNode, Demand, exclude_nodes
 from launcher.extensions.ray.options import GCS_THREAD
 from launcher.model.errors import TemporaryError, UsageError, sanitize
@@ -135,7 +128,7 @@ class RayCluster:
             )
         return self._nodes
 
-    def look(self) -> ClusterView:
+    def look(self) -> agent_pool.ClusterView:
         """Return the nodes and where the bundles are. Raises UsageError for bundles that Ray cannot understand."""
         self._gcs.call(self._refresh, ANSWER_LIMIT_S)
         if self._error is not None:
@@ -143,7 +136,7 @@ class RayCluster:
         placed = {
             slot: node for (number, slot), node in dict(self._placed).items() if self._numbers.get(slot) == number
         }
-        return ClusterView(nodes=self._nodes, placed=placed, draining=self._draining)
+        return agent_pool.ClusterView(nodes=self._nodes, placed=placed, draining=self._draining)
 
     def _refresh(self) -> None:
         """Ask the GCS, though not for everything every time."""
@@ -268,7 +261,7 @@ class RayCluster:
         if actor is not None:
             _ask(lambda: ray.kill(actor), None)
 
-    def wait_for_events(self, limit_s: float) -> list[PoolEvent]:
+    def wait_for_events(self, limit_s: float) -> list[agent_pool.PoolEvent]:
         """Wait until an actor answers, and return what the answers say."""
         import ray
 
@@ -281,24 +274,24 @@ class RayCluster:
         events = [self._read_answer(reference, *self._pending.pop(reference)) for reference in found]
         return [event for event in events if event is not None]
 
-    def _read_answer(self, reference: Any, slot: int, call: str) -> PoolEvent | None:
+    def _read_answer(self, reference: Any, slot: int, call: str) -> agent_pool.PoolEvent | None:
         import ray
         from ray import exceptions
 
         try:
             answer = ray.get(reference)
         except exceptions.ActorUnavailableError:
-            return ActorUnreachable(slot)
+            return agent_pool.ActorUnreachable(slot)
         except exceptions.RayActorError as error:
-            return ActorDied(slot, _describe_death(str(error)))
+            return agent_pool.ActorDied(slot, _describe_death(str(error)))
         except exceptions.RayError as error:
-            return ActorDied(slot, _find_error(str(error)))
+            return agent_pool.ActorDied(slot, _find_error(str(error)))
         if call == "start" or answer is None:
             self._pending[self._actors[slot].wait.remote()] = slot, "wait"
-            return StartReported(slot, answer) if answer is not None else None
+            return agent_pool.StartReported(slot, answer) if answer is not None else None
         end: AgentEnd = answer
         self.results |= end.files
-        return EndReported(slot, end.exit_code, end.outcome)
+        return agent_pool.EndReported(slot, end.exit_code, end.outcome)
 
     def close(self) -> None:
         """Disconnect, which gives back all bundles; only give them back if the caller was connected before."""

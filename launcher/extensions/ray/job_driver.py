@@ -22,21 +22,8 @@ from launcher.config.config import Config, ShutdownOptions
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.rendezvous import Setting
 from launcher.config.options.table import BY_NAME
+from launcher.extensions.ray import agent_pool
 from launcher.extensions.ray.actor import AgentOrder
-from launcher.extensions.ray.agent_pool import (
-    AgentPool,
-    AskAgain,
-    DiscardActor,
-    FinishJob,
-    PoolAction,
-    PoolEvent,
-    RemoveGroup,
-    RequestGroup,
-    Say,
-    StartAgent,
-    StopAgent,
-    StopRequested,
-)
 from launcher.extensions.ray.bundles import Demand, choose_bundle, choose_demand, list_fitting
 from launcher.extensions.ray.cluster import CLOSE_LIMIT_S, RayCluster, require_ray
 from launcher.extensions.ray.options import (
@@ -167,10 +154,10 @@ def _describe_start(run_id: str | None, demand: Demand, endpoint: str) -> str:
     return f"run {run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
 
 
-def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) -> AgentPool:
+def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) -> agent_pool.AgentPool:
     start_s, return_s = (settings.get(name) for name in ("start_timeout_s", "rejoin_timeout_s"))
-    return AgentPool(
-        demand,
+    return agent_pool.AgentPool(
+        demand=demand,
         grace_s=grace_s,
         format_moment=lambda at: format_time(time.time() - (time.monotonic() - at)),
         start_limit_s=math.inf if start_s is None else float(start_s),  # an autoscaler needs longer than a default
@@ -179,34 +166,34 @@ def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) 
 
 
 def _run_pool(
-    pool: AgentPool, cluster: RayCluster, demand: Demand, order: AgentOrder, stop_signals: _StopSignals
+    pool: agent_pool.AgentPool, cluster: RayCluster, demand: Demand, order: AgentOrder, stop_signals: _StopSignals
 ) -> RunOutcome:
-    events: list[PoolEvent] = []
+    events: list[agent_pool.PoolEvent] = []
     while True:
         if (signum := stop_signals.take()) is not None:
             log(f"stopping all agents: {signal.Signals(signum).name}")
-            events.append(StopRequested(signum))
+            events.append(agent_pool.StopRequested(signum))
         for action in pool.step(events, cluster.look(), time.monotonic()):
-            if isinstance(action, FinishJob):
+            if isinstance(action, agent_pool.FinishJob):
                 return action.outcome
             _carry_out(action, cluster, demand, order)
         events = cluster.wait_for_events(INTERVAL_S)
 
 
-def _carry_out(action: PoolAction, cluster: RayCluster, demand: Demand, order: AgentOrder) -> None:
-    if isinstance(action, Say):
+def _carry_out(action: agent_pool.PoolAction, cluster: RayCluster, demand: Demand, order: AgentOrder) -> None:
+    if isinstance(action, agent_pool.Say):
         log(action.sentence)
-    elif isinstance(action, RequestGroup):
+    elif isinstance(action, agent_pool.RequestGroup):
         cluster.request_group(action.slots, demand, action.excluded)
-    elif isinstance(action, RemoveGroup):
+    elif isinstance(action, agent_pool.RemoveGroup):
         cluster.remove_group(action.slot)
-    elif isinstance(action, StartAgent):
+    elif isinstance(action, agent_pool.StartAgent):
         cluster.start_agent(action.slot, action.node, replace(order, number=action.number))
-    elif isinstance(action, AskAgain):
+    elif isinstance(action, agent_pool.AskAgain):
         cluster.ask_again(action.slot)
-    elif isinstance(action, StopAgent):
+    elif isinstance(action, agent_pool.StopAgent):
         cluster.stop_agent(action.slot)
-    elif isinstance(action, DiscardActor):
+    elif isinstance(action, agent_pool.DiscardActor):
         cluster.discard_actor(action.slot)
 
 

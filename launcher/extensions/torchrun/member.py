@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 
-from launcher.agent.cluster import ClusterMembership
+from launcher.agent.cluster import open_membership
 from launcher.agent.membership import make_settings, read_clock
 from launcher.agent.startup.startup import Startup
 from launcher.extensions.torchrun.options import TorchrunOptions, adjust_settings
@@ -56,7 +56,7 @@ class TorchrunMember:
         self.end: Exit | None = None  # how this node's part in the job ended, None while it has not
         self._thread_error: Exception | None = None  # ours, raised in the thread
         self._listener = startup.listener
-        self._membership = ClusterMembership.open(
+        self._membership = open_membership(
             config,
             self._settings,
             startup,

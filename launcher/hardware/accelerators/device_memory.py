@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 from launcher.model.concurrency import start_thread
@@ -49,37 +50,27 @@ class DeviceMemory:
         if self._thread is not None and self._thread.is_alive():  # the driver has not answered for a second
             return
         self._asked_at = now
-        self._thread = start_thread(self._query_safely, "NVML memory")
+        self._thread = start_thread(self._query, "NVML memory")
         if self._thread is not None:
             self._thread.join(PATIENCE_S)
 
-    def _query_safely(self) -> None:
-        try:
-            self._query()
-        except Exception:  # a package that is not what its name says: a thread must not end with a traceback
-            self._is_missing = True
-
     def _query(self) -> None:
-        if self._module is None:
-            try:
-                self._module = __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
-            except ImportError:
-                self._is_missing = True
-                return
-        nvml = self._module
         found = {}
         try:
-            if not self._is_open:
-                nvml.nvmlInit()
-                self._is_open = True
-        except nvml.NVMLError:
-            return
-        for name, id in self._ids.items():
+            nvml = self._module = self._module or __import__("pynvml")  # nvidia-ml-py is optional and untyped
             try:
-                memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(id))
-            except nvml.NVMLError:  # this one is lost, or is not known by that id
-                continue
-            found[name] = int(memory.used), int(memory.total)
+                if not self._is_open:
+                    nvml.nvmlInit()
+                    self._is_open = True
+            except nvml.NVMLError:
+                return
+            for name, id in self._ids.items():
+                with suppress(nvml.NVMLError):  # this one is lost, or is not known by that id
+                    memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(id))
+                    found[name] = int(memory.used), int(memory.total)
+        except Exception:  # none, or not what its name says: a thread must not end with a traceback
+            self._is_missing = True
+            return
         self._found = time.monotonic(), found
 
 

@@ -19,15 +19,8 @@ from launcher import extensions
 from launcher.config import plugins
 from launcher.config.scrub import drop_secrets
 from launcher.hardware import slice_identity, slice_types
-from launcher.hardware.accelerators.contract import (
-    KINDS,
-    CpuDetector,
-    Detector,
-    Inventory,
-    find_visible_variable,
-    make_unresponsive_error,
-    refuse_mistake,
-)
+from launcher.hardware.accelerators import contract
+from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
 from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
@@ -41,8 +34,8 @@ TORCH_LIMIT_S = 120.0  # importing torch from a network file system is slow
 
 def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bool = False) -> Detector:
     """Create the detector of a built-in kind. `is_requested`: by name, so that graphics inside a CPU counts, too."""
-    if kind not in KINDS:
-        return CpuDetector()
+    if kind not in contract.KINDS:
+        return contract.CpuDetector()
     options = {
         "nvidia": {"isolates_workers": isolates_workers},
         "amd": {"with_integrated": is_requested},
@@ -68,7 +61,7 @@ def detect_requested(
         return _make_declared(request, environ)
     if detectors is not None:
         found = detectors[0].detect(environ)
-    elif request.kind in KINDS:
+    elif request.kind in contract.KINDS:
         found = make_detector(request.kind, is_requested=True, isolates_workers=isolates_workers).detect(environ)
     else:
         found = _detect_by_plugin(request, environ)
@@ -77,11 +70,11 @@ def detect_requested(
     if request.shape:
         count, reason = _count_tpu_chips(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
-        raise make_unresponsive_error(found)
-    refuse_mistake(found)
+        raise contract.make_unresponsive_error(found)
+    contract.refuse_mistake(found)
     if not found.devices:
         hint = "set --visible-env VARIABLE to use a number of devices that are not detected"
-        hint = "run `meshctl doctor` to see what was examined" if request.kind in KINDS else hint
+        hint = "run `meshctl doctor` to see what was examined" if request.kind in contract.KINDS else hint
         raise UsageError(f"{request}: no such device found ({reason})", hint)
     if count is not None and count > len(found.devices):
         shares = f"use --devices {request.kind} --nproc-per-node={count} for {count} workers that share them"
@@ -126,7 +119,7 @@ def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[
 
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     believed = "set --visible-env VARIABLE to use a number of devices without a plug-in"
-    plugin = plugins.load(GROUP, request.kind, str(request), built_in=KINDS, otherwise=believed)
+    plugin = plugins.load(GROUP, request.kind, str(request), built_in=contract.KINDS, otherwise=believed)
     found = plugins.ask(plugin, "detect", Inventory, environ)
     variable = getattr(plugin.value, "variable", "")
     problem = _find_problem(found, variable)
@@ -196,7 +189,7 @@ class TorchDetector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         count, reason = self._count(environ)
         # torch counts what the kind's variable has left, if it is set: entry by entry.
-        value = environ.get(find_visible_variable(self.kind) or "", "")
+        value = environ.get(contract.find_visible_variable(self.kind) or "", "")
         entries = [entry.strip() for entry in value.split(",")]
         if len(entries) != count or not value:
             entries = [str(index) for index in range(count)]

@@ -215,17 +215,14 @@ def query_nvml(files: FileTree, module: Any = None) -> NvidiaInventory | None:
 
 
 def _query_driver(module: Any, files: FileTree) -> NvidiaInventory | None:
-    try:
+    with contextlib.suppress(module.NVMLError):
         module.nvmlInit()
-    except module.NVMLError:
-        return None
-    try:
-        return _list_gpus(module, files)
-    except module.NVMLError:
-        return None
-    finally:
-        with contextlib.suppress(module.NVMLError):
-            module.nvmlShutdown()
+        try:
+            return _list_gpus(module, files)
+        finally:
+            with contextlib.suppress(module.NVMLError):
+                module.nvmlShutdown()
+    return None
 
 
 def _list_gpus(module: Any, files: FileTree) -> NvidiaInventory:

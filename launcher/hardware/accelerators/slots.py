@@ -14,15 +14,8 @@ from typing import Literal
 
 from launcher.config.config import DeviceOptions, WorkerOptions
 from launcher.config.frameworks import choose_environments
-from launcher.hardware.accelerators.contract import (
-    KINDS,
-    CpuDetector,
-    Detector,
-    Inventory,
-    find_visible_variable,
-    make_unresponsive_error,
-    refuse_mistake,
-)
+from launcher.hardware.accelerators import contract
+from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 
@@ -48,7 +41,8 @@ def make_node_slots(
 
     The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
-    count, width, request, cpu = options.worker_count, options.devices_per_worker, options.request, cpu or CpuDetector()
+    count, width, request = options.worker_count, options.devices_per_worker, options.request
+    cpu = cpu or contract.CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
         return _assign_cpus(request.number if count is None else count, width, cpu.detect(environ))
     inventory = _find_inventory(options, workers, environ, accelerators)
@@ -73,21 +67,21 @@ def _find_inventory(
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
         from launcher.hardware.accelerators.named import TorchDetector
 
-        inventory = _check_form(environ, (find_visible_variable(worker_count) or "",))
+        inventory = _check_form(environ, (contract.find_visible_variable(worker_count) or "",))
         inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, workers.python),), environ)
-        refuse_mistake(inventory)
+        contract.refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")
         return inventory
     if detectors is None:
-        kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
+        kinds = GPU_KINDS if worker_count == "gpu" else tuple(contract.KINDS)
         detectors = list_candidates(kinds, environ, isolates_workers)
     inventory = find_devices(detectors, environ)
     if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
-        raise make_unresponsive_error(inventory)
+        raise contract.make_unresponsive_error(inventory)
     if not inventory.devices and not inventory.mistake:
         inventory = _check_form(environ, _VISIBLE_VARIABLES) or inventory
-    refuse_mistake(inventory)
+    contract.refuse_mistake(inventory)
     if not inventory.devices and worker_count == "gpu":
         raise UsageError(
             f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"set {origin} to cpu, auto or a number"
@@ -119,7 +113,8 @@ def list_candidates(
     likely = [
         kind
         for kind in kinds
-        if any(map(os.path.exists, KINDS[kind].driver_paths)) or any(word in environ for word in KINDS[kind].variables)
+        if any(map(os.path.exists, contract.KINDS[kind].driver_paths))
+        or any(word in environ for word in contract.KINDS[kind].variables)
     ]
     if not likely:
         return ()
@@ -225,7 +220,7 @@ def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
 def _describe_kind(devices: Sequence[Device]) -> str:
     """Return the usual noun for one of these."""
     kind = devices[0].kind
-    return KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
+    return contract.KINDS[kind].noun if kind in contract.KINDS else "CPU" if kind == "cpu" else kind
 
 
 def _describe_devices(devices: Sequence[Device]) -> str:

@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from errno import EINVAL, ENOSYS
+from errno import EINVAL
 
 from launcher.model.value import PlainValue
 
@@ -33,10 +33,9 @@ _MFD_CLOEXEC = 0x1  # include/uapi/linux/memfd.h
 _PF_EXITING = 0x4  # include/linux/sched.h: inside do_exit(), never to run user code again
 _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 
-# include/uapi/asm-generic/unistd.h; the same number on every architecture but those that count from elsewhere.
+# include/uapi/asm-generic/unistd.h; the same numbers on every architecture that torch or JAX is built for.
 _PIDFD_SEND_SIGNAL = 424
 _PIDFD_OPEN = 434
-_NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
 
 # All that calls with numbers, bytes and a pointer to a number need. `ctypes`, the library's module on top of this one,
@@ -95,6 +94,12 @@ def allow_tracing_by(pid: int) -> None:
     except OSError as error:
         if error.errno != EINVAL:
             raise
+
+
+def flush_c_streams() -> None:
+    """Flush what C libraries have printed, lest every fork write it once more."""
+    with suppress(OSError):  # closed, or its disk is full
+        _call("fflush", None)
 
 
 def set_name(name: str) -> None:
@@ -339,11 +344,11 @@ def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
     """SIGKILL a process that is no child of this one if `is_same_process` confirms it; do nothing if it has ended.
 
     A pidfd refers to one process permanently: opened first and verified then, it cannot hit another that has got the
-    pid since. Linux has them from 5.3 on, Python from 3.9 on if the headers that it was built with had them, which
-    those of conda's and of portable Pythons do not; there the system calls are made by number. An older kernel or
-    seccomp profile refuses them: there the start time is compared right before the kill, and the remaining risk is a
-    pid that is reused within microseconds. Raises OSError when the process could not be killed: it is a setuid
-    program, or something forbids it.
+    pid since. Linux has them from 5.3 on. Python has them only if the headers that it was built with did, which those
+    of conda's and of portable Pythons do not, so the system calls are made by number. An older kernel or seccomp
+    profile refuses them: there the start time is compared right before the kill, and the remaining risk is a pid that
+    is reused within microseconds. Raises OSError when the process could not be killed: it is a setuid program, or
+    something forbids it.
     """
     started = read_start_time(pid)
     with suppress(ProcessLookupError):
@@ -369,7 +374,7 @@ def kill_descendants(pid: int) -> None:
 def _open_pidfd(pid: int) -> int | None:
     """Open a pidfd; None where the system cannot. Raises ProcessLookupError when the process has ended."""
     try:
-        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call_numbered(_PIDFD_OPEN, pid, 0)
+        return _call("syscall", _PIDFD_OPEN, pid, 0)
     except ProcessLookupError:
         raise
     except OSError:  # ENOSYS, EPERM: the kernel or a filter is older; EMFILE
@@ -379,23 +384,10 @@ def _open_pidfd(pid: int) -> int | None:
 def _kill_by_pidfd(pid: int, process: int | None) -> None:
     try:
         if process is not None:
-            _send(process, signal.SIGKILL)
+            _call("syscall", _PIDFD_SEND_SIGNAL, process, signal.SIGKILL, 0, 0)
             return
     except ProcessLookupError:
         raise
     except OSError:  # a filter may refuse this call and not the other; kill() tells whether it is that
         pass
     os.kill(pid, signal.SIGKILL)
-
-
-def _send(process: int, signum: int) -> None:
-    if hasattr(signal, "pidfd_send_signal"):
-        signal.pidfd_send_signal(process, signum)
-    else:
-        _call_numbered(_PIDFD_SEND_SIGNAL, process, signum, 0, 0)
-
-
-def _call_numbered(number: int, *words: int) -> int:
-    if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
-        raise OSError(ENOSYS, os.strerror(ENOSYS))
-    return _call("syscall", number, *words)

@@ -36,29 +36,26 @@ class KernelLog:
 
     def skip(self) -> None:
         """Leave out what is there now: a log of many records takes milliseconds, for which a restart would wait."""
-        if self._descriptor is not None or self._open():
-            assert self._descriptor is not None
-            os.lseek(self._descriptor, 0, os.SEEK_END)
+        if (descriptor := self._open()) is not None:
+            os.lseek(descriptor, 0, os.SEEK_END)
 
     def read(self) -> None:
         """Read what is new, if the log can be read here."""
-        if self._descriptor is None and not self._open():
-            return
-        assert self._descriptor is not None
-        for text in _read_records(self._descriptor):
+        descriptor = self._open()
+        for text in () if descriptor is None else _read_records(descriptor):
             self.killed.update(int(pid) for pid in _KILLED.findall(text))
             self.xids.update((int(pid), int(xid)) for xid, pid in _XID.findall(text))
 
-    def _open(self) -> bool:
-        if self._is_refused:
-            return False
+    def _open(self) -> int | None:
+        if self._descriptor is not None or self._is_refused:
+            return self._descriptor
         try:
             if self._path != _DEVICE or os.readlink("/proc/self/ns/pid") == _HOST_PIDS:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._is_refused = self._descriptor is None
         except OSError as error:
             self._is_refused = error.errno not in (errno.EMFILE, errno.ENFILE)  # none is left for the moment
-        return self._descriptor is not None
+        return self._descriptor
 
 
 def _read_records(descriptor: int) -> Iterator[str]:

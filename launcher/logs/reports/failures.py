@@ -35,9 +35,9 @@ from rendezvous.events import Exit
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.diagnose.failure_class import FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
+    from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
@@ -132,9 +132,9 @@ class Failures:
         try:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
-            from launcher.diagnose.failure_class import FailureEvidence
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
+            from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.reports.report import WorkerFailure
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"
@@ -221,7 +221,7 @@ class Failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
             return RootCause(verdict_code, "", rank, None, (None, False))
-        from launcher.diagnose.failure_class import classify, find_consequence
+        from launcher.logs.reports.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
@@ -241,7 +241,7 @@ class Failures:
         self._failures = found
 
     def _add_class(self, local_rank: int, failure: WorkerFailure) -> WorkerFailure:
-        from launcher.diagnose.failure_class import classify
+        from launcher.logs.reports.failure_class import classify
 
         failure_class, why = classify(self._evidence[local_rank])
         return replace(failure, failure_class=failure_class, class_reason=describe(why))

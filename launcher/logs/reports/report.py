@@ -64,7 +64,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     sentence: str | None = None
     """What the agent knows, for example that its program could not be started."""
     failure_class: str = ""
-    """See launcher/diagnose/failure_class.py."""
+    """See launcher/logs/reports/failure_class.py."""
     class_reason: str = ""
     """Why it is of that class."""
     claim: Claim = ""

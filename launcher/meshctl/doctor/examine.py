@@ -33,15 +33,7 @@ from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visib
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality import gather
 from launcher.locality.gather import Locality
-from launcher.meshctl.doctor.checks import (
-    CHECKS,
-    Finding,
-    PlannedRun,
-    Severity,
-    describe_verdict,
-    make_stop,
-    sort_findings,
-)
+from launcher.meshctl.doctor import checks
 from launcher.meshctl.doctor.environment import choose_node_count, list_worker_remarks, plan_world
 from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
@@ -74,7 +66,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     )
     workers, meeting, placement = run.workers, run.rendezvous, run.placement
     gathered = schedulers.resolve(words.values, environ, hostname)
-    findings: list[Finding] = []
+    findings: list[checks.Finding] = []
 
     slots: tuple[Slot, ...] = ()
     with _report(findings, "workers"):
@@ -98,15 +90,15 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         world = plan_world(meeting, placement, slots, count, locality) if slots else []
     except UsageError as error:
         seen = str(error) if count == 1 else f"{count} nodes like this one: {error}"
-        findings.append(Finding("placement", "note" if may_grow else "stop", seen, "", error.hint or ""))
+        findings.append(checks.Finding("placement", "note" if may_grow else "stop", seen, "", error.hint or ""))
     findings += check_interpreter(workers, environ)
     with _report(findings, "options"):  # whether the agreement's limits can be kept together
         make_settings(meeting, workers.max_restarts, run.shutdown.shutdown_timeout_s)
     if world:
         with _report(findings, "workers"):
             remarks = list_worker_remarks(workers, placement, slots, world[0], environ, hostname)
-            findings += [Finding("start", "note", remark) for remark in remarks]
-    planned = PlannedRun(
+            findings += [checks.Finding("start", "note", remark) for remark in remarks]
+    planned = checks.PlannedRun(
         worker_count=len(slots),
         accelerators=frozenset(device.kind for device in used) - {"cpu"},
         node_count=count,
@@ -116,13 +108,13 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         health_check=run.health.origins["health_check"] if run.health.health_check else "",
         environ=environ,
     )
-    findings += [finding for check in CHECKS for finding in check(machine, planned)]
+    findings += [finding for check in checks.CHECKS for finding in check(machine, planned)]
     store = _examine_store(meeting, environ, findings)
     if words.script is not None:
         with _report(findings, "script"):
             files.check_script(workers, placement.mesh)
-    findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt.values()]
-    findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
+    findings += [checks.Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt.values()]
+    findings = checks.sort_findings([*findings, *(checks.Finding("options", "note", note) for note in run.notes)])
     return {
         "version": VERSION,
         "meshrun": __version__,
@@ -149,18 +141,18 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         "findings": [finding._asdict() for finding in findings],
         "verdict": {
             "would_start": not any(finding.level == "stop" for finding in findings),
-            "sentence": describe_verdict(findings),
+            "sentence": checks.describe_verdict(findings),
         },
     }
 
 
 @contextmanager
-def _report(findings: list[Finding], check: str) -> Iterator[None]:
+def _report(findings: list[checks.Finding], check: str) -> Iterator[None]:
     """Turn an error of a run's step into a finding."""
     try:
         yield
     except LauncherError as error:
-        findings.append(make_stop(check, error))
+        findings.append(checks.make_stop(check, error))
 
 
 # --- steps of a run ---
@@ -216,14 +208,14 @@ def _examine_locality(
     devices: Sequence[Device],
     environ: Mapping[str, str],
     names: Sequence[str],
-    findings: list[Finding],
+    findings: list[checks.Finding],
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
     try:
         found = gather.resolve_locality(options, environ, names=names, devices=devices)
     except LauncherError as error:
-        level: Severity = "note" if is_alone else "stop"  # one machine queries no source
-        findings.append(make_stop("locality", error)._replace(level=level))
+        level: checks.Severity = "note" if is_alone else "stop"  # one machine queries no source
+        findings.append(checks.make_stop("locality", error)._replace(level=level))
         return None, {"levels": [], "reason": str(error), "looked": [], "no_sign_of": [], "remarks": []}
     answered = {one.source for one in found.results}
     return found, {
@@ -236,7 +228,7 @@ def _examine_locality(
 
 
 def _examine_store(
-    options: RendezvousOptions, environ: Mapping[str, str], findings: list[Finding]
+    options: RendezvousOptions, environ: Mapping[str, str], findings: list[checks.Finding]
 ) -> dict[str, Any] | None:
     """Examine the store, if there is one in the network."""
     network = options.network
@@ -329,27 +321,27 @@ def _describe_machine(machine: MachineInfo) -> dict[str, Any]:
 # --- checks of the run itself ---
 
 
-def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[checks.Finding]:
     """Yield problems with them, besides those that keep workers from starting."""
     for kind in kinds:
         if kind["silent"]:
             seen = f"{kind['silent']} more {kind['kind']} devices do not respond"
             small = "this node is smaller than its peers"
             remedy = "check dmesg, then reset the device or restart the machine"
-            yield Finding("devices", "hurt", seen, f"workers start only on the others, and {small}", remedy)
+            yield checks.Finding("devices", "hurt", seen, f"workers start only on the others, and {small}", remedy)
         if kind["mistake"]:
-            yield Finding(
+            yield checks.Finding(
                 "devices", "hurt", kind["mistake"], "fewer devices are used than are present", "correct the value"
             )
 
 
-def check_interpreter(workers: WorkerOptions, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_interpreter(workers: WorkerOptions, environ: Mapping[str, str]) -> Iterator[checks.Finding]:
     """Check that the workers' Python, or the program, exists."""
     path = environ.get("PATH", os.defpath)
     if workers.launch_mode != "program":
         if shutil.which(workers.python, path=path) is None:
             seen = f"the workers' Python, {workers.python}, cannot be executed"
-            yield Finding("python", "stop", seen, "", "set PYTHON_EXEC")
+            yield checks.Finding("python", "stop", seen, "", "set PYTHON_EXEC")
     elif workers.script != NO_SCRIPT and shutil.which(workers.script, path=path) is None:
         remedy = "check that it is executable; write ./PROGRAM for a program outside PATH"
-        yield Finding("script", "stop", f"the program {sanitize(workers.script)} cannot be run", "", remedy)
+        yield checks.Finding("script", "stop", f"the program {sanitize(workers.script)} cannot be run", "", remedy)

@@ -6,21 +6,22 @@ waits a moment for earlier ones of other nodes; one that comes later than that i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
 from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_duration, format_list
-from launcher.observe.node_report import EventPage, ReadEvents
-from launcher.observe.run_events import parse_time
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import EventPage, ReadEvents
+from launcher.views.questions.run_source import RunSource
+from launcher.views.run_events import parse_time
 from rendezvous.records import name_run
 
 HOLD_S = 0.5
@@ -49,66 +50,52 @@ class SeenEvent(Struct, frozen=True, kw_only=True):
     """What many ranks do at once, "started", shown once for all of them; "" for other events."""
 
 
-class EventView:
-    """Reads the events of a run and prints them. `write` gets lines for stdout, `warn` a sentence for stderr."""
+def show_events(
+    source: RunSource,
+    write: Callable[[Iterable[str]], object],
+    warn: Callable[[str], object],
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the events of a run until there is nothing more to come. Raises TemporaryError if nothing can be read.
 
-    def __init__(
-        self,
-        source: RunSource,
-        write: Callable[[Iterable[str]], object],
-        warn: Callable[[str], object],
-        *,
-        follow: bool,
-        as_json: bool,
-    ) -> None:
-        self._write = write
-        self._warn = warn
-        self._follow = follow
-        self._as_json = as_json
-        self._collector = EventCollector(warn)
-        self._poller = NodePoller(source, self._collector.make_request, warn)
-        self._waiting: list[tuple[float, SeenEvent]] = []
-
-    def run(self) -> None:
-        """Print until there is nothing more to come. Raises TemporaryError if nothing can be read."""
-        while True:
-            for answer in self._poller.poll(_WAIT_S):
-                self._waiting += [(time.monotonic(), event) for event in self._collector.take(answer)]
-            if self._poller.is_over or (not self._follow and self._poller.has_all):
-                break
-            if self._follow and self._poller.has_all:
-                self._print(time.monotonic() - HOLD_S)
-        self._print(None)
-        if self._poller.is_over and self._poller.report is not None:
-            self._warn(f"{name_run(self._poller.report.run_id)} {self._poller.describe_end()}")
-
-    def _print(self, until: float | None) -> None:
-        """Print what came before this time; all with None. Where nothing did, `write` still finds its reader gone."""
-        due = [event for came, event in self._waiting if until is None or came <= until]
-        self._waiting = [one for one in self._waiting if until is not None and one[0] > until]
-        due.sort(key=lambda event: (event.at, event.node))
-        if self._as_json:
-            self._write([event.line for event in due])
-        else:
-            self._write(format_events(due, time.time()))
+    `write` gets lines for stdout, `warn` a sentence for stderr.
+    """
+    collector = EventCollector(warn)
+    poller = NodePoller(source, collector.make_request, warn)
+    waiting: list[tuple[float, SeenEvent]] = []
+    is_last = False
+    while not is_last:
+        for answer in poller.poll(_WAIT_S):
+            waiting += [(time.monotonic(), event) for event in collector.take(answer)]
+        is_last = poller.is_over or (not follow and poller.has_all)
+        if is_last or poller.has_all:  # where nothing is due, `write` still finds its reader gone
+            until = math.inf if is_last else time.monotonic() - HOLD_S
+            due = sorted((event for came, event in waiting if came <= until), key=lambda event: (event.at, event.node))
+            waiting = [one for one in waiting if one[0] > until]
+            write([event.line for event in due] if as_json else format_events(due, time.time()))
+    if poller.is_over and poller.report is not None:
+        warn(f"{name_run(poller.report.run_id)} {poller.describe_end()}")
 
 
-class EventCollector:
+class EventCollector(Struct):
     """Asks nodes for the events after those that they have told."""
 
-    def __init__(self, warn: Callable[[str], object]) -> None:
-        self._warn = warn
+    warn: Callable[[str], object]
+    """Gets a sentence for stderr."""
+    _last: dict[str, int] = field(default_factory=dict)  # number of the last event of each node, by member id
 
     def make_request(self, node: PolledNode) -> ReadEvents:
-        return ReadEvents(after=-1 if node.state is None else node.state)
+        return ReadEvents(after=self._last.get(node.member_id, -1))
 
     def take(self, answer: NodeAnswer) -> list[SeenEvent]:
         """Return the events of a node's page."""
         node, page = answer.node, answer.reply
         assert isinstance(page, EventPage), page
         if page.dropped:
-            self._warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
-        node.state = page.next_after
+            self.warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
+        self._last[node.member_id] = page.next_after
         return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
 
 
@@ -167,38 +154,39 @@ def describe_event(fields: dict[str, Any]) -> str:
     return f"{kind}: {msgspec.json.encode(rest).decode()[:200]}"
 
 
+def _add(before: str, one: dict[str, Any], name: str) -> str:
+    """Return what is said of a field; "" if the event does not have it."""
+    return f"{before}{one[name]}" if one.get(name) else ""
+
+
 def _describe_round_start(one: dict[str, Any]) -> str:
     world = f"{format_count(one['world_size'], 'rank')} on {format_count(one['node_count'], 'node')}"
-    mesh = f", {one['mesh']}" if one.get("mesh") else ""
     restarts = f", {one['restart_count']} of {one['max_restarts']} restarts" if one.get("restart_count") else ""
-    return f"round {one['round']} starts: {world}{mesh}{restarts}"
+    return f"round {one['round']} starts: {world}{_add(', ', one, 'mesh')}{restarts}"
 
 
 def _describe_worker_end(one: dict[str, Any]) -> str:
-    reason = f": {one['sentence']}" if one.get("sentence") else ""
+    how = "succeeded" if one["outcome"] == "succeeded" else "was ended"
     if one["outcome"] == "failed":
         code = one["exit_code"]
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
-        return f"rank {one['rank']} {how}{reason}"
-    return f"rank {one['rank']} {'succeeded' if one['outcome'] == 'succeeded' else 'was ended'}{reason}"
+    return f"rank {one['rank']} {how}{_add(': ', one, 'sentence')}"
 
 
 def _describe_failure(one: dict[str, Any]) -> str:
     details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
-    log = f"; log {one['log_file']}" if one.get("log_file") else ""
-    return f"round {one['round']} failed: rank {one['rank']}: {details or 'exit code ' + str(one['exit_code'])}{log}"
+    details = details or f"exit code {one['exit_code']}"
+    return f"round {one['round']} failed: rank {one['rank']}: {details}{_add('; log ', one, 'log_file')}"
 
 
 def _describe_round_end(one: dict[str, Any]) -> str:
-    reason = f": {one['reason']}" if one.get("reason") else ""
     step = f", at step {one['step']}" if one.get("step", -1) >= 0 else ""
-    return f"round {one['round']} ended after {format_duration(one['ran_s'])}{step}{reason}"
+    return f"round {one['round']} ended after {format_duration(one['ran_s'])}{step}{_add(': ', one, 'reason')}"
 
 
 def _describe_agent_end(one: dict[str, Any]) -> str:
-    verdict = f", the job: {one['verdict']}" if one.get("verdict") else ""
-    reason = f": {one['reason']}" if one.get("reason") else ""
-    return f"the agent ended with exit code {one['exit_code']}{verdict}{reason}"
+    said = _add(", the job: ", one, "verdict") + _add(": ", one, "reason")
+    return f"the agent ended with exit code {one['exit_code']}{said}"
 
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -19,9 +19,9 @@ from launcher.meshctl.table import GAP, Column, format_table
 from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_list
-from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
-from launcher.observe.node_report import RunReport
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import RunReport
+from launcher.views.questions.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
+from launcher.views.questions.run_source import RunSource
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1

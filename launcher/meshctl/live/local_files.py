@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from launcher.observe.local_socket import list_local_agents
-from launcher.observe.node_report import RunReport
+from launcher.views.node_report import RunReport
+from launcher.views.questions.local_socket import list_local_agents
 
 _BLOCK = 1 << 16
 _ROUND_FILE = re.compile(r"round_(\d{1,9})\.json")
@@ -39,12 +39,11 @@ class KeptRound(Struct, frozen=True, kw_only=True):
     workers: tuple[KeptWorker, ...] = ()
 
 
-class LocalFolders:
+class LocalFolders(Struct):
     """Remembers the log directories of those nodes of a run whose agents are on this machine, by member id."""
 
-    def __init__(self) -> None:
-        self.by_member: dict[str, str] = {}
-        self._seen: frozenset[tuple[str, int, str]] = frozenset()
+    by_member: dict[str, str] = field(default_factory=dict)
+    _seen: frozenset[tuple[str, int, str]] = frozenset()
 
     def update(self, report: RunReport) -> None:
         """Note what a report says. Agents of this machine are asked only if it names others than before."""

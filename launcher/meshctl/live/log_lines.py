@@ -10,7 +10,7 @@ No line is lost or shown twice, whatever the order in which pages arrive. Nothin
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -66,14 +66,10 @@ class LineMerger:
         self._lines_max = lines_max
         self._files: dict[OutputFile, _Waiting] = {}
         self._pending: dict[_Key, Counter[OutputFile]] = {}  # how often each file has it waiting
-        self._count = 0
+        self.line_count = 0
+        """Lines that wait."""
         self._file_counts: Counter[tuple[int, str]] = Counter()  # by round and stream
         self._newest_round = 0
-
-    @property
-    def line_count(self) -> int:
-        """Lines that wait."""
-        return self._count
 
     def add(self, file: OutputFile, data: str, now: float) -> None:
         """Take the next piece of a file; it may begin and end within a line."""
@@ -86,8 +82,8 @@ class LineMerger:
             self._file_counts[file.round, file.stream] += 1
         *whole, rest = data.split("\n")
         for line in whole:
-            self._append(file, waiting, "".join((*waiting.unfinished, line)), now)
-            waiting.unfinished, waiting.unfinished_size = [], 0
+            waiting.unfinished.append(line)
+            self._end_line(file, waiting, now)
         if rest:
             waiting.unfinished.append(rest)
             waiting.unfinished_size += len(rest)
@@ -100,7 +96,7 @@ class LineMerger:
         for file, waiting in self._files.items():
             if waiting.unfinished and (is_final or now - waiting.unfinished_at >= 4 * HOLD_S):
                 self._end_line(file, waiting, now)
-        while self._count:
+        while self.line_count:
             groups = self._group_heads()
             has_shown = False
             for key, files in groups.items():
@@ -117,19 +113,16 @@ class LineMerger:
                 return
             yield self._show(key, files)
 
-    def _append(self, file: OutputFile, waiting: _Waiting, text: str, now: float) -> None:
-        key = (file.round, file.stream, text)
+    def _end_line(self, file: OutputFile, waiting: _Waiting, now: float) -> None:
+        key = (file.round, file.stream, "".join(waiting.unfinished))
+        waiting.unfinished, waiting.unfinished_size = [], 0
         waiting.lines.append((key, now))
         self._pending.setdefault(key, Counter())[file] += 1
-        self._count += 1
+        self.line_count += 1
 
-    def _end_line(self, file: OutputFile, waiting: _Waiting, now: float) -> None:
-        self._append(file, waiting, "".join(waiting.unfinished), now)
-        waiting.unfinished, waiting.unfinished_size = [], 0
-
-    def _group_heads(self) -> OrderedDict[_Key, list[OutputFile]]:
+    def _group_heads(self) -> dict[_Key, list[OutputFile]]:
         """Group the files by their next lines: those of the oldest round that has any, since later ones follow it."""
-        groups: OrderedDict[_Key, list[OutputFile]] = OrderedDict()
+        groups: dict[_Key, list[OutputFile]] = {}
         files = sorted(file for file, waiting in self._files.items() if waiting.lines)
         for file in files:
             if file.round > files[0].round:
@@ -138,7 +131,7 @@ class LineMerger:
         return groups
 
     def _is_due(self, key: _Key, files: Sequence[OutputFile], now: float) -> bool:
-        if self._count > self._lines_max:
+        if self.line_count > self._lines_max:
             return True
         return len(files) == self._file_counts[key[:2]] or now - self._get_age(files) >= HOLD_S
 
@@ -161,7 +154,7 @@ class LineMerger:
                 del pending[file]
         if not pending:
             del self._pending[key]
-        self._count -= len(files)
+        self.line_count -= len(files)
         return MergedLine(ranks=tuple(sorted(file.rank for file in files)), round=key[0], stream=key[1], text=key[2])
 
 

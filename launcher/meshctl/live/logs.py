@@ -8,6 +8,7 @@ a job are written just before its agents go.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal
 
@@ -20,8 +21,8 @@ from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.observe.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import LogCursor, LogPage, ReadLogs, RunReport
+from launcher.views.questions.run_source import RunSource
 from rendezvous.records import name_run
 
 ALL_LINES = -1
@@ -74,6 +75,7 @@ class LogView:
         self._report: RunReport | None = None
         self._remarks: dict[str, set[str]] = {}  # why there is nothing to read: names of nodes
         self._told_remarks: set[str] = set()
+        self._logs: defaultdict[str, _NodeLogs] = defaultdict(_NodeLogs)  # by member id
         self._has_files = False
         self._first_round = 0  # the newest when the view began
         self._shown_round = 0
@@ -100,7 +102,7 @@ class LogView:
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
-        query, state = self._query, _get_state(node)
+        query, state = self._query, self._logs[node.member_id]
         if not self._is_wanted(node):
             return None
         # What comes after the beginning is new as a whole.
@@ -113,12 +115,14 @@ class LogView:
         return self._query.node in ("", node.name, node.member_id)
 
     def _take_page(self, node: PolledNode, page: LogPage) -> None:
-        state = _get_state(node)
+        state = self._logs[node.member_id]
         state.has_answered = True
         state.cursors = page.cursors
         state.offsets |= {cursor.file: cursor.offset for cursor in page.cursors}
         for chunk in page.chunks:
-            file = _make_file(node, chunk)
+            file = OutputFile(
+                rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file
+            )
             state.files[chunk.file] = file
             state.newest_round = max(state.newest_round, chunk.round)
             self._merger.add(file, chunk.data, time.monotonic())
@@ -177,7 +181,7 @@ class LogView:
 
     def _list_rests(self, node: PolledNode, folder: str) -> Iterator[tuple[OutputFile, int]]:
         """Yield where the files of a node go on, also those that were empty, or of rounds too short to be seen."""
-        state, query = _get_state(node), self._query
+        state, query = self._logs[node.member_id], self._query
         for name, file in state.files.items():
             yield file, state.offsets[name]
         for kept in read_rounds(folder, max(self._first_round, state.newest_round) + (not state.has_answered)):
@@ -222,14 +226,3 @@ class LogView:
 
 def _format_remark(remark: str, names: Collection[str]) -> str:
     return f"{sanitize(format_list(merge_names(names)))}: {escape(remark)}"
-
-
-def _get_state(node: PolledNode) -> _NodeLogs:
-    if node.state is None:
-        node.state = _NodeLogs()
-    assert isinstance(node.state, _NodeLogs)
-    return node.state
-
-
-def _make_file(node: PolledNode, chunk: LogChunk) -> OutputFile:
-    return OutputFile(rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file)

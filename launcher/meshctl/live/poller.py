@@ -12,16 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.observe.local_socket import SilentNodeError
-from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
-from launcher.observe.run_source import RunSource
+from launcher.views.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
+from launcher.views.questions.local_socket import SilentNodeError
+from launcher.views.questions.run_source import RunSource
 
 REQUESTS_MAX = 8
 PAUSE_S = 0.25
@@ -37,8 +36,6 @@ class PolledNode(Struct, kw_only=True):
 
     member_id: str
     name: str
-    state: Any = None
-    """What the view keeps of it."""
     is_first: bool = True
     """Whether it was there when the view began, even if it did not answer then."""
     has_answered: bool = False
@@ -88,34 +85,28 @@ class RequestPool:
             self._done.put((key, result))
 
 
-class NodePoller:
-    """`make_request` gets a node and returns what to ask it, None for nothing. `warn` gets a sentence.
+class NodePoller(Struct, eq=False):
+    """What is known of the nodes of a run, and what is under way."""
 
-    `report`: the last of the run. `problem`: why there is none that is newer, "" if there is. `is_over`: no agent of
-    the run is on this machine any more.
-    """
-
-    def __init__(
-        self,
-        source: RunSource,
-        make_request: Callable[[PolledNode], NodeRequest | None],
-        warn: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._source = source
-        self._make_request = make_request
-        self._warn = warn
-        self._clock = clock
-        self._pool = RequestPool()
-        self._silent: set[str] = set()  # names of nodes that the user was told about
-        self._first_missing: set[str] = set()  # names of nodes that have not answered since the view began
-        self._report_at = 0.0
-        self._is_reading_run = False
-        self.nodes: dict[str, PolledNode] = {}
-        self.folders = LocalFolders()
-        self.report: RunReport | None = None
-        self.problem = ""
-        self.is_over = False
+    source: RunSource
+    make_request: Callable[[PolledNode], NodeRequest | None]
+    """Gets a node and returns what to ask it, None for nothing."""
+    warn: Callable[[str], object]
+    """Gets a sentence."""
+    clock: Callable[[], float] = time.monotonic
+    nodes: dict[str, PolledNode] = field(default_factory=dict)
+    folders: LocalFolders = field(default_factory=LocalFolders)
+    report: RunReport | None = None
+    """The last of the run."""
+    problem: str = ""
+    """Why there is none that is newer, "" if there is."""
+    is_over: bool = False
+    """No agent of the run is on this machine any more."""
+    _pool: RequestPool = field(default_factory=RequestPool)
+    _silent: set[str] = field(default_factory=set)  # names of nodes that the user was told about
+    _first_missing: set[str] = field(default_factory=set)  # those that have not answered since the view began
+    _report_at: float = 0.0
+    _is_reading_run: bool = False
 
     @property
     def has_begun(self) -> bool:
@@ -141,20 +132,20 @@ class NodePoller:
 
         Raises TemporaryError if not even the first report can be had.
         """
-        now = self._clock()
+        now = self.clock()
         if not self._is_reading_run and now >= self._report_at:
             self._is_reading_run = True
-            self._pool.submit(None, self._source.read_run)
+            self._pool.submit(None, self.source.read_run)
         for node in self.nodes.values():
             if node.is_busy or node.is_gone or now < node.next_at:
                 continue
-            request = self._make_request(node)
+            request = self.make_request(node)
             if request is None:
                 node.has_answered = node.has_all = True
                 node.next_at = now + REPORT_INTERVAL_S
                 continue
             node.is_busy = True
-            self._pool.submit(node.member_id, partial(self._source.read_node, node.member_id, request))
+            self._pool.submit(node.member_id, partial(self.source.read_node, node.member_id, request))
         answers = []
         bugs: list[Exception] = []
         for key, result in self._pool.wait(wait_s):
@@ -172,7 +163,7 @@ class NodePoller:
 
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
-        self._report_at = self._clock() + REPORT_INTERVAL_S
+        self._report_at = self.clock() + REPORT_INTERVAL_S
         if isinstance(result, RunReport):
             is_first, self.report, self.problem = self.report is None, result, ""
             self.folders.update(result)
@@ -198,7 +189,7 @@ class NodePoller:
 
     def _take_reply(self, node: PolledNode, result: object) -> NodeAnswer | None:
         node.is_busy = False
-        now = self._clock()
+        now = self.clock()
         if isinstance(result, Exception):
             node.failures += 1
             node.has_all = False
@@ -227,9 +218,9 @@ class NodePoller:
     def _tell_one_silent(self, name: str, why: str) -> None:
         if name not in self._silent:
             self._silent.add(name)
-            self._warn(f"node {sanitize(name)} does not answer" + (f": {sanitize(why)}" if why else ""))
+            self.warn(f"node {sanitize(name)} does not answer" + (f": {sanitize(why)}" if why else ""))
 
     def _tell_return(self, name: str) -> None:
         if name in self._silent:
             self._silent.discard(name)
-            self._warn(f"node {sanitize(name)} answers again")
+            self.warn(f"node {sanitize(name)} answers again")

@@ -7,7 +7,7 @@ from launcher.model.console import escape
 from launcher.model.errors import describe
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.observe.node_report import NodeReport, RankReport, RunReport
+from launcher.views.node_report import NodeReport, RankReport, RunReport
 from rendezvous.records import name_run
 
 RankRow = tuple[NodeReport, RankReport]

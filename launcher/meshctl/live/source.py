@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.observe.local_socket import (
+from launcher.views.node_report import NodeReply, NodeRequest, RunReport
+from launcher.views.questions.local_socket import (
     LocalAgent,
     SocketSource,
     choose_agent,
@@ -17,7 +18,6 @@ from launcher.observe.local_socket import (
     list_local_agents,
     list_socket_names,
 )
-from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 from rendezvous.records import name_run
 
 

@@ -24,7 +24,7 @@ from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
-from launcher.observe.node_report import RunReport
+from launcher.views.node_report import RunReport
 
 REDRAW_S = 1.0
 VIEWS = ("ranks", "status")

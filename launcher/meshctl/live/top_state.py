@@ -17,8 +17,8 @@ from launcher.meshctl.status.render import describe, list_rows
 from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
 from launcher.model.text import format_duration
-from launcher.observe.goodput import Goodput
-from launcher.observe.node_report import RunReport
+from launcher.views.goodput import Goodput
+from launcher.views.node_report import RunReport
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200

@@ -17,13 +17,17 @@ from launcher.meshctl.status.state import (
     find_lost_nodes,
 )
 from launcher.model.errors import describe
-from launcher.observe.node_report import NodeReport, RunReport
-from launcher.observe.timeline import RoundSummary
+from launcher.views.node_report import NodeReport, RunReport
+from launcher.views.timeline import RoundSummary
 from rendezvous.reasons import Reason
 from rendezvous.records import RoundHistory
 
 UNTOLD = Reason("")
 """What agents do not know of a round: it is shown as nothing."""
+_ALIKE = (
+    "round", "world_size", "node_count", "began_at", "ended_at", "cause", "failed_rank", "failure_class", "nodes",
+)  # fmt: skip
+"""Fields of a round that the store keeps as agents tell them."""
 
 
 def derive_overview(report: RunReport) -> Overview:
@@ -94,17 +98,9 @@ def _derive_history(one: RoundSummary) -> RoundHistory:
         error = Reason.of("meshctl/error", error=one.error)
         ended = one.reason.add(error) if one.reason is not None else error
     return RoundHistory(
-        round=one.round,
-        world_size=one.world_size,
-        node_count=one.node_count,
         coordinator="",
         reason=UNTOLD,
         ended=ended if one.ended_at else None,
         ran_s=max(0.0, one.ended_at - one.began_at) if one.ended_at else 0.0,
-        began_at=one.began_at,
-        ended_at=one.ended_at,
-        cause=one.cause,
-        failed_rank=one.failed_rank,
-        failure_class=one.failure_class,
-        nodes=one.nodes,
+        **{name: getattr(one, name) for name in _ALIKE},
     )

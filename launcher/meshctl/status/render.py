@@ -55,7 +55,6 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
         told["failure_class"] = describe_reason(past.failure_class)
     if overview.verdict is not None:
         content["verdict"] |= _encode_reason("reason", overview.verdict.reason)
-    if overview.verdict is not None:
         content["verdict"]["failure"] = to_builtins(parse_failure(overview.verdict.failure))
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])

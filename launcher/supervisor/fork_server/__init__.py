@@ -10,9 +10,8 @@ always. So a script sees the same state as under `python train.py`, because it r
     hook/sitecustomize.py  what `site` loads in that
     server.py              orders in, forks out              worker.py       standby, then the worker that was ordered
     importing.py           the modules, one by one           fork_safety.py  what they leave that a fork would lose
-    linux.py               what Python's library lacks
 
-All this runs in the workers' Python, which may be another than the agent's, from 3.10 on. Of the
-rest of this project it imports `launcher/supervisor/channel.py` alone, and it leaves nothing in `sys.modules` or on
-`sys.path` when a script begins.
+All this runs in the workers' Python, which may be another than the agent's, from 3.10 on. Of the rest of this project
+it imports the supervisor's channel and `launcher/hardware/linux/kernel.py` alone, and it leaves nothing in
+`sys.modules` or on `sys.path` when a script begins.
 """

@@ -13,6 +13,8 @@ import re
 import sys
 import time
 
+from launcher.hardware.linux import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -111,28 +113,21 @@ def _list_threads() -> list[str]:
     threading = sys.modules.get("threading")
     known = {thread.native_id: thread.name for thread in threading.enumerate()} if threading else {}
     others = [number for number in map(int, os.listdir("/proc/self/task")) if number != os.getpid()]
-    names = [known.get(number) or _read_file(f"/proc/self/task/{number}/comm").strip() for number in others]
+    names = [known.get(number) or kernel.read_text(f"/proc/self/task/{number}/comm").strip() for number in others]
     return [name for name in names if name]
 
 
 def list_children() -> frozenset[int]:
     """Return the children of this process that have not ended."""
-    own = str(os.getpid())
-    path = f"/proc/{own}/task/{own}/children"
-    if os.path.exists(path):
-        files = [f"/proc/self/task/{task}/children" for task in os.listdir("/proc/self/task")]
-        found = [number for file in files for number in _read_file(file).split()]
-    else:  # a kernel built without CONFIG_PROC_CHILDREN
-        found = [number for number in os.listdir("/proc") if number.isdigit() and _read_stat(number)[1:2] == [own]]
-    return frozenset(int(number) for number in found if _read_stat(number)[:1] not in ([], ["Z"], ["X"]))
+    found = ((pid, kernel.read_stat(pid)) for pid in kernel.list_children(os.getpid()))
+    return frozenset(pid for pid, stat in found if stat is not None and stat.state not in "ZX")
 
 
 def _list_processes(children_before: frozenset[int]) -> list[str]:
     names = []
     for pid in sorted(list_children() - children_before):
-        command = (
-            _read_file(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or _read_file(f"/proc/{pid}/comm").strip()
-        )
+        words = kernel.read_text(f"/proc/{pid}/cmdline").replace("\0", " ")
+        command = words.strip() or kernel.read_text(f"/proc/{pid}/comm").strip()
         names.append(command if len(command) <= 80 else f"{command[:77]}...")
     return names
 
@@ -172,16 +167,3 @@ def list_opened_files(descriptors_before: Iterable[int]) -> list[str]:
         for number, path in sorted(list_open_files().items())
         if number not in descriptors_before and not _SHAREABLE_FILES.match(path)
     ]
-
-
-def _read_stat(pid: str) -> list[str]:
-    """Return the fields after the name in /proc/<pid>/stat: state, parent and so on; empty without such a process."""
-    return _read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
-def _read_file(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

@@ -11,27 +11,15 @@ the nearest subreaper, the supervisor, then adopts its children. One intermediat
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without enum
 import atexit
 import gc
 import os
 import sys
 import time
-from _signal import (  # type: ignore[import-not-found]
-    SIG_BLOCK,
-    SIG_DFL,
-    SIG_SETMASK,
-    SIGKILL,
-    SIGPIPE,
-    SIGSTOP,
-    SIGXFSZ,
-    getsignal,
-    pthread_sigmask,
-    signal,
-    valid_signals,
-)
 from errno import EAGAIN
 
-from launcher.supervisor.fork_server import linux
+from launcher.hardware.linux import kernel
 from launcher.supervisor.fork_server.fork_safety import PreloadError
 from launcher.supervisor.fork_server.importing import import_all
 from launcher.supervisor.fork_server.json_channel import JsonChannel
@@ -42,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _AS_MAIN = "/launcher/ranks/as_main.py"
-_IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # and stay so
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # and stay so
 
 
 def serve(number: int, launch_mode: str, argument_count: int) -> None:
@@ -56,7 +44,7 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
     try:
         remarks = import_all(modules, _find_script_directory(image), _fork)
     except PreloadError as refused:
-        linux.flush_c_streams()
+        kernel.flush_c_streams()
         channel.send(["refused", f"--preload: {refused.sentence}", refused.hint])
         os._exit(0)
     # Keep shared pages shared: the garbage collector of a worker, which writes to every object that it visits, skips
@@ -90,13 +78,13 @@ def _find_script_directory(startup: StartupSnapshot) -> str | None:
 
 def _reset_signals() -> tuple[dict[int, Any], set[int]]:
     """Let signals kill this process as they would a program without Python. Returns what a worker restores."""
-    fixed = (*_IGNORED_BY_PYTHON, SIGKILL, SIGSTOP)
-    handlers = {number: getsignal(number) for number in valid_signals() if number not in fixed}
-    handlers = {number: handler for number, handler in handlers.items() if handler not in (SIG_DFL, None)}
+    fixed = (*_IGNORED_BY_PYTHON, signal.SIGKILL, signal.SIGSTOP)
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals() if number not in fixed}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_DFL, None)}
     for number in handlers:
-        signal(number, SIG_DFL)
-    mask = pthread_sigmask(SIG_BLOCK, ())
-    pthread_sigmask(SIG_SETMASK, ())
+        signal.signal(number, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return handlers, mask
 
 
@@ -107,7 +95,7 @@ def _serve_forks(channel: JsonChannel) -> tuple[JsonChannel, int]:
         ends = wait_for_order(channel)[1]
         for _, more in channel.receive():
             ends += more
-        linux.flush_c_streams()
+        kernel.flush_c_streams()
         try:
             pid = _fork()
         except OSError as error:
@@ -115,7 +103,7 @@ def _serve_forks(channel: JsonChannel) -> tuple[JsonChannel, int]:
             continue
         if pid == 0:
             # If the supervisor is killed the fork server dies, and an intermediate process that is stuck dies with it.
-            linux.signal_on_parent_death(SIGKILL)
+            kernel.signal_on_parent_death(signal.SIGKILL)
             if os.getppid() != own_pid:
                 os._exit(0)
             channel.close()

@@ -18,7 +18,7 @@ import time
 from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignore[import-not-found]
 from errno import EINVAL
 
-from launcher.supervisor.fork_server import linux
+from launcher.hardware.linux import kernel
 from launcher.supervisor.fork_server.json_channel import JsonChannel
 
 TYPE_CHECKING = False
@@ -47,10 +47,10 @@ def wait_for_spec(channel: JsonChannel, intermediate_pid: int, supervisor_pid: i
         time.sleep(_ADOPTION_INTERVAL_S)
     if os.getppid() != supervisor_pid:
         os._exit(127)
-    linux.signal_on_parent_death(SIGKILL)
+    kernel.signal_on_parent_death(SIGKILL)
     if os.getppid() != supervisor_pid:  # the supervisor died before the line above
         os._exit(127)
-    linux.allow_tracing_by(supervisor_pid)
+    kernel.allow_tracing_by(supervisor_pid)
     channel.send(["born", os.getpid()])
     reseed()
     try:

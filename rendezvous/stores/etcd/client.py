@@ -90,6 +90,17 @@ class Tls(Struct, frozen=True):
     key_file: str | None = None
 
 
+class TimeLimit(Struct, frozen=True):
+    """The time that a call may take with all its attempts; messages contain it."""
+
+    total_s: float
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.since + self.total_s - time.monotonic())
+
+
 class Stream(Protocol):
     """The responses of a stream, as they arrive."""
 
@@ -176,31 +187,20 @@ class Endpoint:
         return self._link
 
     def call(
-        self,
-        method: Method[Request, Response],
-        request: Request,
-        token: str,
-        limit_s: float,
-        *,
-        total_s: float | None = None,
-        is_patient: bool = False,
+        self, method: Method[Request, Response], request: Request, token: str, limit: TimeLimit, *, is_patient: bool
     ) -> Response:
-        """Make a request and wait for its response, if `is_patient` until `abandon`. Raises CallFailed.
-
-        `total_s`: the time limit of the whole call, of which `limit_s` is left; messages contain it.
-        """
-        limit_s, total_s = max(limit_s, 0.0), limit_s if total_s is None else total_s
-        self._get_link(limit_s)
+        """Make a request and wait for its response, if `is_patient` until `abandon`. Raises CallFailed."""
+        self._get_link(limit.left_s)
         self._sent.at = time.monotonic()
         if is_patient:
-            future = self.begin(method, request, limit_s, token)
+            future = self.begin(method, request, limit.left_s, token)
             self._patient.add(future)
             try:
-                return self.finish(method, future, limit_s, total_s=total_s)
+                return self.finish(method, future, limit)
             finally:
                 self._patient.discard(future)
-        with self.translate_errors(total_s):
-            data = self._get_call(method)(encode(request), timeout=limit_s, metadata=_make_metadata(token))
+        with self.translate_errors(limit.total_s):
+            data = self._get_call(method)(encode(request), timeout=limit.left_s, metadata=_make_metadata(token))
         return self.decode(method.response, data)
 
     def abandon(self) -> None:
@@ -217,17 +217,10 @@ class Endpoint:
         with self.translate_errors(limit_s):
             return self._get_call(method).future(encode(request), timeout=limit_s, metadata=_make_metadata(token))
 
-    def finish(
-        self,
-        method: Method[Request, Response],
-        future: grpc.Future[bytes],
-        limit_s: float,
-        *,
-        total_s: float | None = None,
-    ) -> Response:
-        """Wait for the response to a request that was begun, for `limit_s`. Raises CallFailed."""
-        with self.translate_errors(limit_s if total_s is None else total_s):
-            data = future.result(timeout=max(limit_s, 0.0))
+    def finish(self, method: Method[Request, Response], future: grpc.Future[bytes], limit: TimeLimit) -> Response:
+        """Wait for the response to a request that was begun. Raises CallFailed."""
+        with self.translate_errors(limit.total_s):
+            data = future.result(timeout=limit.left_s)
         return self.decode(method.response, data)
 
     def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
@@ -371,7 +364,7 @@ class EtcdSession:
             log_in = self._log_in
         token = None
         try:
-            token = endpoint.finish(wire.AUTHENTICATE, log_in[1], limit_s).token
+            token = endpoint.finish(wire.AUTHENTICATE, log_in[1], TimeLimit(limit_s)).token
         except CallFailed as failed:
             if failed.refusal.kind is ErrorKind.NO_USERS:
                 token = ""  # as in etcd's own client: the user is given too early, or not needed
@@ -421,21 +414,21 @@ class EtcdClient:
         request: Request,
         about: str,
         effect: Effect = "write",
-        *,
-        limit_s: float | None = None,
+        limit_s: float = 0,
     ) -> Response:
-        """Make a request and return its response. `about` names its object in messages. Raises StoreError."""
+        """Make a request and return its response. `about` names its object in messages. Raises StoreError.
+
+        `limit_s`: how long it may take, 0 for as long as any of its effect.
+        """
         self.require_open()
-        if limit_s is None:
-            limit_s = self._write_limit_s if effect == "write" else self.limit_s
-        deadline = time.monotonic() + limit_s
+        limit = TimeLimit(limit_s or (self._write_limit_s if effect == "write" else self.limit_s))
         failures: dict[str, EtcdError] = {}
         for endpoint in self.endpoints.iterate():
             started = time.monotonic()
-            if failures and started >= deadline:
+            if failures and not limit.left_s:
                 break
             try:
-                response = self._call_endpoint(endpoint, method, request, effect == "write", deadline, limit_s)
+                response = self._call_endpoint(endpoint, method, request, limit, is_write=effect == "write")
             except CallFailed as failed:
                 refusal = failures[endpoint.address] = failed.refusal
             else:
@@ -454,20 +447,13 @@ class EtcdClient:
         raise make_unavailable(failures, effect)
 
     def _call_endpoint(
-        self,
-        endpoint: Endpoint,
-        method: Method[Request, Response],
-        request: Request,
-        is_write: bool,
-        deadline: float,
-        limit_s: float,
+        self, endpoint: Endpoint, method: Method[Request, Response], request: Request, limit: TimeLimit, is_write: bool
     ) -> Response:
         log_ins = 0
         while True:
-            token = self.session.get_token(endpoint, deadline - time.monotonic())
+            token = self.session.get_token(endpoint, limit.left_s)
             try:
-                remaining_s = deadline - time.monotonic()
-                response = endpoint.call(method, request, token, remaining_s, total_s=limit_s, is_patient=is_write)
+                response = endpoint.call(method, request, token, limit, is_patient=is_write)
                 self.check_cluster(response)
                 return response
             except CallFailed as failed:

@@ -12,20 +12,23 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.contract import (
-    Batch,
     Compare,
+    Compares,
     Delete,
     Get,
     GetResult,
     Lease,
+    OnBatch,
+    OnLost,
     Operation,
+    Operations,
     Put,
     Renewal,
     Store,
@@ -125,9 +128,7 @@ class EtcdStore(Store):
         request = wire.DeleteRangeRequest(*wire.encode_range(key, prefix))
         return self._client.call(wire.DELETE_RANGE, request, _describe([key], prefix)).deleted
 
-    def txn(
-        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
-    ) -> TxnResult:
+    def txn(self, compares: Compares, success: Operations, failure: Operations = ()) -> TxnResult:
         check_request(compares, success, failure)
         branches = [tuple(map(_encode_operation, branch)) for branch in (success, failure)]
         request = wire.TxnRequest(tuple(map(_encode_compare, compares)), *branches)
@@ -191,13 +192,7 @@ class EtcdStore(Store):
     # Watches
 
     def watch(
-        self,
-        key: str,
-        *,
-        prefix: bool = False,
-        start_revision: int,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
+        self, key: str, *, prefix: bool = False, start_revision: int, on_batch: OnBatch, on_lost: OnLost
     ) -> Watch:
         """Watch on one thread for all watches. A store that cannot be reached does not end a watch: it continues later.
 

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
-from rendezvous.errors import Compacted, StoreError, StoreReplaced, Unreachable
+from rendezvous.errors import Compacted, StoreReplaced, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.callbacks import CallbackWatch, print_traceback
-from rendezvous.stores.contract import Batch, KeyEvent, KeyValue
-from rendezvous.stores.etcd.client import Endpoint, EtcdClient
+from rendezvous.stores.contract import Batch, KeyEvent, KeyValue, OnBatch, OnLost
+from rendezvous.stores.etcd.client import Endpoint, EtcdClient, TimeLimit
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import encode
 
@@ -49,8 +49,8 @@ class EtcdWatch(CallbackWatch):
         self,
         about: str,
         request: wire.WatchCreateRequest,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
+        on_batch: OnBatch,
+        on_lost: OnLost,
         drop: Callable[[CallbackWatch], None],
     ) -> None:
         super().__init__(on_batch, on_lost, drop)
@@ -256,9 +256,9 @@ class _WatchStream:
         self._unconfirmed: EtcdWatch | None = None  # created, but not confirmed yet
         self._created_at = 0.0
         self._watches_by_id: dict[int, EtcdWatch] = {}
-        self._requests = _WatchRequests(self._check)
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # encoded; None ends the stream
         self._create_next()
-        self._responses = endpoint.open_stream(wire.WATCH, self._requests, token)
+        self._responses = endpoint.open_stream(wire.WATCH, self._iterate_requests(), token)
 
     def add(self, watch: EtcdWatch) -> None:
         self._waiting.append(watch)
@@ -268,7 +268,7 @@ class _WatchStream:
         """Cancel a watch. One that is not confirmed yet is dropped when it is."""
         for watch_id in [watch_id for watch_id, registered in self._watches_by_id.items() if registered is watch]:
             del self._watches_by_id[watch_id]
-            self._requests.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(watch_id)))
+            self._requests.put(encode(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(watch_id))))
 
     def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
         """Return the watch that this response concerns; None if there is nothing to deliver."""
@@ -291,7 +291,7 @@ class _WatchStream:
             watch = self._waiting.popleft()
             self._created_at = time.monotonic()  # first, since `_check` holds no lock
             self._unconfirmed = watch
-            self._requests.add(wire.WatchRequest(create_request=watch.request))
+            self._requests.put(encode(wire.WatchRequest(create_request=watch.request)))
 
     def cancel(self) -> None:
         """End the stream, from any thread; the reader sees `is_cut`."""
@@ -299,7 +299,7 @@ class _WatchStream:
         self.end()
 
     def end(self) -> None:
-        self._requests.end()
+        self._requests.put(None)
         self._responses.cancel()
 
     def __iter__(self) -> Iterator[wire.WatchResponse]:
@@ -307,6 +307,24 @@ class _WatchStream:
         with self.endpoint.translate_errors(OPEN_LIMIT_S):
             for data in self._responses:
                 yield self.endpoint.decode(wire.WATCH.response, data)
+
+    def _iterate_requests(self) -> Iterator[bytes]:
+        """Yield the messages to send; gRPC takes them in a thread with no other work, which so monitors the stream.
+
+        The iterator does not end before the stream does. etcd would continue watches whose requests have ended, without
+        a thread that waits here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4,
+        3.5).
+        """
+        sent_at = time.monotonic()  # the message before has been sent by now
+        while True:
+            try:
+                request = self._requests.get(timeout=self._check(sent_at))
+            except queue.Empty:
+                continue
+            if request is None:
+                return
+            yield request
+            sent_at = time.monotonic()
 
     def _check(self, sent_at: float) -> float | None:
         """Check whether the server still answers. Return the seconds to the next check, None if none is needed."""
@@ -322,38 +340,10 @@ class _WatchStream:
             return None
         if now - self.endpoint.heard_at >= QUIET_LIMIT_S:
             try:
-                self.endpoint.call(wire.STATUS, wire.Empty(), "", self._client.limit_s)
+                limit = TimeLimit(self._client.limit_s)
+                self.endpoint.call(wire.STATUS, wire.Empty(), "", limit, is_patient=False)
             except CallFailed:
                 if self.endpoint.heard_at < now:
                     self._client.give_up(self.endpoint, now)
                     self.endpoint.abandon()  # it is frozen or cut off: a slow disk does not delay its status
         return CHECK_PAUSE_S
-
-
-class _WatchRequests(Iterator[bytes]):
-    """The messages to send; gRPC takes them in a thread with no other work, which so monitors the stream.
-
-    The iterator does not end before the stream does. etcd would continue watches whose requests have ended, without a
-    thread that waits here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4, 3.5).
-    """
-
-    def __init__(self, check: Callable[[float], float | None]) -> None:
-        self._check = check
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-
-    def add(self, request: wire.WatchRequest) -> None:
-        self._queue.put(encode(request))
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-    def __next__(self) -> bytes:
-        sent_at = time.monotonic()  # the message before has been sent by now
-        while True:
-            try:
-                request = self._queue.get(timeout=self._check(sent_at))
-            except queue.Empty:
-                continue
-            if request is None:
-                raise StopIteration
-            return request

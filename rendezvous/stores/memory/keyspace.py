@@ -1,21 +1,22 @@
 """The memory store's content: its keys, the leases that hold some of them, and the history of changes.
 
 Keys are kept sorted. The history is a log of batches, one for each revision; old ones are dropped, and a reader that
-asks for one gets Compacted. Leases are due in the order of a heap, so checking whether anything is due costs nothing,
-however many members there are; a renewal leaves the heap alone: its entry is then too early, and is corrected when it
-comes up. The caller passes the time, and checks before its first write: an open revision cannot be rolled back.
+asks for one gets Compacted. A time before which no lease is due is kept, so checking whether one is due costs nothing,
+however many members there are; a renewal leaves it alone: it is then too early, and is corrected when it comes. The
+caller passes the time, and checks before its first write: an open revision cannot be rolled back.
 """
 
 from __future__ import annotations
 
 import bisect
-import heapq
 import itertools
 import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from msgspec import Struct, field
 
 from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError, StoreFull
 from rendezvous.stores.contract import Batch, Compare, Delete, GetResult, KeyEvent, KeyValue, Operation, Put
@@ -35,16 +36,13 @@ def measure(key: str, value: bytes) -> int:
     return len(key) + len(value) + ENTRY_BYTES
 
 
-class StoredLease:
+class StoredLease(Struct):
     """A lease and its keys."""
 
-    __slots__ = ("deadline", "id", "keys", "ttl_s")
-
-    def __init__(self, lease_id: int, ttl_s: float, deadline: float) -> None:
-        self.id = lease_id
-        self.ttl_s = ttl_s
-        self.deadline = deadline
-        self.keys: set[str] = set()
+    id: int
+    ttl_s: float
+    deadline: float
+    keys: set[str] = field(default_factory=set)
 
 
 class LeaseTable:
@@ -53,18 +51,14 @@ class LeaseTable:
     def __init__(self, first_id: int) -> None:
         self._leases: dict[int, StoredLease] = {}
         self._next_id = first_id
-        self._due: list[tuple[float, int]] = []  # a heap: one entry per lease that can expire, not after its deadline
+        self.nothing_due_before = math.inf
+        """A time at or before every deadline."""
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def __iter__(self) -> Iterator[StoredLease]:
         return iter(self._leases.values())
-
-    @property
-    def nothing_due_before(self) -> float:
-        """A time at or before every deadline."""
-        return self._due[0][0] if self._due else math.inf
 
     def grant(self, ttl_s: float, now: float, lease_id: int = 0) -> StoredLease:
         """Grant a lease, under `lease_id` if not 0. Raises LeaseExists for one in use, StoreError for a bad one."""
@@ -79,8 +73,7 @@ class LeaseTable:
             self._next_id = self._next_id % LEASE_ID_MAX + 1
         ttl_s = max(float(ttl_s), LEASE_TTL_MIN_S)
         lease = self._leases[lease_id] = StoredLease(lease_id, ttl_s, now + ttl_s)
-        if lease.deadline < math.inf:
-            heapq.heappush(self._due, (lease.deadline, lease_id))
+        self.nothing_due_before = min(self.nothing_due_before, lease.deadline)
         return lease
 
     def get(self, lease_id: int) -> StoredLease:
@@ -108,24 +101,14 @@ class LeaseTable:
 
     def find_next_deadline(self) -> float:
         """Return when the first lease is due; infinity if none ever is."""
-        while self._due:
-            deadline, lease_id = self._due[0]
-            lease = self._leases.get(lease_id)
-            if lease is not None and lease.deadline == deadline:
-                return deadline
-            if lease is None:
-                heapq.heappop(self._due)
-            else:
-                heapq.heapreplace(self._due, (lease.deadline, lease_id))
-        return math.inf
+        self.nothing_due_before = min((lease.deadline for lease in self._leases.values()), default=math.inf)
+        return self.nothing_due_before
 
     def list_due(self, now: float) -> list[StoredLease]:
-        """List the leases due by now, oldest deadline first. They are no longer in the heap: remove them."""
-        due: dict[int, StoredLease] = {}  # a lease that was granted again under its id may be in the heap twice
-        while self.find_next_deadline() <= now:
-            lease_id = heapq.heappop(self._due)[1]
-            due[lease_id] = self._leases[lease_id]
-        return list(due.values())
+        """List the leases due by now, oldest deadline first."""
+        if now < self.nothing_due_before or now < self.find_next_deadline():
+            return []
+        return sorted((lease for lease in self if lease.deadline <= now), key=lambda lease: (lease.deadline, lease.id))
 
 
 class Keyspace:

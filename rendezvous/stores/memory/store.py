@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import (
     Batch,
-    Compare,
+    Compares,
     Delete,
     GetResult,
     Lease,
-    Operation,
+    OnBatch,
+    OnLost,
+    Operations,
     Put,
     Renewal,
     Store,
@@ -74,14 +76,12 @@ class MemoryStore(Store):
         assert isinstance(deleted, int)
         return deleted
 
-    def txn(
-        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
-    ) -> TxnResult:
+    def txn(self, compares: Compares, success: Operations, failure: Operations = ()) -> TxnResult:
         succeeded, revision, results = self.apply(compares, success, failure)
         return TxnResult(succeeded, revision, tuple(result for result in results if isinstance(result, GetResult)))
 
     def apply(
-        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
+        self, compares: Compares, success: Operations, failure: Operations = ()
     ) -> tuple[bool, int, tuple[GetResult | int, ...]]:
         """As `txn`, but the last value has an entry for every operation: of a write, how many keys it concerned."""
         check_request(compares, success, failure)
@@ -141,13 +141,7 @@ class MemoryStore(Store):
     # Watches
 
     def watch(
-        self,
-        key: str,
-        *,
-        prefix: bool = False,
-        start_revision: int,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
+        self, key: str, *, prefix: bool = False, start_revision: int, on_batch: OnBatch, on_lost: OnLost
     ) -> Watch:
         """Watch as the contract says, but callbacks run in `deliver`; they may use the store freely."""
         check_watch(key, prefix, start_revision)
@@ -179,10 +173,7 @@ class MemoryStore(Store):
 
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
-        now = self._clock()
-        if now < self._leases.nothing_due_before:
-            return 0
-        due = self._leases.list_due(now)
+        due = self._leases.list_due(self._clock())
         for lease in due:
             self._end_lease(lease)
         return len(due)

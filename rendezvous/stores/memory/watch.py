@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable
 
 from rendezvous.errors import StoreError
 from rendezvous.stores.callbacks import CallbackWatch
-from rendezvous.stores.contract import Batch, KeyEvent
+from rendezvous.stores.contract import Batch, KeyEvent, OnBatch, OnLost
 
 _Group = tuple[str, bool]  # a key, and whether it is a prefix
 
@@ -23,14 +22,7 @@ _Group = tuple[str, bool]  # a key, and whether it is a prefix
 class MemoryWatch(CallbackWatch):
     """One watch of the memory store; `number` gives the order of watches."""
 
-    def __init__(
-        self,
-        hub: WatchHub,
-        group: _Group,
-        start_revision: int,
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[StoreError], None],
-    ) -> None:
+    def __init__(self, hub: WatchHub, group: _Group, start_revision: int, on_batch: OnBatch, on_lost: OnLost) -> None:
         super().__init__(on_batch, on_lost, hub.drop)
         self.group = group
         self.start_revision = start_revision

@@ -1,17 +1,15 @@
-"""Schemas that the recipes for Kubernetes are held against; a field that is in none of them is refused.
+"""The published schemas of Kubernetes that its recipes are held against; a field that is in none of them is refused.
 
-What Kubernetes itself knows is in the package kubernetes-validate, made from its published API. The kinds of JobSet and
-Kubeflow are not, nor are KubeRay's: what the recipes may use of them stands here, written from the API references of
-JobSet v1alpha2, Kubeflow Trainer v1alpha1, Training Operator v1, Prometheus' operator, and KubeRay v1
-(ray-operator/config/crd/bases). The
-templates of jobs and pods inside them are Kubernetes' own. tests/kubernetes holds
-the same recipes against models that were made from the definitions.
+They are in the package kubernetes-validate, made from the published API. Kinds that Kubernetes does not know (JobSet,
+the Trainer's, PyTorchJob, RayJob, PodMonitor) are held against it where they hold pods; tests/kubernetes holds all but
+PyTorchJob and RayJob against models made from their definitions.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,192 +18,41 @@ from typing import Any
 VERSIONS = ("1.33", "1.37")
 Schema = dict[str, Any]
 _URI = "https://kubernetes.io/api/_definitions.json"
-
-
-def _core(name: str) -> Schema:
-    return {"$ref": f"{_URI}#/$defs/io.k8s.{name}"}
-
-
-def _object(*required: str, **properties: Schema) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _one_of(*words: str) -> Schema:
-    return {"enum": list(words)}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-TEXT: Schema = {"type": "string", "minLength": 1}
-# A label: what becomes the name of a pod or a Service.
-NAME: Schema = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 50}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-FLAG: Schema = {"type": "boolean"}
-METADATA = _core("apimachinery.pkg.apis.meta.v1.ObjectMeta")
-POD = _core("api.core.v1.PodTemplateSpec")
-ENVIRON = _list(_core("api.core.v1.EnvVar"))
-RESOURCES = _core("api.core.v1.ResourceRequirements")
-
-
-def _kind(api_version: str, kind: str, spec: Schema) -> Schema:
-    metadata = {"allOf": [METADATA, {"required": ["name"], "properties": {"name": NAME}}]}
-    return _object(
-        "apiVersion", "kind", "metadata", "spec",
-        apiVersion={"const": api_version}, kind={"const": kind}, metadata=metadata, spec=spec,
-    )  # fmt: skip
-
-
-_REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy")
-_ACTIONS = (
-    "FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts", "RestartJob", "RestartJobAndIgnoreMaxRestarts",
-)  # fmt: skip
-JOB_SET = _object(
-    "replicatedJobs",
-    replicatedJobs=_list(
-        _object(
-            "name", "template",
-            name=NAME, groupName=NAME, replicas=COUNT, template=_core("api.batch.v1.JobTemplateSpec"),
-            dependsOn=_list(_object("name", "status", name=NAME, status=_one_of("Ready", "Complete"))),
-        )
-    ),
-    network=_object(enableDNSHostnames=FLAG, subdomain=NAME, publishNotReadyAddresses=FLAG),
-    successPolicy=_object("operator", operator=_one_of("All", "Any"), targetReplicatedJobs=_list(NAME)),
-    failurePolicy=_object(
-        maxRestarts=COUNT,
-        restartStrategy=_one_of("Recreate", "BlockingRecreate", "InPlaceRestart"),
-        rules=_list(
-            _object(
-                "name", "action",
-                name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-                action=_one_of(*_ACTIONS),
-                onJobFailureReasons=_list(_one_of(*_REASONS)),
-                onJobFailureMessagePatterns=_list(TEXT),
-                targetReplicatedJobs=_list(NAME),
-            )
-        ),
-    ),
-    suspend=FLAG,
-    coordinator=_object("replicatedJob", replicatedJob=NAME, jobIndex=COUNT, podIndex=COUNT),
-    ttlSecondsAfterFinished=COUNT,
-)  # fmt: skip
-_PYTORCH_REPLICA = _object(
-    "replicas", "template",
-    replicas={"type": "integer", "minimum": 1},
-    restartPolicy=_one_of("Always", "OnFailure", "Never", "ExitCode"),
-    template=POD,
-)  # fmt: skip
-PYTORCH_JOB = _object(
-    "pytorchReplicaSpecs",
-    nprocPerNode=TEXT,
-    runPolicy=_object(
-        cleanPodPolicy=_one_of("All", "Running", "None"),
-        ttlSecondsAfterFinished=COUNT,
-        activeDeadlineSeconds=COUNT,
-        backoffLimit=COUNT,
-        suspend=FLAG,
-        schedulingPolicy=_object(minAvailable=COUNT, queue=TEXT, priorityClass=TEXT, scheduleTimeoutSeconds=COUNT),
-    ),
-    elasticPolicy=_object(
-        minReplicas=COUNT,
-        maxReplicas=COUNT,
-        maxRestarts=COUNT,
-        rdzvBackend=_one_of("c10d", "etcd", "etcd-v2"),
-        rdzvHost=TEXT,
-        rdzvPort=COUNT,
-        rdzvId=TEXT,
-        rdzvConf=_list(_object("key", "value", key=TEXT, value=TEXT)),
-        standalone=FLAG,
-    ),
-    pytorchReplicaSpecs=_object(Master=_PYTORCH_REPLICA, Worker=_PYTORCH_REPLICA),
-)
-RUNTIME = _object(
-    "template",
-    mlPolicy=_object(numNodes=COUNT, torch=_object(), jax=_object()),
-    template=_object("spec", metadata=METADATA, spec=JOB_SET),
-)
-TRAIN_JOB = _object(
-    "runtimeRef",
-    runtimeRef=_object("name", name=TEXT, apiGroup=TEXT, kind=_one_of("ClusterTrainingRuntime", "TrainingRuntime")),
-    trainer=_object(
-        image=TEXT, command=_list(TEXT), args=_list(TEXT), env=ENVIRON, numNodes=COUNT, resourcesPerNode=RESOURCES,
-        numProcPerNode={"type": "integer", "minimum": 1},
-    ),
-    suspend=FLAG,
-    activeDeadlineSeconds={"type": "integer", "minimum": 1},
-)  # fmt: skip
-POD_MONITOR = _object(
-    "selector", "podMetricsEndpoints",
-    selector=_core("apimachinery.pkg.apis.meta.v1.LabelSelector"),
-    podMetricsEndpoints=_list(_object("port", port=NAME, interval=TEXT, honorLabels=FLAG)),
-)  # fmt: skip
-_RAY_PARAMETERS: Schema = {"type": "object", "additionalProperties": TEXT}  # of `ray start`, all of them texts
-_RAY_LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
-RAY_JOB = _object(
-    "entrypoint", "rayClusterSpec",
-    entrypoint=TEXT,
-    jobId=TEXT,
-    backoffLimit=COUNT,
-    activeDeadlineSeconds={"type": "integer", "minimum": 1},
-    shutdownAfterJobFinishes=FLAG,
-    ttlSecondsAfterFinished=COUNT,
-    submissionMode=_one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
-    suspend=FLAG,
-    runtimeEnvYAML=TEXT,
-    entrypointNumCpus={"type": "number"},
-    submitterPodTemplate=POD,
-    rayClusterSpec=_object(
-        "headGroupSpec", "workerGroupSpecs",
-        rayVersion=TEXT,
-        enableInTreeAutoscaling=FLAG,
-        headGroupSpec=_object("template", rayStartParams=_RAY_PARAMETERS, template=POD, labels=_RAY_LABELS),
-        workerGroupSpecs=_list(
-            _object(
-                "groupName", "minReplicas", "maxReplicas", "template",
-                groupName=NAME, replicas=COUNT, minReplicas=COUNT, maxReplicas=COUNT, numOfHosts=COUNT,
-                rayStartParams=_RAY_PARAMETERS, template=POD, labels=_RAY_LABELS,
-            )
-        ),
-    ),
-)  # fmt: skip
-CUSTOM = {
-    ("monitoring.coreos.com/v1", "PodMonitor"): POD_MONITOR,
-    ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET,
-    ("kubeflow.org/v1", "PyTorchJob"): PYTORCH_JOB,
-    ("ray.io/v1", "RayJob"): RAY_JOB,
-    ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): RUNTIME,
-    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): TRAIN_JOB,
-}
+_POD: Schema = {"$ref": f"{_URI}#/$defs/io.k8s.api.core.v1.PodTemplateSpec"}
 
 
 def complaints(document: dict[str, Any], version: str) -> list[str]:
-    """What the schema of its kind has to say against an object, deepest first. `version`: Kubernetes'."""
+    """What schemas have to say against an object, deepest first. `version`: Kubernetes'."""
     from jsonschema import Draft202012Validator  # a tenth of a second, and for these tests alone
 
-    validator = Draft202012Validator(_schema(document, version), registry=_registry(version))
+    own = _read_schema(document, version)
+    checked = [(document, own)] if own else [(template, _POD) for template in find_templates(document)]
     return [
         f"{'.'.join(map(str, _deepest(error).path))}: {_deepest(error).message}"
-        for error in validator.iter_errors(document)
+        for part, schema in checked
+        for error in Draft202012Validator(schema, registry=_registry(version)).iter_errors(part)
     ]
+
+
+def find_templates(part: Any) -> Iterator[dict[str, Any]]:
+    """The templates of pods in an object: whatever has a specification with containers."""
+    if isinstance(part, dict) and "containers" in part.get("spec", ()):
+        yield part
+        return
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from find_templates(inner)
 
 
 def _deepest(error: Any) -> Any:
     return max([error, *(each for each in error.context or ())], key=lambda each: len(each.absolute_path))
 
 
-def _schema(document: dict[str, Any], version: str) -> Schema:
-    api_version, kind = document["apiVersion"], document["kind"]
-    if (api_version, kind) in CUSTOM:
-        return _kind(api_version, kind, CUSTOM[api_version, kind])
-    group, _, number = api_version.rpartition("/")
-    name = f"{kind.lower()}-{group.partition('.')[0]}{'-' if group else ''}{number}.json"
-    schema: Schema = json.loads((_folder(version) / name).read_text())
+def _read_schema(document: dict[str, Any], version: str) -> Schema | None:
+    """The schema of its kind; None for one that is not Kubernetes' own."""
+    group, _, number = document["apiVersion"].rpartition("/")
+    name = f"{document['kind'].lower()}-{group.partition('.')[0]}{'-' if group else ''}{number}.json"
+    file = _folder(version) / name
+    schema: Schema | None = json.loads(file.read_text()) if file.exists() else None
     return schema
 
 

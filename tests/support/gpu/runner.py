@@ -205,9 +205,9 @@ def describe_machine(pretend: Path | None) -> Line:
         name, memory, driver, mig = [part.strip() for part in [*line.split(","), "", "", ""][:4]]
         found["gpus"].append(f"{name}, {memory}" + (", MIG" if mig == "Enabled" else ""))
         found["driver"] = driver
-    if can_import("torch"):
+    if can_import("torch") and not pretend:
         program = "import torch; print(torch.__version__, torch.version.cuda, sep='\\n')"
-        nccl = "print('.'.join(map(str, torch.cuda.nccl.version())))" if not pretend else ""
+        nccl = "print('.'.join(map(str, torch.cuda.nccl.version())))"
         answers = ask([sys.executable, "-c", f"{program}\n{nccl}"], QUESTION_S).splitlines()
         found |= dict(zip(("torch", "cuda", "nccl"), answers, strict=False))
     if can_import("jax"):

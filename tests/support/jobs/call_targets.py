@@ -56,23 +56,12 @@ def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Odd(Exception):
-    """Comes out of a pickle with the wrong number of arguments."""
-
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(first)
-
-
-def raise_odd() -> None:
-    raise Odd(1, 2)
-
-
 def a_lock() -> object:
     return threading.Lock()
 
 
-def succeed_at_second(mark: str, how: str) -> str:
-    """In round 1 rank 0 returns, and then rank 1 fails; in round 2 rank 0 returns or leaves without a word."""
+def succeed_at_second(mark: str) -> str:
+    """In round 1 rank 0 returns, and then rank 1 fails; in round 2 rank 0 leaves without a word."""
     rank, round = os.environ["RANK"], os.environ["LAUNCHER_ROUND"]
     if round == "1" and rank == "1":
         while not Path(mark).exists() or Path(f"/proc/{Path(mark).read_text()}").exists():
@@ -81,20 +70,9 @@ def succeed_at_second(mark: str, how: str) -> str:
     if round == "1":
         Path(f"{mark}.part").write_text(str(os.getpid()))
         os.rename(f"{mark}.part", mark)
-    elif how == "leave" and rank == "0":
+    elif rank == "0":
         os._exit(0)
     return f"round {round}"
-
-
-def launch_again() -> object:
-    """A launch inside a launch, from a thread."""
-    from launcher import launch
-
-    results: list[object] = []
-    thread = threading.Thread(target=lambda: results.append(launch(place, nproc=1)))
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 def pool_of_one() -> bool:
@@ -107,14 +85,3 @@ def pool_of_one() -> bool:
 
 def put(queue: object) -> None:
     queue.put(os.environ["RANK"])  # type: ignore[attr-defined]
-
-
-def sum_with_jax(missing: str) -> int:
-    """The sum of the process numbers, or a failure in the last process while the others wait for it."""
-    import jax
-    from jax.experimental.multihost_utils import process_allgather
-
-    jax.distributed.initialize()
-    if jax.process_index() == jax.process_count() - 1:
-        raise KeyError(missing)
-    return int(process_allgather(jax.process_index()).sum())

@@ -15,12 +15,12 @@ import time
 import msgspec
 from msgspec.structs import replace
 
-from launcher.diagnose.answer import Conclusion, CulpritStack, Gap, HangAnswer
-from launcher.diagnose.evidence import Frame
+from launcher.diagnosis.answer import Conclusion, CulpritStack, Gap, HangAnswer
+from launcher.diagnosis.evidence import Frame
 from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError
-from launcher.observe.goodput import TimeSpent, compute_goodput
-from launcher.observe.node_report import (
+from launcher.views.goodput import TimeSpent, compute_goodput
+from launcher.views.node_report import (
     EventPage,
     LogChunk,
     LogCursor,
@@ -33,7 +33,7 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
-from launcher.observe.run_events import (
+from launcher.views.run_events import (
     FailureFound,
     RemarkMade,
     RoundStarted,
@@ -42,7 +42,7 @@ from launcher.observe.run_events import (
     WorkerStarted,
     encode_event,
 )
-from launcher.observe.timeline import RoundSummary
+from launcher.views.timeline import RoundSummary
 from tests.support.reasons import because
 
 BEGAN = 1_796_100_000.0

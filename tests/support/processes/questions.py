@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import select
 
-from launcher.agent.diagnosis.question_socket import QuestionSocket
-from launcher.agent.parts.host import Watcher
-from launcher.observe.local_listener import open_listener
+from launcher.parts.host import Watcher
+from launcher.views.questions.local_listener import open_listener
+from launcher.views.questions.question_socket import QuestionSocket
 
 
 def open_question_socket(poll: select.poll) -> QuestionSocket:

@@ -1,4 +1,4 @@
-"""A process that lacks system calls: a seccomp filter as containers have one, and a Python that does not know pidfds.
+"""A process that lacks system calls: under a seccomp filter as containers have one, or on an older kernel.
 
 Each is source text for the process to run first, since a filter stays for good and is inherited.
 """
@@ -10,9 +10,6 @@ import os
 
 PIDFD_SEND_SIGNAL, PIDFD_OPEN = 424, 434  # on every architecture that these tests run on
 KILL = {"x86_64": 62}.get(os.uname().machine, 129)
-
-UNKNOWN_TO_PYTHON = "import os, signal; del os.pidfd_open, signal.pidfd_send_signal"
-"""As in a Python that was built with headers from before Linux 5.3."""
 
 
 def refusing(*numbers: int, error: int = errno.EPERM) -> str:
@@ -33,10 +30,8 @@ assert libc.prctl(22, 2, filter, 0, 0) == 0  # PR_SET_SECCOMP, a filter
 
 
 WITHOUT_PIDFDS = {
-    "python": UNKNOWN_TO_PYTHON,
     "kernel": refusing(PIDFD_OPEN, PIDFD_SEND_SIGNAL, error=errno.ENOSYS),
     "filter": refusing(PIDFD_OPEN, PIDFD_SEND_SIGNAL),
     "half a filter": refusing(PIDFD_SEND_SIGNAL),
-    "python and filter": UNKNOWN_TO_PYTHON + refusing(PIDFD_OPEN, PIDFD_SEND_SIGNAL),
 }
 """What may be missing, and how to take it away."""

@@ -29,9 +29,9 @@ from rendezvous.events import (
 from rendezvous.machine import MemberMachine
 from rendezvous.policy.view import MemberView, Size
 from rendezvous.reasons import Reason
-from rendezvous.records import Spec
+from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
-from rendezvous.state.state import MemberState
+from rendezvous.state.state import MemberState, Setup
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.state import get_state
@@ -65,21 +65,14 @@ class Bench:
         self._watches: dict[str, Watch] = {}
         self._events: deque[Event] = deque()
         chance = itertools.count(chance_from)
-        self.protocol = MemberMachine(
-            settings=Settings(**settings),
-            node_name="node",
-            boot_id="boot",
-            worker_port=4000,
-            prefix="p",
-            run_id="r",
-            rng=lambda: next(chance) / 1000,
-            **{
-                "spec": Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest=digest),
-                "description": "{}",
-                "sizer": _everybody,
-                **(options or {}),
-            },
-        )
+        spec = Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest=digest)
+        given = {"description": "{}", "presence_address": "", "secret": b"", "spec": spec, "sizer": _everybody}
+        given.update(options or {})
+        named = {name: given.pop(name) for name in ("description", "presence_address")}
+        node = Member(member_id="", node_name="node", boot_id="boot", **named)
+        secret = given.pop("secret")
+        setup = Setup(settings=Settings(**settings), node=node, prefix="p", run_id="r", **given)
+        self.protocol = MemberMachine(setup, 4000, lambda: next(chance) / 1000, secret)
 
     @property
     def state(self) -> MemberState:

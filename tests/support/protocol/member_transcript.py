@@ -422,8 +422,8 @@ def _read_options(plain: list[str], given: dict[str, str]) -> dict[str, Any]:
     known = {field.name for field in fields(Settings)}
     settings = {name: _read_value(value) for name, value in given.items() if name in known or name == "digest"}
     options: dict[str, Any] = {name: value for name, value in given.items() if name not in settings}
-    if "secret" in options:
-        options["secret"] = options["secret"].encode()
+    readers = {"secret": str.encode, "attempt": int}
+    options |= {name: read(options[name]) for name, read in readers.items() if name in options}
     if arguments := options.pop("arguments", ""):
         options["spec"] = records.Spec(**_fill(records.Spec, ""), arguments_digest=arguments)
     if "served" in plain:

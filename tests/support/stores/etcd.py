@@ -19,10 +19,11 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.processes.tree import freeze
 from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until
@@ -234,11 +235,10 @@ class Snapshot:
         self._file = server.directory / f"{server.name}.snapshot"
         server.ctl("snapshot", "save", str(self._file))
 
-    def restore(self, *, token: str = "etcd-cluster", others: int = 0) -> None:
+    def restore(self, *, others: int = 0) -> None:
         """Kill the server and put the snapshot in the place of its data, as a cluster of this server alone.
 
-        `token`: another one makes it another cluster. `others`: how many writes other programs make before the server
-        is back at its address.
+        `others`: how many writes other programs make before the server is back at its address.
         """
         server = self._server
         server.kill()
@@ -247,7 +247,7 @@ class Snapshot:
         subprocess.run(
             [
                 *(ETCDCTL, "snapshot", "restore", str(self._file), "--data-dir", str(data), "--name", server.name),
-                *("--initial-cluster", f"{server.name}={server.peer_url}", "--initial-cluster-token", token),
+                *("--initial-cluster", f"{server.name}={server.peer_url}"),
                 *("--initial-advertise-peer-urls", server.peer_url),
             ],
             env={"PATH": os.environ.get("PATH", ""), "ETCDCTL_API": "3"},
@@ -259,8 +259,9 @@ class Snapshot:
             address, elsewhere = server.client_port, Port("127.0.0.1")
             server.client_port = elsewhere.number
             server.start()
-            for _ in range(others):
-                server.ctl("put", "others", "1")
+            with closing(EtcdStore([server.endpoint])) as store:
+                for _ in range(others):
+                    store.put("others", b"1")
             server.kill()
             server.client_port = address
             elsewhere.socket.close()

@@ -7,37 +7,28 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures, steps
-from benchmarks.failover import FOLLOWER, LEADER, STEPPED, Agents, Case, Mark, last_s, list_cases, list_turns
-from benchmarks.runs import NEVER, OURS, SIDES, THEIRS, WATCHES_MIN
+from benchmarks.failover import STEPPED, Agents, Mark, last_s, list_cases, list_turns
+from benchmarks.runs import NEVER, OURS, SIDES, THEIRS
 
 
 def mark(rank: int, world_size: int, at_s: float, what: str = "began", node: str = "n1", pid: int = 1) -> Mark:
     return Mark(node, rank, world_size, pid, at_s, what)
 
 
-def test_a_round_is_there_when_its_last_rank_has_begun() -> None:
-    marks = [mark(0, 2, 11.0), mark(1, 2, 10.5)]
-    assert last_s(marks, 10.0, 2) == 11.0
-    assert last_s(marks[:1], 10.0, 2) == NEVER
-
-
-def test_workers_of_the_round_before_and_of_other_worlds_do_not_count() -> None:
-    marks = [mark(0, 2, 9.0), mark(1, 2, 9.1), mark(0, 3, 10.2), mark(0, 2, 10.4)]
-    assert last_s(marks, 10.0, 2) == NEVER
-
-
-def test_who_has_begun_has_not_stepped() -> None:
-    marks = [mark(0, 1, 11.0), mark(0, 1, 12.0, STEPPED)]
-    assert last_s(marks, 10.0, 1, STEPPED) == 12.0
-    assert last_s(marks[:1], 10.0, 1, STEPPED) == NEVER
-
-
 @pytest.mark.parametrize(
-    ("event", "after"),
-    [("crash", 4), ("kill", 3), ("partition", 3), ("freeze", 3), ("pause", 3), ("leave", 3), ("join", 5)],
+    ("marks", "world_size", "what", "found"),
+    [
+        ([mark(0, 2, 11.0), mark(1, 2, 10.5)], 2, "began", 11.0),
+        ([mark(0, 2, 11.0)], 2, "began", NEVER),
+        ([mark(0, 2, 9.0), mark(1, 2, 9.1), mark(0, 3, 10.2), mark(0, 2, 10.4)], 2, "began", NEVER),
+        ([mark(0, 1, 11.0), mark(0, 1, 12.0, STEPPED)], 1, STEPPED, 12.0),
+        ([mark(0, 1, 11.0)], 1, STEPPED, NEVER),
+    ],
 )
-def test_the_size_of_the_next_round_follows_from_the_event(event: str, after: int) -> None:
-    assert Case(event, 4, "").after == after
+def test_a_round_is_there_when_its_last_rank_has_begun_or_stepped(
+    marks: list[Mark], world_size: int, what: str, found: float
+) -> None:
+    assert last_s(marks, 10.0, world_size, what) == found
 
 
 @pytest.mark.parametrize(("last_s", "outlived_s"), [(20.5, 0.5), (18.0, -2.0)])
@@ -72,16 +63,6 @@ def test_sides_take_turns_and_are_watched_for_as_long() -> None:
     ]
 
 
-def test_a_quick_run_watches_torchrun_often_enough_or_not_at_all() -> None:
-    turns = [turn for turn in list_turns([], WATCHES_MIN, SIDES, 25.0) if turn.side == THEIRS]
-    watches = {
-        figure: sum(turn.case.figure == figure for turn in turns) for figure in (turn.case.figure for turn in turns)
-    }
-    once = {figure for figure, count in watches.items() if count < WATCHES_MIN}
-    assert once == {f"crash, {agents} agents" for agents in (1, 2, 4)}
-    assert "kill of another node, 4 agents" in watches
-
-
 def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:
     found = list(list_turns([], 2, SIDES, 25.0))
     assert all(figures.kind(turn.case.figure) for turn in found)
@@ -91,12 +72,6 @@ def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:
     measured = repeated | {turn.case.overlap for turn in found if turn.pair == 2}
     assert aims <= measured
     assert repeated < {turn.case.figure for turn in found}
-
-
-def test_only_lives_of_idle_workers_on_a_silent_node_are_compared() -> None:
-    assert Case("partition", 4, LEADER).overlap == "partition of the leader's node, 4 agents: overlap"
-    assert Case("kill", 4, FOLLOWER).overlap == ""
-    assert Case("pause", 4, FOLLOWER, "gloo").overlap == ""
 
 
 NOTEBOOK = """\

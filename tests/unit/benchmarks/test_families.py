@@ -65,12 +65,6 @@ def test_an_instance_is_the_same_on_every_machine() -> None:
     ], "the records of best known costs are about other instances"
 
 
-def test_nodes_come_in_the_order_of_arrival_which_is_not_that_of_paths() -> None:
-    for instance in SMALL:
-        assert [node.order for node in instance.nodes] == list(range(len(instance.nodes)))
-        assert list(instance.nodes) != judge.BASELINES["path"](instance.nodes), instance.name
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.instance.name)
 def test_the_order_of_paths_costs_what_one_counts_by_hand(case: Case) -> None:
     plan = by_path(case.instance)

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import pairs, rendezvous, runs
+from benchmarks import pairs, runs
 from benchmarks.pairs import NEVER, OURS, SIDES, THEIRS, Bench, benchmark
 from benchmarks.runs import Sample
 
@@ -76,12 +76,6 @@ def test_a_number_of_pairs_counts_for_more_than_quick(tmp_path: Path, words: str
     assert [json.loads(line)["asked"] for line in file.read_text().splitlines() if "asked" in line] == [asked]
 
 
-def test_a_benchmark_prints_its_figures_with_their_aims() -> None:
-    told = CliRunner().invoke(command, []).stdout
-    row = f"| {FIGURE} | 1.0 s | 20 s | 0.050 (1) | ≤ 0.1 | yes |"
-    assert row in told.replace("\N{NO-BREAK SPACE}", " ")
-
-
 def test_a_record_can_be_read_and_says_whether_it_came_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
     for words, code in (([], 0), (["--fail", "no etcd"], 1), (["--fail", "at once"], 1)):
@@ -134,14 +128,3 @@ def test_commits_that_change_what_is_launched_make_a_record_old(repository: Path
         pairs.git(*AUTHOR, "commit", "--all", "--message", "Another")
     assert pairs.count_commits_since(commit) == 1
     assert pairs.count_commits_since("0" * 40) is None
-
-
-def test_outside_of_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "ROOT", tmp_path)
-    assert pairs.find_commit() == (None, True)
-
-
-def test_many_members_are_measured_as_often_as_it_takes_to_say_late() -> None:
-    bench = Bench(1, SIDES, False, [].append, [], [])
-    assert rendezvous.plan_large(bench)[:2] == (runs.WATCHES_MIN, [OURS, THEIRS])
-    assert rendezvous.plan_large(bench._replace(is_quick=True))[:2] == (runs.WATCHES_MIN, [OURS])

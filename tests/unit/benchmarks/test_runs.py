@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import figures, tables
-from benchmarks.figures import AIMS, KINDS, Aim
+from benchmarks.figures import Aim
 from benchmarks.runs import OURS, THEIRS, WATCHES_MIN, History, RecordError, load, read
 from benchmarks.tables import verdict
 
@@ -26,19 +26,11 @@ def history(*lines: dict[str, Any], head: dict[str, Any] = HEAD) -> History:
     return History(read("".join(f"{json.dumps(line)}\n" for line in (head, *lines)), "startup.jsonl"))
 
 
-def test_the_ratio_is_taken_within_a_pair_whatever_the_order_of_the_lines() -> None:
-    found = history(sample(THEIRS, 2, 20.0), sample(OURS, 1, 1.0), sample(OURS, 2, 10.0), sample(THEIRS, 1, 4.0))
-    assert found.series[FIGURE].ratios() == [0.25, 0.5]
-
-
-def test_a_warm_up_does_not_count() -> None:
-    found = history(sample(OURS, 0, 9.0), sample(OURS, 1, 1.0))
-    assert found.series[FIGURE].values(OURS) == {1: 1.0}
-
-
-def test_a_pair_of_which_one_half_is_missing_has_no_ratio() -> None:
-    found = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 2.0), sample(OURS, 2, 1.0))
-    assert found.series[FIGURE].ratios() == [0.5]
+def test_pairs_have_a_ratio_whatever_the_order_of_the_lines_and_a_warm_up_and_one_half_have_none() -> None:
+    pairs = [sample(THEIRS, 2, 20.0), sample(OURS, 1, 1.0), sample(OURS, 2, 10.0), sample(THEIRS, 1, 4.0)]
+    found = history(sample(OURS, 0, 9.0), *pairs, sample(OURS, 3, 1.0)).series[FIGURE]
+    assert found.ratios() == [0.25, 0.5]
+    assert found.values(OURS) == {1: 1.0, 2: 10.0, 3: 1.0}
 
 
 def test_the_newest_run_with_a_figure_counts_and_hides_no_other_figure() -> None:
@@ -139,13 +131,6 @@ def test_a_table_names_its_commit_and_the_rows_of_another() -> None:
     ]
 
 
-def test_growth_is_not_told_across_commits() -> None:
-    named = [sample(OURS, 1, 6.0 * count, figures.AGENTS_REQUESTS.format(n=count)) for count in (64, 256, 1024)]
-    assert history(*named, head=PUBLISHED).growth(figures.AGENTS_REQUESTS) == pytest.approx(1.0)
-    other = PUBLISHED | {"commit": "b" * 40}
-    assert history(*named[:2], other, named[2], head=PUBLISHED).growth(figures.AGENTS_REQUESTS) is None
-
-
 def test_a_timeout_of_torchrun_has_no_ratio_unless_most_runs_succeeded() -> None:
     never = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, None, limit_s=20))
     assert never.series[FIGURE].ratio() is None
@@ -192,30 +177,6 @@ def test_growth_is_told_of_three_sizes_that_are_large_enough() -> None:
     assert grown((64, 384.0), (256, None), (1024, 6144.0)) is None
 
 
-def test_requests_at_rest_are_counted_without_the_keep_alives() -> None:
-    names = [each.format(n=64) for each in (figures.REST_REQUESTS, figures.REST_KEPT)]
-    found = history({"sample": OURS, "pair": 1, names[0]: 70.4, names[1]: 64.0})
-    spread = found.series[figures.IDLE].spread(OURS)
-    assert spread is not None
-    assert spread.median == pytest.approx(0.1)
-
-
-def test_a_figure_is_of_one_kind_and_every_aim_has_a_kind() -> None:
-    names = [kind.name for kind in KINDS]
-    assert len(set(names)) == len(names)
-    assert not [aim.figure for aim in AIMS if figures.kind(aim.figure) is None]
-    assert not [aim for aim in AIMS if (aim.ratio is None) == (aim.value is None)]
-
-
-def test_names_with_numbers_are_told_apart() -> None:
-    assert figures.number(figures.FIRST_ROUND, "first round of 128 members") == 128
-    assert figures.number(figures.FIRST_ROUND, "first round of 128 agents") is None
-    assert figures.workers(figures.FIRST_LINE, 1) == "exec to first line, 1 worker"
-    kind = figures.kind("exec to first line, 1 worker")
-    assert kind is not None
-    assert kind.name == figures.FIRST_LINE
-
-
 def test_an_aim_is_reached_missed_or_was_not_measured() -> None:
     both = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0)).series[FIGURE]
     assert verdict(Aim("", FIGURE, ratio=0.25), both) is True
@@ -232,14 +193,6 @@ def test_an_aim_is_reached_missed_or_was_not_measured() -> None:
     late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
     assert verdict(Aim("", FIGURE, value=1.0), late) is False
     assert verdict(Aim("", FIGURE, ratio=1.0), late) is None
-
-
-def test_a_job_that_came_to_no_first_round_is_told_below_the_events() -> None:
-    head = {**HEAD, "benchmark": "failover"}
-    times = sample(OURS, 1, 0.3, "crash, 4 agents")
-    found = history(times, {"failed": "crash, 4 agents", "side": THEIRS, "pair": 1, "why": "x"}, head=head)
-    assert tables.events(found).endswith("Not counted, since they came to no first round: torchrun: crash, 4 agents.")
-    assert "Not counted" not in tables.events(history(times, head=head))
 
 
 def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round() -> None:

@@ -80,11 +80,6 @@ def test_a_row_of_a_framework_is_a_variable_that_its_environment_sets(name: str)
     assert rows <= told(name) | of_the_agent
 
 
-def test_no_variable_has_two_rows() -> None:
-    names = [(row.name, row.framework) for row in VARIABLES]
-    assert len(set(names)) == len(names)
-
-
 def rows(page: str, heading: str = "") -> list[list[str]]:
     """The cells of every row of a table below a heading of a reference page, without the heads."""
     text = (ROOT / f"docs/reference/{page}.md").read_text()
@@ -129,7 +124,3 @@ def test_the_page_has_every_key_that_is_read_and_its_level(source: str) -> None:
         expected = "tier-3" if "for N from 0" in level else "leaf" if "for N from the highest" in level else level
         levels = [one.name for one in found if one.domain == "here"]
         assert levels == ([] if expected.startswith("none") else [expected.partition(";")[0].strip("`")]), key
-
-
-def test_every_row_says_where_it_is_from() -> None:
-    assert all(row.source for row in VARIABLES)

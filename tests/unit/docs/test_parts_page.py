@@ -7,8 +7,8 @@ import select
 from pathlib import Path
 from typing import Any
 
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import Fact
+from launcher.parts.host import PartHost
+from launcher.parts.part import Fact
 from rendezvous.events import StartRound
 from tests.support.reasons import because
 

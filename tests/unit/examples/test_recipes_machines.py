@@ -136,54 +136,6 @@ def test_the_init_container_installs_only_what_the_agent_needs() -> None:
     assert "numpy" not in installed
 
 
-def test_the_etcd_has_three_members_of_which_one_at_a_time_may_be_taken() -> None:
-    found = documents(KUBERNETES / "base" / "etcd.yaml")
-    by_kind = {document["kind"]: document["spec"] for document in found}
-    members, budget = by_kind["StatefulSet"], by_kind["PodDisruptionBudget"]
-    service = next(document["spec"] for document in found if document["metadata"]["name"] == members["serviceName"])
-    labels = members["template"]["metadata"]["labels"]
-    assert members["replicas"] == 3
-    assert members["podManagementPolicy"] == "Parallel"
-    assert (budget["maxUnavailable"], budget["selector"]["matchLabels"]) == (1, labels)
-    assert (service["clusterIP"], service["publishNotReadyAddresses"], service["selector"]) == ("None", True, labels)
-    apart = members["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert apart[0]["topologyKey"] == "kubernetes.io/hostname"
-    assert apart[0]["labelSelector"]["matchLabels"] == labels
-
-
-def test_the_etcd_requires_a_certificate_and_compacts_old_revisions() -> None:
-    [members] = [each["spec"] for each in documents(KUBERNETES / "base" / "etcd.yaml") if each["kind"] == "StatefulSet"]
-    spec = members["template"]["spec"]
-    [container] = spec["containers"]
-    flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"])
-    assert container["command"] == ["etcd"]
-    assert flags["client-cert-auth"] == flags["peer-client-cert-auth"] == "true"
-    assert flags["auto-compaction-mode"] == "periodic"
-    assert all(
-        url.startswith("https://") for name, url in flags.items() if name.endswith("-urls") and "metrics" not in name
-    )
-    cluster = dict(member.split("=", 1) for member in flags["initial-cluster"].split(","))
-    assert cluster == {
-        f"etcd-{n}": f"https://etcd-{n}.{members['serviceName']}:2380" for n in range(members["replicas"])
-    }
-    secrets = {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
-    mounts = {mount["mountPath"]: secrets.get(mount["name"]) for mount in container["volumeMounts"]}
-    for name, path in flags.items():
-        if name.endswith("-file"):
-            folder, _, file = path.rpartition("/")
-            assert mounts[folder] == "etcd-server-tls"
-            assert file in ("ca.crt", "tls.crt", "tls.key")
-
-
-def test_the_labels_of_nodes_may_be_read_and_nothing_else() -> None:
-    found = {document["kind"]: document for document in documents(KUBERNETES / "base" / "node-labels.yaml")}
-    account, role, binding = found["ServiceAccount"], found["ClusterRole"], found["ClusterRoleBinding"]
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    [subject] = binding["subjects"]
-    assert {key: subject[key] for key in ("name", "namespace")} == account["metadata"]
-
-
 def test_every_recipe_is_named_in_a_guide() -> None:
     guides = "".join((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in PAGES)
     files = {path.name for folder in FOLDERS for path in (EXAMPLES / folder).iterdir() if path.is_file()}

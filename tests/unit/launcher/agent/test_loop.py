@@ -13,10 +13,11 @@ from unittest.mock import Mock
 import pytest
 
 from launcher.agent import loop
-from launcher.agent.lifecycle import RunningRound
 from launcher.agent.loop import GRACE_LEAST_S, QUIT_LIMIT_S, Agent
-from launcher.agent.parts.host import PartHost
-from launcher.agent.parts.part import (
+from launcher.logs.reports.failures import RootCause
+from launcher.model.errors import ShortageError
+from launcher.parts.host import PartHost
+from launcher.parts.part import (
     Effect,
     EndWorkers,
     Explained,
@@ -29,8 +30,7 @@ from launcher.agent.parts.part import (
     RoundStarting,
     VictimSuspected,
 )
-from launcher.logs.reports.failures import RootCause
-from launcher.model.errors import ShortageError
+from launcher.parts.running_round import RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkersFenced, WorkerSpec
 from rendezvous.events import (

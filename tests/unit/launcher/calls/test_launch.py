@@ -129,12 +129,8 @@ def test_only_ranks_of_the_last_round_are_left(
 ) -> None:
     share = NodeAssignment(
         **dict.fromkeys(("world_size", "group_world_size", "role_world_size", "master_port"), 4),
-        ranks=(2, 3),
-        shape=(4,),
-        group_rank=1,
-        role_ranks=(2, 3),
-        master_addr="h1",
-    )
+        ranks=(2, 3), shape=(4,), group_rank=1, role_ranks=(2, 3), master_addr="h1",
+    )  # fmt: skip
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")

@@ -151,8 +151,6 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
         ({**SLURM, **ONE_NODE, "SLURM_PTY_PORT": "40123"}, "it is interactive: a command in it runs once"),
         ({**BATCH, "TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID is set: this is a worker of a launcher, which is "
          "not what the controller started"),
-        ({**BATCH, "LAUNCHER_ROUND": "1"}, "LAUNCHER_ROUND is set: this is a worker of a launcher, which is "
-         "not what the controller started"),
         ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "8(x4)", "JPY_PARENT_PID": "7"},
          "JPY_PARENT_PID is set: this is a notebook, which is not what the controller started"),
         ({**SLURM, "SLURM_JOB_NODELIST": "cpu[1-900]"}, "gpu03 is not one of the job's nodes: its variables are left "
@@ -162,18 +160,12 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
         ({**LWS, "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}, "it has one pod"),
         ({"VC_TASK_INDEX": "1", "VK_TASK_INDEX": "1", "VC_WORKER_HOSTS": "a,b"}, "VC_TASK_INDEX counts the pods of "
          "one task only; only the plug-in pytorch sets all that a job needs"),
-        ({**SLURM, "TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID is set: this is a worker of a launcher, which is "
-         "not what the controller started"),
         ({**SLURM, "OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK is set: this is a task of mpirun, which is "
          "not what the controller started"),
         ({**JAX_JOB, "RAY_JOB_ID": "01"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the controller "
          "started"),
-        ({**SLURM, "RAY_JOB_ID": "01"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the controller "
-         "started"),
         ({**SKYPILOT, "RAY_RAYLET_PID": "77"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the "
          "controller started"),
-        ({**SKYPILOT, "OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK is set: this is a task of mpirun, which is "
-         "not what the controller started"),
         ({**SKYPILOT, "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_IPS": "10.0.0.7"},
          "the task has one node"),
     ],
@@ -281,7 +273,6 @@ def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
         ({"SKYPILOT_NODE_IPS": "", "SKYPILOT_NUM_NODES": ""},
          "variables are missing: SKYPILOT_NUM_NODES, SKYPILOT_NODE_IPS"),
         ({"SKYPILOT_NODE_RANK": "3"}, "its variables cannot be read: SKYPILOT_NODE_RANK='3', SKYPILOT_NUM_NODES='3'"),
-        ({"SKYPILOT_NODE_RANK": "-1"}, "its variables cannot be read: SKYPILOT_NODE_RANK='-1', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NUM_NODES": "0"}, "its variables cannot be read: SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='0'"),
         ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NUM_NODES is 4, and the addresses in SKYPILOT_NODE_IPS are 3"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7,10.0.0.8,10.0.0.9"},
@@ -311,12 +302,10 @@ def test_a_task_of_skypilot_without_an_id_is_named_after_its_first_node(rubbish:
     assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).rendezvous.run_id == "10.0.0.7"
 
 
-def test_two_jobs_of_one_cluster_of_skypilot_meet_on_different_ports() -> None:
-    ports = {
-        resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": str(job)}).rendezvous.rdzv_endpoint
-        for job in range(200)
-    }
-    assert len(ports) == 200
+@pytest.mark.parametrize(("environ", "name"), [(SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID"), (SLURM, "SLURM_STEP_ID")])
+def test_jobs_and_steps_that_share_nodes_meet_on_different_ports(environ: dict[str, str], name: str) -> None:
+    ports = {resolve(environ={**environ, name: str(number)}).rendezvous.rdzv_endpoint for number in range(20)}
+    assert len(ports) == 20
 
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
@@ -374,7 +363,6 @@ def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     ("words", "bounds", "backend", "endpoint", "rank", "master"),
     [
         (["--nnodes=2:4"], (2, 4), "c10d", SLURM_PLACE, None, None),
-        (["--nnodes=8"], (8, 8), "c10d", SLURM_PLACE, None, None),
         (["--rdzv-backend=c10d"], (4, 4), "c10d", SLURM_PLACE, None, None),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=gpu03:29500"], (4, 4), "c10d", "gpu03:29500", None, None),
         (["--rdzv-backend=etcd", "--rdzv-endpoint=e:2379"], (4, 4), "etcd", "e:2379", None, None),
@@ -449,25 +437,17 @@ def test_every_controller_is_looked_for_where_its_variables_are() -> None:
     assert [names for *_, names in schedulers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
 
 
-def test_two_steps_of_one_job_meet_on_different_ports() -> None:
-    ports = {resolve(environ={**SLURM, "SLURM_STEP_ID": str(step)}).rendezvous.rdzv_endpoint for step in range(50)}
-    assert len(ports) == 50
-
-
 def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
     assert schedulers.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
     assert schedulers.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
     assert schedulers.detect({}) is None
 
 
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [(PYTORCH_JOB, "Kubeflow PyTorchJob"), (ELASTIC, "Kubeflow PyTorchJob")],
-)
-def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str, str], name: str) -> None:
+@pytest.mark.parametrize("environ", [PYTORCH_JOB, ELASTIC])
+def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str, str]) -> None:
     found = schedulers.detect(environ)
     assert isinstance(found, Detection)
-    assert (found.controller, found.values) == (name, {})
+    assert (found.controller, found.values) == ("Kubeflow PyTorchJob", {})
     assert set(found.known_by) <= set(environ)
 
 
@@ -511,9 +491,7 @@ def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
         ("gpu[8-11]", ["gpu8", "gpu9", "gpu10", "gpu11"]),
         ("gpu[01,2-3]", ["gpu01", "gpu2", "gpu3"]),
         ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
-        ("n[1-2].example.org", ["n1.example.org", "n2.example.org"]),
         ("r[0-1]n[0-2]", ["r0n0", "r0n1", "r0n2", "r1n0", "r1n1", "r1n2"]),
-        ("r[0-1]c[2]n[09-10]-x", ["r0c2n09-x", "r0c2n10-x", "r1c2n09-x", "r1c2n10-x"]),
         ("a[1-2],b,c[3]d[4-5]", ["a1", "a2", "b", "c3d4", "c3d5"]),
         ("[7-8]", ["7", "8"]),
     ],

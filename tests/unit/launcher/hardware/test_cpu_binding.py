@@ -73,7 +73,6 @@ NONE = (None, None)
         (None, "exclusive", FOUR_GPUS, None, HALVES),
         (None, "core-complex", FOUR_GPUS, None, HALVES),
         # A socket may have several nodes.
-        (FOUR_NODES, "node", (1, 2), None, ["4-7", "8-11"]),
         (FOUR_NODES, "socket", (1, 2), None, ["0-7", "8-15"]),
         # Cores that do not come out even go to the first workers.
         ({"nodes": ("0-7",)}, "exclusive", (0, 0, 0), None, ["0-2", "3-5", "6-7"]),
@@ -86,8 +85,6 @@ NONE = (None, None)
         # Workers whose devices have no known node are dealt out over the nodes.
         (None, "node", (None, *NONE), None, ["0-7,16-23", "0-7,16-23", "8-15,24-31"]),
         (None, "exclusive", (None, *NONE), None, ["0-3,16-19", "4-7,20-23", "8-15,24-31"]),
-        (None, "node", NONE, None, ["0-7,16-23", "8-15,24-31"]),
-        (None, "node", NONE, "8-9", ["8-9", "8-9"]),
         ({"nodes": ("0-3", "")}, "node", NONE, None, ["0-3", "0-3"]),  # a node of memory alone gets none
         # GPUs on two NUMA nodes.
         (None, "node", ([1, 0], [1]), None, ["0-31", "8-15,24-31"]),

@@ -23,13 +23,10 @@ RECORDED = {
     [
         (json.dumps(RECORDED), "Traceback ...\nRuntimeError: boom"),
         ('{"message": "it broke", "timestamp": 1}', "it broke"),
-        ('{"message": {"message": "no stack"}}', "no stack"),
         ('{"message": {"message": "odd", "extraInfo": []}}', "odd"),
         ('{"message": {"code": 7}}', '{"message": {"code": 7}}'),
-        ('{"message": 7}', "7"),
         ('{"message": ', '{"message":'),
         ('{"text": "x"}', '{"text": "x"}'),
-        ("[1, 2]", "[1, 2]"),
         ("not JSON at all", "not JSON at all"),
         ("[" * 100_000, None),
         ("", None),

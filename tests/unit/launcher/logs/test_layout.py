@@ -50,24 +50,37 @@ def test_any_run_id_makes_one_directory_below_the_log_dir(tmp_path: Path, run_id
     assert os.path.isdir(layout.root)
 
 
-def test_without_a_log_dir_files_lie_in_a_private_temporary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogLayout:
+    """The layout of a job without a log directory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    layout = LogLayout(log_dir=None, run_id="night")
-    assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", layout.root)
-    assert os.stat(layout.root).st_mode & 0o777 == 0o700
+    return LogLayout(log_dir=None, run_id="night")
 
 
-def test_a_temporary_directory_with_error_files_only_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    layout = LogLayout(log_dir=None, run_id="night")
-    Path(layout.make_error_path(1, 0, 0)).write_text("{}")
-    layout.make_error_path(2, 1, 0)
-    layout.remove_after_success()
+def test_without_a_log_dir_files_lie_in_a_private_temporary_directory(temporary: LogLayout, tmp_path: Path) -> None:
+    assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", temporary.root)
+    assert os.stat(temporary.root).st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_directory_with_error_files_only_is_removed(temporary: LogLayout, tmp_path: Path) -> None:
+    Path(temporary.make_error_path(1, 0, 0)).write_text("{}")
+    temporary.make_error_path(2, 1, 0)
+    temporary.remove_after_success()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_directory_with_an_incident_or_output_stays_whole(temporary: LogLayout) -> None:
+    incident = Path(temporary.make_incident_path(3)) / "rank_0.json"
+    incident.parent.mkdir()
+    log = Path(temporary.make_stream_path(2, 1, 0, "stderr") or "")
+    for kept in (incident, log):
+        kept.write_text("hello\n")
+        error_file = Path(temporary.make_error_path(1, 0, 0))
+        error_file.write_text("{}")
+        temporary.remove_after_success()
+        assert error_file.exists()
+        assert kept.read_text() == "hello\n"
+        kept.unlink()
 
 
 def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
@@ -80,16 +93,6 @@ def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
         assert os.path.dirname(layout.make_recorder_path(1, 0)) in given
         assert (layout.root in given) == (log_dir is None)
         remove_leftovers(given)
-
-
-def test_a_temporary_directory_with_an_incident_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    layout = LogLayout(log_dir=None, run_id="night")
-    incident = Path(layout.make_incident_path(3))
-    incident.mkdir()
-    (incident / "rank_0.json").write_text("{}")
-    layout.remove_after_success()
-    assert (incident / "rank_0.json").exists()
 
 
 def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
@@ -120,17 +123,6 @@ def test_recorder_sockets_have_short_paths_in_a_private_directory(name: str, mon
         assert layout.make_recorder_path(2, 0) == f"{path.parent}/2.0"
         remove_leftovers([str(path.parent)])
         assert not path.parent.exists()
-
-
-def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    layout = LogLayout(log_dir=None, run_id="night")
-    error_file, log = Path(layout.make_error_path(1, 0, 0)), Path(layout.make_stream_path(2, 1, 0, "stderr") or "")
-    error_file.write_text("{}")
-    log.write_text("hello\n")
-    layout.remove_after_success()
-    assert error_file.exists()
-    assert log.read_text() == "hello\n"
 
 
 def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None:

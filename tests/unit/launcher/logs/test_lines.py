@@ -81,14 +81,6 @@ def test_a_bar_that_is_wiped_out_leaves_no_empty_lines() -> None:
     assert lines.finish() == b""
 
 
-def test_a_long_line_after_a_redraw_is_not_copied_for_each_of_its_pieces() -> None:
-    lines = LinePrefixer(PREFIX)
-    assert lines.feed(b"10%\rx") == b""
-    assert [lines.feed(b"x" * 100, 0.1) for _ in range(10)] == [b""] * 10
-    assert len(lines._pending) == 11
-    assert lines.feed(b"\n", 0.2) == PREFIX + b"x" * 1001 + b"\n"
-
-
 def test_what_a_line_beyond_the_limit_was_drawn_over_is_not_shown_after_it() -> None:
     assert shown([b"10%\r", b"x" * 100, b"\n"], limit=100) == PREFIX + b"x" * 100 + b"\n" + PREFIX + b"\n"
 

@@ -99,22 +99,6 @@ def test_a_full_disk_behind_the_console_is_noted_there_when_it_is_over(tmp_path:
     ]
 
 
-def test_dev_full_as_console_warns_and_is_tried_again() -> None:
-    warnings = Warnings()
-    fd = os.open("/dev/full", os.O_WRONLY)
-    console = Console(fd, "stderr", warnings)
-    for _ in range(3):
-        console.put(b"hello\n")
-        console.flush()
-    console.close()
-    os.close(fd)
-    assert not warnings.by_key.keys() - {"console stderr"}
-    assert warnings.sentences[0] == (
-        "cannot write to stderr: No space left on device; workers' output is missing there until there is space; "
-        "training continues"
-    )
-
-
 def test_a_console_never_takes_more_than_fits() -> None:
     read_fd, write_fd = os.pipe()
     console = Console(write_fd, "stdout", Warnings())
@@ -187,40 +171,29 @@ def test_a_console_that_was_closed_before_is_left_alone() -> None:
     os.close(read_fd)
 
 
-def copied(path: Path, texts: tuple[str, ...], *blocks: bytes, prefix: bytes = b"[default0]:") -> bytes:
-    found = LineFilter(texts, LogFile(str(path), lambda key, sentence: pytest.fail(sentence)))
+@pytest.mark.parametrize(
+    ("texts", "block", "prefix", "copies"),
+    [
+        (("apple", "plum"), b"[default0]:an apple\n[default0]:a pear\n[default0]:plum\n", b"[default0]:",
+         b"[default0]:an apple\n[default0]:plum\n"),
+        # Nothing is looked for in the prefix, nor across two lines.
+        (("default",), b"[default0]:loss 1\n[default0]:the default\n", b"[default0]:", b"[default0]:the default\n"),
+        (("a\nb",), b"a\nb\n", b"", b""),
+        # Texts are compared as bytes.
+        (("\N{LATIN SMALL LETTER E WITH ACUTE}", "\udcfe"), b"\xff\xfe \xc3\xa9 \x00\n\xff\n", b"",
+         b"\xff\xfe \xc3\xa9 \x00\n"),
+        # The file is there without a line, too.
+        (("apple",), b"[default0]:pear\n", b"[default0]:", b""),
+    ],
+)  # fmt: skip
+def test_lines_that_hold_one_of_the_texts_are_copied_with_their_prefix(
+    tmp_path: Path, texts: tuple[str, ...], block: bytes, prefix: bytes, copies: bytes
+) -> None:
+    found = LineFilter(texts, LogFile(str(tmp_path / "log"), lambda key, sentence: pytest.fail(sentence)))
     found.add_stream()
-    for block in blocks:
-        found.take(block, len(prefix))
+    found.take(block, len(prefix))
     found.remove_stream()
-    return path.read_bytes()
-
-
-def test_lines_that_hold_one_of_the_texts_are_copied_with_their_prefix(tmp_path: Path) -> None:
-    block = b"[default0]:an apple\n[default0]:a pear\n[default0]:apple and pear\n[default0]:plum\n"
-    assert copied(tmp_path / "log", ("apple", "plum"), block) == (
-        b"[default0]:an apple\n[default0]:apple and pear\n[default0]:plum\n"
-    )
-
-
-def test_nothing_is_looked_for_in_the_prefix(tmp_path: Path) -> None:
-    block = b"[default0]:loss 1\n[default0]:the default\n"
-    assert copied(tmp_path / "log", ("default",), block) == b"[default0]:the default\n"
-
-
-def test_a_text_across_two_lines_is_not_one(tmp_path: Path) -> None:
-    assert copied(tmp_path / "log", ("a\nb",), b"a\nb\n", prefix=b"") == b""
-
-
-def test_invalid_utf8_and_non_ascii_texts_are_compared_as_bytes(tmp_path: Path) -> None:
-    block = b"\xff\xfe \xc3\xa9 \x00\n" + b"\xff\n"
-    assert copied(tmp_path / "log", ("\N{LATIN SMALL LETTER E WITH ACUTE}", "\udcfe"), block, prefix=b"") == (
-        b"\xff\xfe \xc3\xa9 \x00\n"
-    )
-
-
-def test_the_file_is_there_before_the_first_line_and_without_one(tmp_path: Path) -> None:
-    assert copied(tmp_path / "log", ("apple",), b"[default0]:pear\n") == b""
+    assert (tmp_path / "log").read_bytes() == copies
 
 
 def test_a_stream_that_begins_when_all_others_have_ended_adds_to_the_file(tmp_path: Path) -> None:

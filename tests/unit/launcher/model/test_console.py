@@ -244,12 +244,6 @@ def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypa
     assert stderr() == "meshrun: one\n"
 
 
-def test_a_node_called_like_a_control_code_is_escaped(stderr: Callable[[], str]) -> None:
-    console.begin_stamps("on", "a\x1b[2J")
-    console.log("one")
-    assert stderr() == "2026-01-01T00:00:00.000Z a\\x1b[2J meshrun: one\n"
-
-
 @pytest.mark.parametrize(
     ("line", "shown"),
     [

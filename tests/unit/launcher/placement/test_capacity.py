@@ -361,22 +361,7 @@ def test_the_layout_that_proves_a_world_possible_is_valid(question: tuple[list[N
         world(nodes, str(mesh), rules)
 
 
-@settings(max_examples=8)
-@given(questions(), st.data())
-def test_the_order_of_the_nodes_and_of_the_rules_changes_nothing(
-    question: tuple[list[Node], Mesh, Limits], data: st.DataObject
-) -> None:
-    nodes, mesh, rules = question
-    if assess_feasibility(nodes, mesh, rules).world_size:
-        within = dict(data.draw(st.permutations(list(rules.within.items()))))
-        other = replace(rules, within=within)
-        shuffled = data.draw(st.permutations(nodes))
-        one, two = plan(nodes, mesh, rules, Costs(), None), plan(shuffled, mesh, other, Costs(), None)
-        assert (one.ranks, one.spares, one.cost) == (two.ranks, two.spares, two.cost)
-        assert list(one.ranks) == list(two.ranks)
-
-
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(questions(), st.sampled_from([2, 3, 16]), st.booleans())
 def test_where_no_number_of_nodes_helps_more_of_them_do_not(
     question: tuple[list[Node], Mesh, Limits], times: int, is_beside: bool

@@ -172,41 +172,45 @@ def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
 # Cost
 
 
-@pytest.mark.parametrize(
-    ("mesh", "slot_counts", "limits"),
-    [
-        ("dp=*,tp=2", [8], Limits()),
-        ("dp=*,tp=2", [2, 8, 4], Limits(elastic_max=4)),
-        ("dp=*,tp=8", [8] * 5, Limits()),
-        ("pp=2,dp=*,tp=4", [8] * 6, Limits()),
-        ("dp=4,ep=4,tp=2", [8] * 4, Limits()),
-        ("pp=3,cp=2,tp=8", [8] * 6, Limits()),
-    ],
-)
-def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
-    mesh: str, slot_counts: list[int], limits: Limits
-) -> None:
-    nodes = [Node(id=f"h{index}", slot_count=count, path=("leaf",)) for index, count in enumerate(slot_counts)]
+UNSEARCHED = [
+    ("dp=*,tp=2", [8], Limits()),
+    ("dp=*,tp=2", [2, 8, 4], Limits(elastic_max=4)),
+    ("dp=*,tp=8", [8] * 5, Limits()),
+    ("pp=2,dp=*,tp=4", [8] * 6, Limits()),
+    ("dp=4,ep=4,tp=2", [8] * 4, Limits()),
+    ("pp=3,cp=2,tp=8", [8] * 6, Limits()),
+]
+
+
+def test_where_it_does_not_matter_who_holds_what_no_search_is_needed() -> None:
+    cases = [
+        (
+            mesh,
+            [Node(id=f"h{index}", slot_count=count, path=("leaf",)) for index, count in enumerate(slot_counts)],
+            limits,
+        )
+        for mesh, slot_counts, limits in UNSEARCHED
+    ]
     program = (
         "import sys; from launcher.model import mesh; from launcher.model.node import Node; "
         "from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan; "
         "from launcher.placement.planner import plan; "
-        f"answer = plan({nodes!r}, mesh.parse({mesh!r}), {limits!r}, Costs(), None); "
-        "assert 'numpy' not in sys.modules; print(answer.cost, answer.lower_bound)"
+        f"answers = [plan(nodes, mesh.parse(text), limits, Costs(), None) for text, nodes, limits in {cases!r}]; "
+        "assert 'numpy' not in sys.modules; print(*(f'{one.cost}={one.lower_bound}' for one in answers))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     # Two leaves make it a question for the search; if leaving them costs nothing, the answer is the same.
-    apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
-    free = Costs(level_costs={"level 1": 0})
-    unsought = mock.DEFAULT if len(nodes) == 1 else None
-    with mock.patch.object(
-        planner, "_choose_without_search", wraps=planner._choose_without_search, return_value=unsought
-    ):
-        other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max), free, None)
-    cost, bound = ran.stdout.split()
-    assert cost == bound == str(other.cost)
-    assert other.lower_bound <= other.cost
+    for answer, (mesh, nodes, limits) in zip(ran.stdout.split(), cases, strict=True):
+        apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
+        free = Costs(level_costs={"level 1": 0})
+        unsought = mock.DEFAULT if len(nodes) == 1 else None
+        with mock.patch.object(
+            planner, "_choose_without_search", wraps=planner._choose_without_search, return_value=unsought
+        ):
+            other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max), free, None)
+        assert answer == f"{other.cost}={other.cost}"
+        assert other.lower_bound <= other.cost
 
 
 def test_the_seed_of_hashes_changes_nothing() -> None:

@@ -144,26 +144,6 @@ def test_with_rates_a_plan_is_valid_and_the_same_for_any_order_of_nodes(
 
 
 @small
-@given(clusters(), meshes)
-def test_only_the_order_of_names_matters_and_not_the_names(nodes: list[Node], text: str) -> None:
-    rules = Limits(levels=LEVELS, block_size=UNIT)
-
-    def renamed(name: str) -> str:
-        return f"{name[0]}-rack-{1000 + int(name[1:])}-x"
-
-    others = [
-        replace(node, id=renamed(node.id), path=tuple(None if part is None else renamed(part) for part in node.path))
-        for node in nodes
-    ]
-    one, other = planned(nodes, parse(text), rules), planned(others, parse(text), rules)
-    assert (one is None) == (other is None)
-    if one is not None and other is not None:
-        assert {renamed(name): ranks for name, ranks in one.ranks.items()} == other.ranks
-        assert tuple(map(renamed, one.spares)) == other.spares
-        assert one.cost == other.cost
-
-
-@small
 @given(clusters(), worlds, st.randoms(use_true_random=False))
 def test_other_names_for_the_same_cluster_cost_the_same(nodes: list[Node], text: str, chance) -> None:  # type: ignore[no-untyped-def]
     rules = Limits(levels=LEVELS, block_size=UNIT)

@@ -65,11 +65,10 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
 
 
 @pytest.mark.parametrize(("mesh", "count"), [("pp=4,dp=*,tp=8", 511), ("pp=8,dp=64,tp=8", 513), ("dp=*,tp=16", 513)])
-@pytest.mark.parametrize("lost_index", [0, 100])
-def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int, lost_index: int) -> None:
+def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int) -> None:
     nodes = cluster(count, leaf=15)
     before = plan(nodes, parse(mesh), LEAVES, LEVEL_COSTS, None)
-    left = without(nodes, list(before.ranks)[lost_index])
+    left = without(nodes, list(before.ranks)[100])
     after = plan(left, parse(mesh), LEAVES, LEVEL_COSTS, before)
     assert after.moved == count_moved(before, after, parse(mesh)) <= 16
     assert after.cost <= plan(left, parse(mesh), LEAVES, LEVEL_COSTS, None).cost * 1.0025
@@ -325,23 +324,6 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     assert after.cost + worth * after.moved <= total + slack + 1e-9
     assert shuffled == after
     assert list(shuffled.ranks) == list(after.ranks)
-
-
-@settings(max_examples=20)
-@given(
-    history=histories(is_equal=True), mesh=st.sampled_from(["dp=*", "dp=4", "dp=3,tp=2", "pp=2,dp=2,tp=2"]).map(parse)
-)
-def test_survivors_stay_when_every_hole_has_a_spare(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
-    then, now = history
-    if not are_worlds(history, mesh, Limits()):
-        return
-    before = plan(then, mesh, Limits(), Costs(), None)
-    after = plan(now, mesh, Limits(), Costs(), before)
-    if after.shape == before.shape:
-        here = {node.id for node in now}
-        held = coordinates(after, mesh)
-        for place, name in coordinates(before, mesh).items():
-            assert held[place] == name or name not in here
 
 
 @settings(max_examples=20)

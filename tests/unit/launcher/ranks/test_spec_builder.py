@@ -103,11 +103,6 @@ def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:
     assert set(step) <= set(under_jax.unset) & set(under_torch.unset)
 
 
-def test_what_the_user_set_for_jax_is_kept() -> None:
-    spec = worker("--framework=jax", "train.py", parent={"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"})
-    assert not {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"} & {*spec.env, *spec.unset}
-
-
 def test_the_flight_recorder_is_readable_unless_it_is_off() -> None:
     assert recorder.VARIABLE == RECORDER_VARIABLE
     spec = worker("--framework=torch", "train.py")

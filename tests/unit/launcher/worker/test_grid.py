@@ -90,29 +90,22 @@ def test_variables_that_do_not_agree_are_named(change: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "ids"),
+    ("told", "devices", "ids"),
     [
-        ({"LAUNCHER_WORKER_DEVICES": "nvidia:1", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}, [3]),
-        ({"LAUNCHER_WORKER_DEVICES": "nvidia:1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, [0]),
-        ({"LAUNCHER_WORKER_DEVICES": "nvidia:2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, None),  # sees its own two
-        (
-            {
-                "LAUNCHER_WORKER_DEVICES": "nvidia:1",
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "8",
-                "CUDA_VISIBLE_DEVICES": "GPU-5",
-            },
-            None,
-        ),
-        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, [1]),  # another launcher, by torch's convention
-        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None),  # one worker, all devices
-        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "JAX_LOCAL_DEVICE_IDS": "5"}, None),  # JAX reads that itself
+        ("3 of 8", {"LAUNCHER_WORKER_DEVICES": "nvidia:1"}, [3]),
+        ("0 of 1", {"LAUNCHER_WORKER_DEVICES": "nvidia:1"}, [0]),
+        ("3 of 4", {"LAUNCHER_WORKER_DEVICES": "nvidia:2"}, None),  # sees its own two
+        ("0 of 8", {"LAUNCHER_WORKER_DEVICES": "nvidia:1", "CUDA_VISIBLE_DEVICES": "GPU-5"}, None),
+        ("1 of 2", {}, [1]),  # another launcher, by torch's convention
+        ("0 of 1", {}, None),  # one worker, all devices
+        ("1 of 2", {"JAX_LOCAL_DEVICE_IDS": "5"}, None),  # JAX reads that itself
     ],
 )
 def test_jax_is_told_which_devices_are_the_workers_own_where_it_sees_more(
-    told: dict[str, str], ids: list[int] | None
+    told: str, devices: dict[str, str], ids: list[int] | None
 ) -> None:
-    assert local_device_ids(told) == ids
+    rank, count = told.split(" of ")
+    assert local_device_ids({"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count, **devices}) == ids
 
 
 @pytest.mark.parametrize("address", ["10.0.0.9", "fd00::9", "127.0.0.1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rendezvous.policy import budget
 from rendezvous.policy.budget import RestartBudget
@@ -98,7 +99,8 @@ def test_strikes_last_as_long_as_a_quarantine_and_fit_into_a_seal() -> None:
 
 def test_a_refund_forgives_the_strike_of_the_charge_that_it_takes_back() -> None:
     before = RestartBudget(first_failures=tuple(failed(5)))
-    after = before.charge(3, failed_at=9.0, now=10.0).add_strikes(first_failures=failed(9.0))
+    charged = before.charge(3, failed_at=9.0, now=10.0)
+    after = replace(charged, first_failures=(*charged.first_failures, *failed(9.0)))
     assert after.refund() == before
 
 
@@ -111,8 +113,8 @@ def test_a_refund_forgives_the_strike_of_the_charge_that_it_takes_back() -> None
 def test_another_leader_finds_the_same_quarantines(
     losses: list[tuple[str, float]], failures: list[tuple[str, float, int]], offset_s: float
 ) -> None:
-    ledger = RestartBudget().add_strikes(
-        losses=[Strike(*mark) for mark in losses], first_failures=[Strike(*mark) for mark in failures]
+    ledger = RestartBudget(
+        losses=tuple(Strike(*mark) for mark in losses), first_failures=tuple(Strike(*mark) for mark in failures)
     )
     carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, 300.0), seen_at=300.0 + offset_s)
     assert [mark.node for mark in carried.losses] == [node for node, _ in losses]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.startup.served_store import (
-    Occupant,
-    describe_other_run,
-    find_occupant,
-    refuse_other_run,
-)
+from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
-from rendezvous.errors import VersionError
+from rendezvous.errors import MeshrunError, VersionError
 from rendezvous.records import Seal, StoreOwner, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
@@ -76,13 +71,11 @@ def test_how_far_the_run_of_the_store_has_come_is_read(
     assert find_occupant(store) == Occupant(THEIRS, has_begun=has_begun, is_over=is_over)
 
 
-@pytest.mark.parametrize(("has_begun", "kind"), [(False, UsageError), (True, TemporaryError)])
-def test_an_agent_of_another_run_is_refused(has_begun: bool, kind: type[Exception]) -> None:
-    with pytest.raises(kind) as refused:
-        refuse_other_run(Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="LAUNCHER_STORE_PORT")
-    assert "run a" in str(refused.value)
-    assert "h1:29501" in str(refused.value)
-    assert "LAUNCHER_STORE_PORT" in str(getattr(refused.value, "hint", ""))
+def refuse(theirs: StoreOwner, ours: StoreOwner, *, has_begun: bool) -> MeshrunError:
+    """Return the error; its kind says whether the same command may work later."""
+    with pytest.raises(TemporaryError if has_begun else UsageError) as refused:
+        refuse_other_run(Occupant(theirs, has_begun), ours, endpoint="h1:29400", port_option="--rdzv-endpoint")
+    return refused.value
 
 
 def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
@@ -118,9 +111,9 @@ def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
 def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
     theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
 ) -> None:
-    found, hint = describe_other_run("h1:29400", theirs, ours, has_begun=has_begun, port_option="--store-port")
-    assert found == sentence
-    assert "none" not in hint
+    error = refuse(theirs, ours, has_begun=has_begun)
+    assert str(error) == sentence
+    assert "none" not in (error.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +147,5 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
 def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
     theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
 ) -> None:
-    found = describe_other_run(
-        "h1:29400", theirs, owner("777", node="h2"), has_begun=has_begun, port_option="--rdzv-endpoint"
-    )
-    assert found == (sentence, hint)
+    error = refuse(theirs, owner("777", node="h2"), has_begun=has_begun)
+    assert (str(error), error.hint) == (sentence, hint)

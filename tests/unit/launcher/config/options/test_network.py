@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.options.network import StoreConfig
-from launcher.config.options.readers import Value
-from launcher.config.options.table import BY_NAME
 from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import Description, decode_description, encode_description
 from tests.support.options import refusal, resolve
@@ -61,7 +59,6 @@ def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: S
 @pytest.mark.parametrize(
     ("words", "nodes"),
     [
-        (ETCD, (1, 1)),
         ((*ETCD, "--nnodes=3"), (3, 3)),
         ((*ETCD, "--nnodes=4:32"), (4, 32)),
         ((*ETCD, "--nnodes=4:"), (4, None)),
@@ -155,13 +152,11 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
         (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
          "an etcd rendezvous needs --rdzv-id"),
-        (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: the backends are static, c10d and etcd"),
         (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: unknown scheme zk://"),
         ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, but --rdzv-backend c10d "
          "does not use one"),
         ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: name exactly one node for c10d, not 2"),
         ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: other nodes connect to this port: it cannot be 0"),
-        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         (["--standalone", "--nnodes=2"], "--nnodes 2 and --standalone exclude each other"),
         ([*ETCD, "--rdzv-endpoint=h:x"], "--rdzv-endpoint h:x: a port is a number from 0 (any free one) to 65535"),
         ([*ETCD, "--rdzv-conf=cert=/c"], "--rdzv-conf names a certificate but no key"),
@@ -181,7 +176,6 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--grow=soon"], "--grow soon is not never, delay, delay=SECONDS or checkpoint"),
         ([*ETCD, "--grow=never=5"], "--grow never=5 is not never, delay, delay=SECONDS or checkpoint"),
         ([*ETCD, "--grow=delay=soon"], "--grow delay=soon: 'soon' is not a number of seconds"),
-        ([*ETCD, "--grow=delay="], "--grow delay=: '' is not a number of seconds"),
         ([*ETCD, "--store-outage=x"], "--store-outage x is neither continue nor stop"),
         ([*ETCD, "--port-range=5"], "--port-range 5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--port-range=9:5"], "--port-range 9:5 is not FIRST:LAST with ports from 1 to 65535"),
@@ -214,18 +208,6 @@ def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[
 def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
     assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").rendezvous.run_id == "none"
     assert resolve(*SERVED).rendezvous.run_id == "none"
-
-
-def test_unknown_settings_are_named() -> None:
-    assert resolve(*ETCD, "--rdzv-conf=jion_timeout=3,heartbeat_timeout=5").notes == (
-        "--rdzv-conf: heartbeat_timeout without effect here; use --lease-ttl to set how long a node may be silent",
-        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
-    )
-
-
-def test_a_default_is_never_refused() -> None:
-    assert Value(BY_NAME["grow"], "delay", "default").is_default
-    assert resolve(*ETCD).rendezvous.settings == {}
 
 
 def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:

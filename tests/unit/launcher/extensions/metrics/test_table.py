@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from launcher.extensions.metrics.table import METRICS
-from launcher.observe.node_report import NodeReport
+from launcher.views.node_report import NodeReport
 from tests.support.reports import make_rank, make_report
 
 
 def read(name: str, report: NodeReport) -> dict[tuple[str, ...], float]:
     (metric,) = [one for one in METRICS if one.full_name == name]
     return dict(metric.read(report))
-
-
-def test_a_name_has_its_unit_and_is_there_once() -> None:
-    names = [metric.full_name for metric in METRICS]
-    assert len(names) == len(set(names))
-    for metric in METRICS:
-        assert re.fullmatch(r"meshrun(_[a-z]+)+", metric.full_name)
-        assert not re.search(r"_(ms|kb|mb|s|percent)(_total)?$", metric.full_name)
-        assert metric.help.endswith((".", ";")), "a sentence"
-        assert metric.kind == "counter" or not metric.name.endswith("_total")
 
 
 def test_every_value_of_a_full_report_is_told() -> None:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from launcher.agent.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
 from launcher.extensions.notices import part as notice_part
 from launcher.extensions.notices.notice import LEAD_S, NodeOutlook, Notice, NoticeChange
 from launcher.extensions.notices.part import NoticePart, make_notice_part
 from launcher.model.concurrency import NO_THREAD
-from launcher.observe.run_events import NoticeRead
+from launcher.parts.part import Effect, Fact, LimitGrace, Publish, RoundStarting
+from launcher.views.run_events import NoticeRead
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 from tests.support.options import resolve

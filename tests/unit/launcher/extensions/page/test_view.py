@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec.structs import replace
 
-from launcher.extensions.page.view import LOST_MAX, SeenNode, make_view, remember
-from launcher.observe.node_report import RunReport
+from launcher.extensions.page.view import LOST_MAX, make_view, remember
+from launcher.views.node_report import RunReport
 from tests.support.page.fake_run import make_report, silence
 
 
@@ -51,9 +50,3 @@ def test_levels_of_nodes_that_know_different_ones_keep_their_order() -> None:
 def test_a_run_of_which_no_node_has_answered_has_a_view() -> None:
     view = make_view(RunReport(run_id="r", at=5.0, leader="", nodes=(), missing=("h0",)), {}, 0.0)
     assert (view.state, view.round, [one.state for one in view.nodes]) == ("waiting", 0, ["silent"])
-
-
-def test_the_view_of_a_thousand_nodes_is_less_than_half_of_their_report() -> None:
-    report = make_report(1024, 8, 0.0)
-    view = msgspec.json.encode(make_view(report, {"h0": SeenNode(report=report.nodes[0], at=0.0)}, 0.0))
-    assert len(view) < len(msgspec.json.encode(report)) / 2

@@ -8,11 +8,10 @@ import xml.etree.ElementTree as xml
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from launcher.extensions.pictures.picture import DARK, HUES, INK, LIGHT, STYLE, WIDTH, Palette
+from launcher.extensions.pictures.picture import HUES, STYLE, WIDTH
 from launcher.meshctl.plan.changes import Change
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
@@ -224,49 +223,6 @@ def test_what_is_wider_than_the_sheet_makes_it_wider() -> None:
     width = float(xml.fromstring(text).get("width", ""))
     assert all(box.right < width for box in list_boxes(text))
     assert len([box for box in list_boxes(text) if box.kind == "frame"]) == 6  # the outermost levels
-
-
-def luminance(code: str) -> float:
-    return float(linear(code) @ [0.2126, 0.7152, 0.0722])
-
-
-def linear(code: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    parts = np.array([int(code[start : start + 2], 16) for start in (1, 3, 5)]) / 255
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted(map(luminance, (one, other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_words_and_marks_can_be_read_on_a_light_and_on_a_dark_page(palette: Palette) -> None:
-    for ground in (palette.paper, palette.card):
-        assert min(contrast(words, ground) for words in (palette.text, palette.lost)) >= 4.5
-
-
-@pytest.mark.parametrize("hue", HUES)
-def test_dark_words_can_be_read_on_every_colour(hue: str) -> None:
-    assert contrast(hue, INK) >= 4.5
-
-
-# How people see who lack one kind of cones: Machado, Oliveira, Fernandes 2009, severity 1, for linear RGB.
-SIGHTS = {
-    "all cones": np.eye(3),
-    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
-    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
-    "no blue": np.array([[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]]),
-}
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_the_first_six_hues_differ_whatever_cones_are_lacking(sight: str) -> None:
-    # Distances in Oklab, where about 0.02 can just be seen.
-    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
-    to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
-    seen = [to_lab @ np.cbrt(cones @ np.clip(SIGHTS[sight] @ linear(hue), 0, 1)) for hue in HUES[:6]]
-    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 0.06
 
 
 # The page.

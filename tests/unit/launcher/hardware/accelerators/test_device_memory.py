@@ -22,17 +22,12 @@ def make_slot(kind: str, index: int) -> Slot:
     return Slot(index=index, devices=(device,))
 
 
-def test_devices_of_a_worker_are_added_up() -> None:
-    memory = DeviceMemory(IDS, FakeNvml())
+@pytest.mark.parametrize("lost", [[], [0]])
+def test_devices_of_a_worker_are_added_up_unless_one_is_lost(lost: list[int]) -> None:
+    memory = DeviceMemory(IDS, FakeNvml(lost=lost))
     assert memory.read(["nvidia1"]) == (20, 100)
-    assert memory.read(["nvidia0", "nvidia1"]) == (30, 200)
+    assert memory.read(["nvidia0", "nvidia1"]) == (UNKNOWN if lost else (30, 200))
     assert memory.read([]) == UNKNOWN
-
-
-def test_a_lost_device_is_unknown_and_others_are_not() -> None:
-    memory = DeviceMemory(IDS, FakeNvml(lost=[0]))
-    assert memory.read(["nvidia0", "nvidia1"]) == UNKNOWN
-    assert memory.read(["nvidia1"]) == (20, 100)
 
 
 @pytest.mark.parametrize("nvml", [FakeNvml(is_broken=True), FakeNvml(uuids=())])

@@ -49,21 +49,15 @@ ENDS = ", and such an entry hides itself and all that follow"
     [
         ("0", [0], ""),
         ("3,1", [3, 1], ""),
-        (" 2 , 0 ", [2, 0], ""),
         ("0,1,-1,2", [0, 1], ""),
         ("0,1,", [0, 1], ""),
-        ("0,1 , ,", [0, 1], ""),
         ("+1", [1], ""),
         ("GPU-bb", [2], ""),
-        ("GPU-cc44-3,GPU-aa11", [3, 0], ""),
         ("1,9,0", [1], f"1,9,0: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
         ("9" * 5000, [], f"{'9' * 5000}: no GPU {'9' * 18} exists (found: 0, 1, 2, 3, 4){ENDS}"),
-        ("9", [], f"9: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
         ("0,1,0", [], "0,1,0 names 0 twice, which leaves no GPU"),
-        ("0,9,0", [0], f"0,9,0: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
         ("GPU-aa", [], f"GPU-aa: 2 GPU ids begin with GPU-aa{ENDS}"),
         ("GPU-bb,GPU-zz,GPU-cc", [2], f"GPU-bb,GPU-zz,GPU-cc: no GPU is called GPU-zz{ENDS}"),
-        ("GPU-zz", [], f"GPU-zz: no GPU is called GPU-zz{ENDS}"),
         ("GPU-bb,GPU-bb", [], "GPU-bb,GPU-bb names GPU-bb twice, which leaves no GPU"),
         ("GPU-bb,GPU-bb33", [], "GPU-bb,GPU-bb33 names one GPU twice, as GPU-bb and as GPU-bb33, which leaves no GPU"),
     ],
@@ -103,7 +97,6 @@ def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: 
         ("MIG-9999", WITH_MIG, []),
         ("MIG-1111-a,MIG-1122-b", WITH_MIG, ["MIG-1111-a"]),
         ("MIG-GPU-mig0-4/1/0", WITH_MIG, ["MIG-GPU-mig0-4/1/0"]),
-        ("MIG-GPU-nobody/1/0", WITH_MIG, []),
         ("MIG-9999", GPUS, ["MIG-9999"]),  # the instances are unknown without NVML
     ],
 )
@@ -117,7 +110,6 @@ def test_ids_are_believed_where_none_can_be_read() -> None:
     gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
     assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
     assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
-    assert apply_visible("GPU-aa,GPU-aa", gpus).mistake.endswith("names GPU-aa twice, which leaves no GPU")
 
 
 # Sources
@@ -144,25 +136,9 @@ def test_nvml_is_asked_first_and_closed_again(machine: Path) -> None:
     assert not nvml.is_open
 
 
-def test_the_order_of_the_variable_is_the_order_of_the_devices(machine: Path) -> None:
-    inventory = detect(machine, FakeNvml(), "3, 1")
-    assert [(device.index, device.id, device.visible) for device in inventory.devices] == [
-        (0, UUIDS[3], "3"),
-        (1, UUIDS[1], "1"),
-    ]
-    assert inventory.reason == "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=3, 1"
-
-
 @pytest.mark.parametrize("asked", ["", "-1", "-1,0", "NoDevFiles", " ", "none", "void", "10000"])
 def test_a_variable_that_hides_all_gpus_needs_no_look(machine: Path, asked: str) -> None:
     assert detect(machine, None, asked) == Inventory((), f"CUDA_VISIBLE_DEVICES={asked!r} hides every GPU")
-
-
-def test_a_variable_that_cannot_be_meant_is_told(machine: Path) -> None:
-    inventory = detect(machine, FakeNvml(), "GPU-ff")
-    assert inventory.devices == ()
-    assert inventory.mistake == f"CUDA_VISIBLE_DEVICES=GPU-ff: no GPU is called GPU-ff{ENDS}"
-    assert inventory.reason == f"4 found by NVML, {inventory.mistake}"
 
 
 def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> None:
@@ -342,9 +318,3 @@ def test_the_pci_bus_answers_where_the_drivers_files_are_hidden(machine: Path) -
     write(machine / "dev/nvidia0")
     write(machine / "dev/nvidia-uvm")
     assert ids(detect(machine)) == ["pci-0000:01:00.0"]
-
-
-def test_no_framework_is_imported_to_count_devices(machine: Path) -> None:
-    before = set(sys.modules)
-    Detector(root=str(machine)).detect({})
-    assert {"torch", "jax", "numpy"}.isdisjoint(set(sys.modules) - before)

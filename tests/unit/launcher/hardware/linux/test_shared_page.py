@@ -19,7 +19,6 @@ import pytest
 from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
-from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, write_figures
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
@@ -31,6 +30,7 @@ from launcher.hardware.linux.shared_page import (
     make,
 )
 from launcher.model.errors import UsageError
+from launcher.supervisor.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.worker import (
     blame_node,
     checkpoint_saved,

@@ -1,4 +1,4 @@
-"""The report of a job that failed elsewhere: what other nodes wrote is read with care, then joined to our own."""
+"""Failures of workers: what is a cause, an echo or a kill for memory, and what the report of a job makes of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from launcher.logs.reports.failures import Failures
+from launcher.logs.reports.failures import Failures, MemoryEvents, is_abort, is_out_of_memory
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
+from launcher.logs.reports.symptoms import is_peer_loss
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.events import Exit
@@ -94,7 +95,6 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
     ("exit_code", "text", "sentence", "origin"),
     [
         (1, "ZeroDivisionError: division by zero", None, "own"),
-        (3, "", None, "own"),
         (-9, "", None, "own"),
         (-11, "Fatal Python error: Segmentation fault", None, "own"),
         (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", None, "own"),
@@ -143,8 +143,8 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
     [
         (3, "", Reason.of("logs/exit-code", exit_code=3)),
         (-15, "", Reason.of("logs/signal", signal="SIGTERM")),
-        (1, f"{TRACEBACK}\nKeyError: 'a'", Reason.of("diagnose/exception", type="KeyError")),
-        (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("diagnose/exception", type="KeyError")),
+        (1, f"{TRACEBACK}\nKeyError: 'a'", Reason.of("logs/exception", type="KeyError")),
+        (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("logs/exception", type="KeyError")),
     ],
 )
 def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
@@ -202,3 +202,139 @@ def test_failures_of_an_earlier_round_are_not_part_of_the_report(
     assert [line for line in text.splitlines() if line.startswith("Other failures")] == [
         f"Other failures: {told}" for told in [others] if told
     ]
+
+
+EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 7\n"
+OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
+
+
+def events(tmp_path: Path, *, cgroup: str, mounts: list[str], files: dict[str, str]) -> MemoryEvents:
+    """A /proc/self and a /sys/fs/cgroup below `tmp_path`; {sys} in `mounts` stands for the latter."""
+    proc, system = tmp_path / "proc", tmp_path / "sys"
+    proc.mkdir()
+    (proc / "cgroup").write_text(cgroup)
+    (proc / "mountinfo").write_text("".join(f"{mount.format(sys=system)}\n" for mount in mounts))
+    for name, content in files.items():
+        path = system / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return MemoryEvents(str(proc))
+
+
+ROOT = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
+V2 = "30 21 0:26 / {sys} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mounts", "files", "expected"),
+    [
+        pytest.param(
+            "0::/user.slice/session-1.scope\n",
+            [ROOT, V2],
+            {"user.slice/session-1.scope/memory.events": EVENTS, "user.slice/memory.events": "oom_kill 9\n"},
+            2,
+            id="a host with version 2",
+        ),
+        pytest.param("0::/\n", [ROOT, V2], {"cpu.stat": ""}, None, id="the root group, which has no count"),
+        pytest.param(
+            "9:cpu,cpuacct:/job\n4:memory:/job\n0::/\n",
+            [
+                ROOT,
+                "31 21 0:27 / {sys}/cpu rw - cgroup cgroup rw,cpu,cpuacct",
+                "32 21 0:28 / {sys}/memory rw - cgroup cgroup rw,memory",
+                "33 21 0:29 / {sys}/unified rw - cgroup2 cgroup2 rw",
+            ],
+            {"memory/job/memory.oom_control": OOM_CONTROL, "unified/memory.events": "oom_kill 9\n"},
+            5,
+            id="version 1, with an empty version 2 beside it",
+        ),
+        pytest.param(
+            "4:memory:/\n",
+            [ROOT, "32 21 0:28 / {sys}/memory rw - cgroup cgroup rw,memory"],
+            {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"},
+            None,
+            id="a kernel before 4.13",
+        ),
+        pytest.param("rubbish\n::\n", ["rubbish", "a b - c"], {}, None, id="rubbish"),
+    ],
+)
+def test_the_count_of_the_own_group_is_found(
+    tmp_path: Path, cgroup: str, mounts: list[str], files: dict[str, str], expected: int | None
+) -> None:
+    assert events(tmp_path, cgroup=cgroup, mounts=mounts, files=files).count_oom_kills() == expected
+
+
+def test_the_count_is_read_anew_each_time(tmp_path: Path) -> None:
+    memory = events(tmp_path, cgroup="0::/\n", mounts=[V2], files={"memory.events": EVENTS})
+    assert memory.count_oom_kills() == 2
+    (tmp_path / "sys" / "memory.events").write_text("oom_kill 3\n")
+    assert memory.count_oom_kills() == 3
+    (tmp_path / "sys" / "memory.events").unlink()
+    assert memory.count_oom_kills() is None
+
+
+def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
+    assert MemoryEvents(str(tmp_path / "missing")).count_oom_kills() is None
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "before", "after", "expected"),
+    [
+        (-9, 2, 3, True),
+        (-9, 2, 2, False),
+        (-9, None, 3, False),
+        (-9, 2, None, False),
+        (-15, 2, 3, False),
+    ],
+)
+def test_only_a_sigkill_while_the_count_grew_is_a_kill_for_memory(
+    exit_code: int, before: int | None, after: int | None, expected: bool
+) -> None:
+    assert is_out_of_memory(exit_code, before, after) is expected
+
+
+ECHOES = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",
+    "RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection reset by peer",
+    "torch.distributed.DistBackendError: NCCL error in: ... ncclRemoteError: A call failed possibly due to a network "
+    "error or a remote process exiting prematurely.",
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
+    "server shutdown or crash?",
+    "[E] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "torch.distributed.DistStoreError: Socket Timeout",
+    "F1121 client.h:80] Terminating process because the JAX distributed service detected fatal errors. This most "
+    "likely indicates that another task died",
+    "ValueError: UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by "
+    "peer [127.0.0.1]:29584",
+    "RuntimeError: [/paddle/third_party/gloo/gloo/transport/tcp/pair.cc:584] TIMEOUT self_rank = 0 pair_rank = 1 "
+    "peer_str = [127.0.0.1]:2432",
+    "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted",
+]
+CAUSES = [
+    "",
+    "ZeroDivisionError: division by zero",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+    "I1121 coordination_service.cc:417] /job:jax_worker/replica:0/task:2 has connected to coordination service.",
+]
+
+
+@pytest.mark.parametrize("text", ECHOES)
+def test_the_loss_of_a_peer_is_known_wherever_it_stands(text: str) -> None:
+    assert is_peer_loss(text)
+    assert is_peer_loss(f"Traceback (most recent call last):\n  ...\n{text}\nsome lines after it")
+
+
+@pytest.mark.parametrize("text", CAUSES)
+def test_a_failure_with_a_cause_of_its_own_is_not_an_echo(text: str) -> None:
+    assert not is_peer_loss(text)
+
+
+def test_an_abort_without_an_explanation_is_told_from_one_with_one() -> None:
+    assert is_abort(-6, None, None)
+    assert not is_abort(-6, "Traceback ...", None)
+    assert not is_abort(-6, None, "no sign of life for 60 s")
+    assert not is_abort(-11, None, None)
+    assert not is_abort(134, None, None)

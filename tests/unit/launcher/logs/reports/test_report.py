@@ -127,7 +127,6 @@ def test_a_file_on_another_host_has_its_name() -> None:
         (failure(0, -9), "outside the job"),
         (failure(0, -9, is_out_of_memory=True), "more memory"),
         (failure(0, -11), "native code"),
-        (failure(0, -6), "native code"),
         (failure(0, -7), "/dev/shm"),
         (failure(0, 2), "worker's own exit code"),
         (failure(0, 2, message=TRACEBACK), "worker's own exit code"),

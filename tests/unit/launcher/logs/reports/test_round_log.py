@@ -116,45 +116,41 @@ def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]
 GIVING_UP = because("waiting for nodes to come back: 1 here").add(Reason.of("giving-up", in_s=1800))
 
 
-def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = make_log()
-    for sentence, until, setting in (
-        ("waiting for more nodes: 1 is here", 41.0, "join_grace_s"),
-        ("round 2 was short, as 1 before it: pausing", 14.6, "backoff_first_s"),
-        (GIVING_UP, 1814.0, "rejoin_timeout_s"),
-        ("waiting for nodes to come back: 1 here", 1814.0, "rejoin_timeout_s"),
-        ("stopping round 2: waiting for node n2", 44.0, "stop_limit_s"),
-        ("waiting for word", math.inf, "join_grace_s"),
-        ("waiting for an answer", 44.0, ""),
-    ):
-        reason = sentence if isinstance(sentence, Reason) else because(sentence)
-        narrator.note(Log(reason, until=until, setting=setting), 13.0)
-        narrator.advance(13.0)
-        narrator.advance(14.0)
-        narrator.advance(20.0)
-    assert told(capfd) == [
-        "meshrun: waiting for more nodes: 1 is here; up to 27 s more (--join-grace)",
-        "meshrun: round 2 was short, as 1 before it: pausing for 1 s",
-        "meshrun: waiting for nodes to come back: 1 here; giving up in 1800 s (--rejoin-timeout)",
-        "meshrun: waiting for nodes to come back: 1 here; up to 1800 s more (--rejoin-timeout)",
-        "meshrun: stopping round 2: waiting for node n2; up to 30 s more",
-        "meshrun: waiting for word",
-        "meshrun: waiting for an answer",
-    ]
-
-
-def test_an_outage_says_how_long_workers_continue(capfd: pytest.CaptureFixture[str]) -> None:
-    entry = Log(because("the store does not answer; workers continue"), True, until=608.0, setting="outage_limit_s")
-    make_log().note(entry, 10.0)
-    assert told(capfd) == ["meshrun: the store does not answer; workers continue, for up to 598 s"]
-
-
-def test_a_run_that_has_ended_before_says_that_nothing_is_run(capfd: pytest.CaptureFixture[str]) -> None:
-    make_log().note(Log(because("run y has already ended: all workers succeeded"), True, setting="on_finished"), 10.0)
-    assert told(capfd) == [
-        "meshrun: run y has already ended: all workers succeeded; for 3600 s after its end nothing is run "
-        "(--on-finished next); set --on-finished rerun to start again"
-    ]
+@pytest.mark.parametrize(
+    ("entry", "settings", "line"),
+    [
+        (Log(because("waiting for more nodes"), until=41.0, setting="join_grace_s"), {},
+         "waiting for more nodes; up to 27 s more (--join-grace)"),
+        (Log(because("round 2 was short: pausing"), until=14.6, setting="backoff_first_s"), {},
+         "round 2 was short: pausing for 1 s"),
+        (Log(GIVING_UP, until=1814.0, setting="rejoin_timeout_s"), {},
+         "waiting for nodes to come back: 1 here; giving up in 1800 s (--rejoin-timeout)"),
+        (Log(because("waiting for nodes"), until=1814.0, setting="rejoin_timeout_s"), {},
+         "waiting for nodes; up to 1800 s more (--rejoin-timeout)"),
+        (Log(because("stopping round 2"), until=44.0, setting="stop_limit_s"), {}, "stopping round 2; up to 30 s more"),
+        (Log(because("waiting for word"), until=math.inf, setting="join_grace_s"), {}, "waiting for word"),
+        (Log(because("waiting for an answer"), until=44.0), {}, "waiting for an answer"),
+        (Log(because("the store does not answer"), True, until=608.0, setting="outage_limit_s"), {},
+         "the store does not answer, for up to 595 s"),
+        (Log(because("run y has already ended"), True, setting="on_finished"), {},
+         "run y has already ended; for 3600 s after its end nothing is run (--on-finished next); set --on-finished "
+         "rerun to start again"),
+        (Log(because("this node stands by"), setting="spare"), {"grow": "delay"},
+         "this node stands by; if a larger world is possible, it starts 300 s after the last node has joined (--grow)"),
+        (Log(because("this node stands by"), setting="spare"), {"grow": "never"}, "this node stands by (--grow never)"),
+        # On one machine, too.
+        (Log(Reason.of("same-failure", rank=1, failure_class="E", times=3), True), {"is_alone": True},
+         "rank 1 (E) failed in the same way 3 times in a row"),
+    ],
+)  # fmt: skip
+def test_what_happens_is_told_with_its_limit_and_the_option_for_it(
+    entry: Log, settings: dict[str, Any], line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    narrator = make_log(**settings)
+    narrator.note(entry, 13.0)
+    for at in (13.0, 14.0, 20.0):
+        narrator.advance(at)
+    assert told(capfd).count(f"meshrun: {line}") == 1
 
 
 GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="grow_delay_s")
@@ -184,15 +180,6 @@ def test_growth_is_announced_while_the_round_runs(
     assert narrator.wake_at == math.inf
 
 
-def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = make_log()
-    for count in range(100):  # a hundredth of a second from one to the next
-        narrator.note(Log(because(f"{count} more"), until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
-        narrator.advance(10.0 + count / 100)
-    narrator.advance(narrator.wake_at)
-    assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow)"]
-
-
 @pytest.mark.parametrize("what", ["the node has gone", "the round ends"])
 def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=True)
@@ -203,21 +190,6 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
         narrator.note(Log(because("round 1 runs 1 rank")), 10.2)
     narrator.advance(20.0)
     assert told(capfd) == []
-
-
-@pytest.mark.parametrize(
-    ("grow", "end"),
-    [
-        ("delay", "; if a larger world is possible, it starts 300 s after the last node has joined (--grow)"),
-        ("never", " (--grow never)"),
-    ],
-)
-def test_a_spare_knows_when_it_may_be_used(grow: str, end: str, capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = make_log(grow=grow)
-    narrator.note(Log(because("this node stands by"), setting="spare"), 10.0)
-    narrator.advance(10.0)
-    narrator.advance(11.0)
-    assert told(capfd) == [f"meshrun: this node stands by{end}"]
 
 
 def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
@@ -240,9 +212,3 @@ def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
     narrator.log_end(1, because("a worker failed"))
     assert narrator.wake_at == math.inf
-
-
-def test_a_repeated_failure_is_told_on_one_machine_too(capfd: pytest.CaptureFixture[str]) -> None:
-    reason = Reason.of("same-failure", rank=1, failure_class="E", times=3)
-    make_log(is_alone=True).note(Log(reason, True), 10.0)
-    assert told(capfd) == ["meshrun: rank 1 (E) failed in the same way 3 times in a row"]

@@ -89,8 +89,6 @@ def ports(*numbers: int) -> dict[str, Any]:
         ("process-limit", "hurt", f"11 {FEW.format(PIDS)}", pids(11), {}),
         ("process-limit", "hurt", f"511 {FEW.format(PIDS)}", pids(511), {}),
         ("user-processes", "stop", f"10 {SHORT.format('ulimit -u')}", user(10), {}),
-        ("user-processes", "hurt", f"11 {FEW.format('ulimit -u')}", user(11), {}),
-        ("user-processes", "hurt", f"511 {FEW.format('ulimit -u')}", user(511), {}),
         ("open-files", "stop", MOST.format(27), files(27, 27), {}),
         ("open-files", "hurt", MOST.format(143), files(28, WANTED - 1), {}),
         ("open-files", "hurt", "a worker may have 1,023 files open (ulimit -n)", files(1023, 4096), {}),
@@ -168,10 +166,7 @@ def test_the_worst_comes_first_and_the_verdict_counts() -> None:
     assert describe_verdict([stop, stop, hurt]) == "2 problems would stop a job here, 1 may hurt it"
 
 
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 bytes"), (1023, "1,023 bytes"), (64 * MIB, "64 MiB"), (1.5 * GIB, "1.5 GiB"), (-1, "0 bytes")],
-)
-def test_sizes_are_written_as_people_read_them(count: float, words: str) -> None:
-    assert format_bytes(count) == words
+def test_sizes_are_written_as_people_read_them() -> None:
+    words = ["0 bytes", "1,023 bytes", "64 MiB", "1.5 GiB"]
+    assert [format_bytes(count) for count in (-1, 1023, 64 * MIB, 1.5 * GIB)] == words
     assert format_number(20000) == "20,000"

@@ -28,10 +28,6 @@ GPUS = tuple(
 )
 
 
-def test_a_value_and_its_origin_have_columns_of_their_own() -> None:
-    assert list(format_row("nnodes", "2:4", "--nnodes")) == ["  nnodes                  2:4                 --nnodes"]
-
-
 def test_a_long_name_has_a_line_for_itself() -> None:
     assert list(format_row("duplicate-stdout-filters", "loss", "PET_DUPLICATE_STDOUT_FILTERS")) == [
         "  duplicate-stdout-filters",

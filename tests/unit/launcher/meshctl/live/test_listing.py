@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from launcher.meshctl.live import listing
 from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
 from launcher.model.errors import TemporaryError
-from launcher.observe.local_socket import LocalAgent
-from launcher.observe.node_report import RunReport
+from launcher.views.node_report import RunReport
+from launcher.views.questions.local_socket import LocalAgent
 from rendezvous import __version__
 from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
@@ -57,14 +57,6 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
 
 
-@pytest.mark.parametrize(("has_store", "hint"), [(False, True), (True, False)])
-def test_no_run_is_a_sentence_that_fits_a_terminal(has_store: bool, hint: bool) -> None:
-    lines = describe_runs([], has_store=has_store).splitlines()
-    assert lines[0].startswith("no run of this user")
-    assert any(line.startswith("hint: set --rdzv-endpoint") for line in lines) == hint
-    assert max(map(len, lines)) <= 80
-
-
 def test_a_long_sentence_stays_in_its_column() -> None:
     runs = [
         ListedRun(run_id="exp-41", phase="running", now="round 2 is being stopped: " + "a reason " * 9, pids=(41, 42)),
@@ -80,7 +72,7 @@ def test_a_long_sentence_stays_in_its_column() -> None:
 
 
 def test_a_report_has_sentences_for_programs_that_know_no_kinds() -> None:
-    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("diagnose/exception", type="KeyError"))
+    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
     failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
     node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))
     content = json.loads(encode_report(replace(REPORT, nodes=(node, make_node(1)), rounds=(failed,))))

@@ -15,8 +15,7 @@ from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.observe.local_socket import SilentNodeError
-from launcher.observe.node_report import ReadLogs
+from launcher.views.questions.local_socket import SilentNodeError
 from tests.support.run_reports import REPORT, FakeSource, make_node
 
 GONE = RunGoneError("the agent of run exp on this machine has ended")
@@ -49,17 +48,11 @@ def source(tmp_path: Path) -> FakeSource:
     return found
 
 
-def test_all_nodes_in_one(source: FakeSource) -> None:
+def test_all_nodes_are_one_stream_of_which_a_part_can_be_asked_for(source: FakeSource) -> None:
     screen = Screen().show(source)
     assert screen.lines == ["[0-3] hello", "[0] I am 0", "[1] I am 1", "[2] I am 2", "[3] I am 3"]
     assert screen.remarks == []
-
-
-def test_the_last_lines_only(source: FakeSource) -> None:
     assert Screen().show(source, tail_lines=1).lines == [f"[{rank}] I am {rank}" for rank in range(4)]
-
-
-def test_one_rank_or_one_node(source: FakeSource) -> None:
     assert Screen().show(source, rank=2).lines == ["[2] hello", "[2] I am 2"]
     assert Screen().show(source, node="h1").lines == ["[2-3] hello", "[2] I am 2", "[3] I am 3"]
     with pytest.raises(UsageError, match=r"run exp has no node \.\./h1") as refused:
@@ -320,12 +313,6 @@ def test_a_run_that_is_gone_at_once_is_an_error(source: FakeSource) -> None:
         Screen().show(source, follow=True)
 
 
-def test_tail_is_for_what_was_there_at_the_beginning(source: FakeSource) -> None:
-    Screen().show(source, tail_lines=3)
-    first = {node: request for node, request in reversed(source.requests) if isinstance(request, ReadLogs)}
-    assert {request.tail_lines for request in first.values() if isinstance(request, ReadLogs)} == {3}
-
-
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "link/file", "a/../../secret", "", "a"])
 def test_a_name_from_outside_does_not_lead_out_of_the_log_directory(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
@@ -337,12 +324,11 @@ def test_a_name_from_outside_does_not_lead_out_of_the_log_directory(name: str, t
     assert list(read_rest(str(root), name, 0)) == []
 
 
-def test_the_rest_of_a_file_with_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"12345\xff\xc3\xa4\xc3")
-    assert "".join(read_rest(str(tmp_path), "x", 5)) == "\ufffdä\ufffd"
-
-
-def test_the_rest_of_a_file_that_was_truncated_is_all_of_it(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("new")
-    assert "".join(read_rest(str(tmp_path), "x", 4)) == "new"
-    assert "".join(read_rest(str(tmp_path), "x", 3)) == ""
+@pytest.mark.parametrize(
+    ("content", "offset", "rest"),
+    [(b"12345\xff\xc3\xa4\xc3", 5, "\ufffdä\ufffd"), (b"new", 4, "new"), (b"new", 3, "")],
+    ids=["no text", "truncated", "nothing new"],
+)
+def test_the_rest_of_a_file_is_read(tmp_path: Path, content: bytes, offset: int, rest: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert "".join(read_rest(str(tmp_path), "x", offset)) == rest

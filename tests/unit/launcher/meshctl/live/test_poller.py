@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError
-from launcher.observe.node_report import ReadEvents
+from launcher.views.node_report import ReadEvents, RunReport
 from tests.support.run_reports import REPORT, FakeSource, make_node
 from tests.support.waiting import wait_until
 
 
 def make_request(node: PolledNode) -> ReadEvents:
     return ReadEvents(after=-1)
+
+
+class Polling:
+    """A poller of this source with a clock that moves with each look, what it remarks, and nodes that refuse."""
+
+    def __init__(self, report: RunReport) -> None:
+        self.source = FakeSource(report)
+        self.source.before_answer = self.refuse
+        self.remarks: list[str] = []
+        self.broken: dict[str, Exception] = {}
+        self.now = 0.0
+        self.poller = NodePoller(self.source, make_request, self.remarks.append, clock=lambda: self.now)
+
+    def refuse(self, member_id: str) -> None:
+        if member_id in self.broken:
+            raise self.broken[member_id]
+
+    def look(self, step_s: float = 0.5) -> list[str]:
+        self.now += step_s
+        return [answer.node.member_id for answer in self.poller.poll(0.02)]
+
+    def look_until(self, condition: Callable[[], object], what: str) -> None:
+        wait_until(lambda: (self.look() and False) or condition(), 20, what)
+
+    def count(self, member_id: str) -> int:
+        return sum(node == member_id for node, _ in self.source.requests)
 
 
 def test_a_node_that_hangs_holds_up_no_other() -> None:
@@ -37,118 +64,51 @@ def test_a_node_that_hangs_holds_up_no_other() -> None:
 
 
 def test_a_node_that_the_report_misses_is_not_asked_until_it_is_back() -> None:
-    source = FakeSource(replace(REPORT, missing=()))
-    remarks: list[str] = []
-    now = [0.0]
-    poller = NodePoller(source, make_request, remarks.append, clock=lambda: now[0])
-
-    def refuse(member_id: str) -> None:
-        if member_id == "m1":
-            raise TemporaryError("it is frozen")
-
-    def poll_until(condition: str) -> None:
-        def step() -> bool:
-            now[0] += 0.5
-            poller.poll(0.02)
-            return any(remark.startswith(condition) for remark in remarks)
-
-        wait_until(step, 20, condition)
-
-    wait_until(lambda: poller.poll(0.02) or poller.has_begun, 20, "the first answers")
-    source.report = replace(source.report, nodes=(make_node(0),), missing=("h1",))
-    source.before_answer = refuse
-    poll_until("node h1 does not answer")
-    asked = sum(node == "m1" for node, _ in source.requests)
+    polling = Polling(replace(REPORT, missing=()))
+    polling.look_until(lambda: polling.poller.has_begun, "the first answers")
+    polling.source.report = replace(REPORT, nodes=(make_node(0),), missing=("h1",))
+    polling.broken["m1"] = TemporaryError("it is frozen")
+    polling.look_until(lambda: polling.remarks[-1:] == ["node h1 does not answer"], "its silence")
+    asked = polling.count("m1")
     for _ in range(20):
-        now[0] += 0.1
-        poller.poll(0.02)
-    assert sum(node == "m1" for node, _ in source.requests) <= asked + 2
-    source.before_answer = lambda member_id: None
-    source.report = replace(source.report, nodes=(make_node(0), make_node(1)), missing=())
-    poll_until("node h1 answers again")
+        polling.look(0.1)
+    assert polling.count("m1") <= asked + 2
+    polling.broken.clear()
+    polling.source.report = replace(REPORT, missing=())
+    polling.look_until(lambda: polling.remarks[-1] == "node h1 answers again", "its return")
 
 
 def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
-    source = FakeSource(replace(REPORT, missing=()))
-
-    def refuse(member_id: str) -> None:
-        if member_id == "m1":
-            raise TemporaryError("its disk hangs")
-
-    source.before_answer = refuse
-    remarks: list[str] = []
-    now = [0.0]
-    poller = NodePoller(source, make_request, remarks.append, clock=lambda: now[0])
-
-    def step() -> bool:
-        now[0] += 0.25
-        poller.poll(0.02)
-        return sum(node == "m0" for node, _ in source.requests) >= 60
-
-    wait_until(step, 30, "sixty requests to h0")
-    assert remarks == ["node h1 does not answer: its disk hangs"]
-    assert sum(node == "m1" for node, _ in source.requests) < 15
+    polling = Polling(replace(REPORT, missing=()))
+    polling.broken["m1"] = TemporaryError("its disk hangs")
+    polling.look_until(lambda: polling.count("m0") >= 60, "sixty requests to h0")
+    assert polling.remarks == ["node h1 does not answer: its disk hangs"]
+    assert polling.count("m1") < 15
 
 
 def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
-    source = FakeSource(replace(REPORT, nodes=(make_node(0),), missing=("h1",)))
-    now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
-
-    def has(count: int) -> bool:
-        now[0] += 0.5
-        poller.poll(0.02)
-        return len(poller.nodes) == count
-
-    wait_until(lambda: has(1), 20, "the first report")
-    source.events |= {"m1": [], "m2": [], "m3": []}
-    source.report = replace(REPORT, nodes=(make_node(0), make_node(1), make_node(2)), missing=())
-    wait_until(lambda: has(3), 20, "the second report")
-    assert {node.name: node.is_first for node in poller.nodes.values()} == {"h0": True, "h1": True, "h2": False}
-    again = make_node(3, node="h1")
-    source.report = replace(REPORT, nodes=(make_node(0), again), missing=())
-    wait_until(lambda: has(4), 20, "the third report")
-    assert not poller.nodes["m3"].is_first, "what it writes after its return is new"
-
-
-def test_why_there_is_no_newer_report() -> None:
-    source = FakeSource(replace(REPORT, missing=()))
-    now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
-
-    def poll_until(problem: str) -> None:
-        def step() -> bool:
-            now[0] += 0.5
-            poller.poll(0.02)
-            return poller.report is not None and poller.problem == problem
-
-        wait_until(step, 20, problem or "a new report")
-
-    poll_until("")
-    source.error = TemporaryError("no leader has answered")
-    poll_until("no leader has answered")
-    source.error = None
-    poll_until("")
+    polling = Polling(replace(REPORT, nodes=(make_node(0),), missing=("h1",)))
+    nodes = polling.poller.nodes
+    polling.look_until(lambda: len(nodes) == 1, "the first report")
+    polling.source.events |= {"m1": [], "m2": [], "m3": []}
+    polling.source.report = replace(REPORT, nodes=(make_node(0), make_node(1), make_node(2)), missing=())
+    polling.look_until(lambda: len(nodes) == 3, "the second report")
+    assert {node.name: node.is_first for node in nodes.values()} == {"h0": True, "h1": True, "h2": False}
+    polling.source.report = replace(REPORT, nodes=(make_node(0), make_node(3, node="h1")), missing=())
+    polling.look_until(lambda: len(nodes) == 4, "the third report")
+    assert not nodes["m3"].is_first, "what it writes after its return is new"
 
 
 def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
-    source = FakeSource(replace(REPORT, missing=()))
-    now = [0.0]
-    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
-    broken = {"m0", "m1"}
+    polling = Polling(replace(REPORT, missing=()))
+    polling.broken = dict.fromkeys(("m0", "m1"), RuntimeError("a bug"))
     heard: set[str] = set()
 
-    def fail(member_id: str) -> None:
-        if member_id in broken:
-            raise RuntimeError("a bug")
-
-    def poll(until: int) -> bool:
-        now[0] += 0.5
+    def look() -> bool:
         try:
-            heard.update(answer.node.member_id for answer in poller.poll(0.02))
+            heard.update(polling.look())
         except RuntimeError:
-            broken.clear()
-        return len(heard) == until and not broken
+            polling.broken.clear()
+        return len(heard) == 2 and not polling.broken
 
-    source.before_answer = fail
-    wait_until(lambda: poll(2), 20, "answers of both")
+    wait_until(look, 20, "answers of both")

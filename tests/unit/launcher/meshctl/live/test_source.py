@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.observe.local_socket import LocalAgent
-from launcher.observe.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
+from launcher.views.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
+from launcher.views.questions.local_socket import LocalAgent
 from rendezvous import __version__
 from tests.support.run_reports import REPORT
 

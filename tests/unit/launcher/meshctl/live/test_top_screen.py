@@ -104,29 +104,6 @@ def test_an_old_state_is_shown_as_old_until_there_is_a_new_one(monkeypatch: pyte
     drive(source, steps)
 
 
-def test_columns_grow_and_are_not_measured_anew_when_cells_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("textual")
-    from textual.widgets import DataTable
-
-    measured: list[object] = []
-    measure = DataTable.get_column
-    monkeypatch.setattr(DataTable, "get_column", lambda self, key: measured.append(key) or measure(self, key))
-    monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
-    source = FakeSource(REPORT)
-
-    async def steps(pilot: object) -> None:
-        table = pilot.app.query_one("#ranks", DataTable)  # type: ignore[attr-defined]
-        for name in ("h0", "a-longer-name", "h2"):
-            source.report = replace(REPORT, nodes=(make_node(0, node=name),))
-            await wait_for(pilot, lambda name=name: table.row_count == 2 and table.get_cell("1", "node").plain == name)
-            await pilot.pause()  # type: ignore[attr-defined]
-        (column,) = [column for column in table.ordered_columns if column.key.value == "node"]
-        assert column.content_width == len("a-longer-name")
-
-    drive(source, steps)
-    assert not measured
-
-
 def test_a_tiny_terminal_and_a_run_of_thousands_of_ranks_do_not_break_it() -> None:
     nodes = tuple(make_node(index, node=f"h{index}", member_id=f"m{index}") for index in range(500))
     source = FakeSource(replace(REPORT, nodes=nodes))

@@ -11,7 +11,7 @@ from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.status import render
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe
-from launcher.observe.goodput import Goodput
+from launcher.views.goodput import Goodput
 from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 

@@ -108,12 +108,9 @@ def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fract
     assert render.format_amount(value) == text
 
 
-def test_a_small_share_is_never_called_none() -> None:
+def test_long_lists_and_small_shares_stay_short() -> None:
     assert render.format_percent(Fraction(43, 1000)) == "4.3 %"
     assert render.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
-
-
-def test_long_lists_name_the_first_few() -> None:
     assert render.format_list(["a", "b"]) == "a, b"
     assert render.format_list([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
 

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.placement.adapter.description import (
@@ -74,13 +74,10 @@ def described(**fields: object) -> str:
         (placed(["leaf", ""]), "it has the text '' in its place, which meshrun does not write"),
         (placed(["leaf", "a"], ["leaf", "b"]), "it has a level twice in its place, which meshrun does not write"),
         (placed(["leaf"]), "its description cannot be read: expected array of length 2 in locality[0]"),
-        (placed("leaf"), "its description cannot be read: expected array, got str in locality[0]"),
-        (placed(["leaf", 1]), "its description cannot be read: expected str, got int in locality[0][1]"),
         (described(slice_hosts=-1), "its description cannot be read: expected int >= 0 in slice_hosts"),
-        (described(index="x"), "its description cannot be read: expected int | null, got str in index"),
         (described(master_port=70000), "its description cannot be read: expected int <= 65535 in master_port"),
     ],
-    ids=range(22),
+    ids=range(19),
 )  # fmt: skip
 def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(RecordError) as caught:
@@ -126,6 +123,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*NODE.__struct_fields__, *SHARE.__struct_fields__]), JSON))
 def test_whatever_the_store_holds_is_read_or_refused(fields: dict[str, object]) -> None:
     for read, text in ((decode_description, encode_description(NODE)), (decode_assignment, encode_assignment(SHARE))):

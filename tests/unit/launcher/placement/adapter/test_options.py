@@ -13,7 +13,6 @@ from launcher.config import config
 from launcher.config.options import command_line
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
-from launcher.model.mesh import Axis, Mesh
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
 from launcher.placement.adapter.options import list_options, parse_limits_and_costs
@@ -89,15 +88,12 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"elastic": "4:2"}, "--elastic 4:2: the minimum, 4, is greater than the maximum, 2", None),
         ({"elastic": ":"}, "--elastic : has neither a minimum nor a maximum", RANGE),
         ({"elastic": "0:4"}, f"--elastic 0:4: '0' is {NUMBER}", RANGE),
-        ({"elastic": "-1"}, f"--elastic -1: '-1' is {NUMBER}", RANGE),
         ({"elastic": "1:2:3"}, f"--elastic 1:2:3: '2:3' is {NUMBER}", RANGE),
-        ({"elastic": "1:1e3"}, f"--elastic 1:1e3: '1e3' is {NUMBER}", RANGE),
         ({"rates": "leaf=40"}, "--rates leaf=40: the rate of leaf is '40', not a rate with a unit",
          "use for example 400Gbit (bits per second) or 50GB (bytes per second)"),
         ({"rates": "rack=4Gbit"}, "--rates rack=4Gbit: unknown level rack",
          "use one of pod, leaf, host, device"),
         ({"unit": "0"}, f"--unit 0 is {NUMBER}", None),
-        ({"unit": "2.5"}, f"--unit 2.5 is {NUMBER}", None),
         ({"unit": "9999999999"}, f"--unit 9999999999 is {NUMBER}", None),
         ({"level-costs": "leaf"}, "--level-costs leaf: 'leaf' is not LEVEL=COST",
          "use for example --level-costs leaf=2,host=1"),
@@ -180,12 +176,6 @@ def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[
     words = {name.removeprefix("--"): value for name, value in list_options(*asked).items()}
     assert words.pop("nnodes") == "1:"
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
-
-
-@given(st.lists(COUNTS, min_size=1, max_size=4), st.integers(0, 4))
-def test_the_mesh_that_nodes_compare_can_be_written_and_read_again(sizes: list[int], elastic_at: int) -> None:
-    axes = tuple(Axis(name=f"a{at}", size=None if at == elastic_at else size) for at, size in enumerate(sizes))
-    assert meshes.parse(str(Mesh(axes=axes))) == Mesh(axes=axes)
 
 
 def test_the_same_wishes_in_other_words_are_written_alike() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from launcher.model import mesh as meshes
 from launcher.placement.adapter.description import Description, decode_assignment
 from launcher.placement.adapter.planner_adapter import SUCCESSORS, PlannerAdapter
-from launcher.placement.limits import NAMES_MAX, Costs, Limits, Plan
+from launcher.placement.limits import NAMES_MAX, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from tests.support.placement.members import node, plan, roster, size, told, try_plan
 
@@ -124,17 +124,3 @@ def test_a_lost_node_is_still_called_by_its_name_when_another_plans() -> None:
     assert any(
         "without nodes=(names names=h2 count=1); with nodes=(names names=h3" in reason for reason in second.reasons
     )
-
-
-def test_a_plan_costs_no_sum_over_all_nodes_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Plan] = []
-
-    def world_size(self: Plan) -> int:
-        asked.append(self)
-        return sum(map(len, self.ranks.values()))
-
-    monkeypatch.setattr(Plan, "world_size", property(world_size))
-    plan(*(node(f"h{number}") for number in range(1, 3)))
-    few = len(asked)
-    plan(*(node(f"h{number}") for number in range(1, 41)))
-    assert 0 < few == len(asked) - few

@@ -144,7 +144,7 @@ def test_who_joined_first_changes_nothing(said: list[list[tuple[str, str]]], cha
 # What the planner makes of it
 
 
-@pytest.mark.parametrize("place", ["", "zone=z", "region=r,zone=z,spine=s0,leaf=l2", "zone=z,spine=s0,leaf=l2,nvl=n"])
+@pytest.mark.parametrize("place", ["", "region=r,zone=z,spine=s0,leaf=l2"])
 def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> None:
     """Ranks from scratch would be others, so it is the plan before that keeps them."""
     leaves = [f"zone=z,spine=s{at // 16},leaf=l{at // 8}" for at in range(32)]
@@ -222,16 +222,6 @@ def test_slices_are_used_whole_in_the_order_of_their_hosts_by_default() -> None:
     assert size(*nodes[:2]).world_size == 0
 
 
-def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
-    nodes = [
-        *(tpu_host(f"h{at}", "big", at, 4) for at in range(4)),
-        *(tpu_host(f"h{4 + at}", "s", at) for at in (0, 1)),
-    ]
-    planned = plan(*nodes)
-    assert set(read_ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
-    assert "slices-differ others=2 usual=4" in planned.remarks
-
-
 def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
     wish = Limits(all_or_nothing=AllOrNothing(level="leaf", hosts=1))
     known = {"h1": tpu_host("h1", "s", 0)}
@@ -239,18 +229,7 @@ def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
 
 
 @pytest.mark.parametrize(
-    "locality",
-    [
-        [["leaf", "\x1b[2Jx"]],
-        [["leaf", "x" * 10_000_000]],
-        [[f"l{at}", "a"] for at in range(1000)],
-        [["leaf", "a"], ["leaf", "b"]],
-        [["host", "a"]],
-        [["leaf", None]],
-        {"leaf": "a"},
-        "leaf=a",
-    ],
-    ids=range(8),
+    "locality", [[["leaf", "\x1b[2Jx"]], [["leaf", "x" * 10_000_000]], {"leaf": "a"}], ids=range(3)
 )
 def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(locality: object) -> None:
     bad = json.dumps({**json.loads(encode_description(node("h2"))), "locality": locality})

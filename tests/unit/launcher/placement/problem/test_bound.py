@@ -97,7 +97,7 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     return problem, layout
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(layouts())
 def test_no_valid_layout_costs_less(found: tuple[Problem, Layout]) -> None:
     problem, layout = found

@@ -87,13 +87,6 @@ def sorted_by_path(given: Problem) -> Layout:
 
 
 @small
-@given(problems())
-def test_a_plan_is_valid_and_costs_no_more_than_sorting_by_path(given: Problem) -> None:
-    found = searched(given)
-    assert compute_lower_bound(given) <= given.compute_cost(found) <= given.compute_cost(sorted_by_path(given))
-
-
-@small
 @given(problems(), st.randoms(use_true_random=False))
 def test_improving_never_costs_more_and_stays_valid(given: Problem, chance: object) -> None:
     order = list(range(len(given.capacity)))
@@ -129,22 +122,6 @@ def test_known_clusters_are_laid_out_at_their_optimum(given: Problem, sorted_cos
     found, scale = searched(given), given.traffic.scale
     assert given.compute_cost(sorted_by_path(given)) == sorted_cost * scale
     assert compute_lower_bound(given) <= given.compute_cost(found) == optimum * scale
-
-
-def test_swaps_bring_partners_together() -> None:
-    # Two pipelines of two stages, each stage on another leaf: one swap puts every pipeline on a leaf of its own.
-    given = problem([("p0/l0", [1, 1]), ("p0/l1", [1, 1])], "pp=2,dp=2,tp=4", weights="pp=50,dp=1")
-    apart = np.array([0, 1, 2, 3], dtype=np.int32)
-    found = improve(given, apart)
-    leaf = given.labels[1][found]
-    assert leaf[0] == leaf[2] != leaf[1] == leaf[3]
-
-
-def test_rules_keep_classes_together_where_the_traffic_would_not() -> None:
-    leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 3), ("p1/l2", [1] * 3)]
-    given = problem(leaves, "pp=3,dp=2,tp=4", limits=Limits(within={"dp": "leaf"}), weights="pp=50,dp=1")
-    found = searched(given)
-    assert np.ptp(given.labels[1][found].reshape(3, 2), axis=1).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("nodes_min", "nodes_max"), [(1, 3), (6, None), (4, 4)])

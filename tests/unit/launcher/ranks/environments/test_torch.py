@@ -20,27 +20,11 @@ def gpus(*indices: int) -> Slot:
 
 
 PLACE = WorkerAssignment(
-    run_id="job",
-    round=5,
-    restart_count=2,
-    max_restarts=3,
-    rank=26,
-    world_size=224,
-    local_rank=2,
-    local_world_size=8,
-    group_rank=3,
-    group_world_size=28,
-    role="trainer",
-    role_rank=26,
-    role_world_size=224,
-    master_addr="10.0.0.9",
-    master_port=29400,
-    mesh_axes=("pp", "dp", "tp"),
-    mesh_shape=(4, 7, 8),
-    mesh_coordinates=(0, 3, 2),
-    slot=gpus(2),
+    run_id="job", round=5, restart_count=2, max_restarts=3, rank=26, world_size=224, local_rank=2, local_world_size=8,
+    group_rank=3, group_world_size=28, role="trainer", role_rank=26, role_world_size=224, master_addr="10.0.0.9",
+    master_port=29400, mesh_axes=("pp", "dp", "tp"), mesh_shape=(4, 7, 8), mesh_coordinates=(0, 3, 2), slot=gpus(2),
     error_file="/logs/attempt_2/2/error.json",
-)
+)  # fmt: skip
 
 
 def variables(parent: dict[str, str] | None = None, place: WorkerAssignment = PLACE, **job: Any) -> dict[str, str]:
@@ -57,57 +41,25 @@ def test_gloo_and_nccl_use_the_interface_that_the_user_names() -> None:
 
 def test_a_worker_is_told_its_place_in_torchruns_words_and_in_the_mesh() -> None:
     assert variables() == {
-        "RANK": "26",
-        "WORLD_SIZE": "224",
-        "LOCAL_RANK": "2",
-        "LOCAL_WORLD_SIZE": "8",
-        "GROUP_RANK": "3",
-        "GROUP_WORLD_SIZE": "28",
-        "ROLE_NAME": "trainer",
-        "ROLE_RANK": "26",
-        "ROLE_WORLD_SIZE": "224",
-        "MASTER_ADDR": "10.0.0.9",
-        "MASTER_PORT": "29400",
-        "TORCHELASTIC_RUN_ID": "job",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": "/logs/attempt_2/2/error.json",
+        "RANK": "26", "WORLD_SIZE": "224", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "3",
+        "GROUP_WORLD_SIZE": "28", "ROLE_NAME": "trainer", "ROLE_RANK": "26", "ROLE_WORLD_SIZE": "224",
+        "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29400",
+        "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_ERROR_FILE": "/logs/attempt_2/2/error.json",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "OMP_NUM_THREADS": "1",
-        "LAUNCHER_ROUND": "5",
-        "LAUNCHER_WORKER_DEVICES": "nvidia:1",
-        "MESH_GROUPS": "pp,dp,tp",
-        "MESH_AXES": "pp,dp,tp",
-        "MESH_SHAPE": "4,7,8",
-        "MESH_COORDS": "0,3,2",
-        "MESH_PP_RANK": "0",
-        "MESH_PP_SIZE": "4",
-        "MESH_DP_RANK": "3",
-        "MESH_DP_SIZE": "7",
-        "MESH_TP_RANK": "2",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1",
+        "LAUNCHER_ROUND": "5", "LAUNCHER_WORKER_DEVICES": "nvidia:1",
+        "MESH_GROUPS": "pp,dp,tp", "MESH_AXES": "pp,dp,tp", "MESH_SHAPE": "4,7,8", "MESH_COORDS": "0,3,2",
+        "MESH_PP_RANK": "0", "MESH_PP_SIZE": "4", "MESH_DP_RANK": "3", "MESH_DP_SIZE": "7", "MESH_TP_RANK": "2",
         "MESH_TP_SIZE": "8",
-    }
+    }  # fmt: skip
 
 
-def test_what_the_user_set_for_threads_and_nccl_is_kept() -> None:
-    told = variables({"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
-    assert "OMP_NUM_THREADS" not in told
+def test_what_the_user_set_and_who_works_alone_keep_their_threads_and_gpus() -> None:
+    told = variables({"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "CUDA_VISIBLE_DEVICES": "4,5,6"})
+    assert not {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & told.keys()
     assert told["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
-
-
-def test_a_single_worker_keeps_all_threads() -> None:
     assert "OMP_NUM_THREADS" not in variables(place=replace(PLACE, local_world_size=1))
-
-
-def test_the_pods_own_rank_is_overwritten() -> None:
-    assert variables({"RANK": "1", "WORLD_SIZE": "4"})["RANK"] == "26"
-
-
-def test_all_gpus_stay_visible_to_every_worker() -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in variables()
-    assert "CUDA_VISIBLE_DEVICES" not in variables({"CUDA_VISIBLE_DEVICES": "4,5,6"})
 
 
 @pytest.mark.parametrize(
@@ -141,18 +93,9 @@ def test_the_signals_are_passed_on() -> None:
 
 def test_a_foreign_launchers_step_is_not_the_workers() -> None:
     step = [
-        "MPI_LOCALRANKID",
-        "MV2_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_MCA_orte_hnp_uri",
-        "PMIX_RANK",
-        "PMI_RANK",
-        "SLURM_LOCALID",
-        "SLURM_NTASKS",
-        "SLURM_PROCID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_TASK_PID",
-    ]
+        "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK",
+        "PMI_RANK", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_TASK_PID",
+    ]  # fmt: skip
     job = ["OMPI_MCA_btl", "PATH", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TOPOLOGY_ADDR"]
     assert list_step_variables([*reversed(step), *job]) == tuple(step)
 

@@ -1,0 +1,267 @@
+"""Which parts an agent has, and what each is made of.
+
+None of them is needed before the first workers run, so each is imported when it is made.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from launcher.agent.membership import NodeMembership, read_clock
+from launcher.config.config import Config, MonitoringOptions
+from launcher.hardware.linux.shared_page import SharedPage
+from launcher.logs.layout import LogLayout
+from launcher.model.console import log
+from launcher.model.node import Slot
+from launcher.parts.host import PartHost, Watcher
+from launcher.parts.part import (
+    LATER_S,
+    Effect,
+    LatePart,
+    LeadershipChanged,
+    Part,
+    QuitSignalled,
+    Ready,
+    RoundStarting,
+    VictimSuspected,
+    load_extension,
+)
+from launcher.parts.running_round import RunningRound
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.handle import Supervisor
+from launcher.views.questions.local_listener import open_listener
+from rendezvous.events import NoteReceived, PassOn
+
+if TYPE_CHECKING:
+    from _socket import socket
+
+    from launcher.config.options.readers import HangLimits
+    from launcher.diagnosis.request import LocalRound
+    from launcher.logs.pump import OutputPump
+    from launcher.views.node.journal import Journal
+    from launcher.views.node.node_answers import NodeAnswers
+    from launcher.views.questions.local_socket import Question
+    from launcher.views.sinks.event_file import EventSink
+
+Ask = Callable[["Question", float], bytes]
+"""Asks this agent from another of its threads, as other processes do. Raises OSError."""
+
+
+class PartContext(Struct, frozen=True, kw_only=True):
+    """What parts may look at. None of it is theirs to change."""
+
+    config: Config
+    layout: LogLayout
+    host: str
+    slots: Sequence[Slot]
+    reason: str
+    """Explains the number of slots."""
+    shared_page: SharedPage | None
+    pump: OutputPump | None
+    spec_builder: WorkerSpecBuilder
+    supervisor: Supervisor
+    membership: NodeMembership
+    running: RunningRound
+    parts: PartHost
+    wake: Callable[[], None]
+    """Wakes the loop, from any thread."""
+    started_at: float
+    """Seconds since 1970."""
+
+
+def add_parts(node: PartContext, sinks: list[EventSink]) -> Ask:
+    """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
+
+    `sinks`: where events go. Raises UsageError for what can never work.
+    """
+    config, layout, parts = node.config, node.layout, node.parts
+    serve, asks_for_nodes = config.monitoring.serve, config.placement.request_nodes is not None
+    is_written = bool(sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
+    is_wanted = is_written or serve is not None or asks_for_nodes
+    journal = LatePart(
+        "the view of this run",
+        lambda: _make_journal(node, sinks),
+        LATER_S if is_wanted else math.inf,
+        is_written=is_written,
+    )
+    parts.add(journal)
+    asked: dict[type, float] = dict.fromkeys((NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled), 0.0)
+    limits = config.hangs.hang_limits
+    if limits is not None:
+        parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
+    watcher, listener = parts.make_watcher(), open_listener()
+    name = ""
+    if listener is not None:
+        name = listener.getsockname()[1:].decode()
+        watcher.register(listener.fileno())
+
+    def open_journal() -> Journal:
+        from launcher.views.node.journal_part import JournalPart
+
+        part = journal.open()
+        assert isinstance(part, JournalPart)
+        return part.read()
+
+    def ask(question: Question, limit_s: float) -> bytes:
+        from launcher.views.questions.local_socket import exchange
+
+        if not name:
+            raise OSError(0, "this system does not allow the agent to open its socket")
+        return exchange(name, question, limit_s)
+
+    inquiries = LatePart(
+        "questions about this run",
+        lambda: _make_inquiries(node, watcher, listener, open_journal),
+        asked,
+        discard=None if listener is None else listener.close,
+    )
+    parts.add(inquiries, watcher)
+    if asks_for_nodes and config.rendezvous.network is not None:
+        requester = load_extension("request_nodes")(node)
+        parts.add(LatePart("--request-nodes", lambda: requester, {}, make_at=read_clock() + LATER_S))
+    if serve is not None:
+        parts.add(LatePart("--serve", lambda: load_extension("serve")(node, ask), {LeadershipChanged: LATER_S}))
+    return ask
+
+
+def _make_journal(node: PartContext, sinks: list[EventSink]) -> Part:
+    from launcher.views.node.journal import Journal, JournalHeader
+    from launcher.views.node.journal_part import JournalPart
+
+    config, layout = node.config, node.layout
+    write_round = None
+    if layout.keeps_files and not layout.is_temporary:
+        from launcher.views.sinks.event_file import make_round_writer
+
+        write_round = make_round_writer(layout.root, log)
+    if config.workers.reports_progress:
+        sinks.append(load_extension("progress")(os.environ, node.shared_page, log))
+    header = JournalHeader(
+        run_id=layout.run_id,
+        node=node.host,
+        pid=os.getpid(),
+        started_at=node.started_at,
+        worker_count=len(node.slots),
+        reason=node.reason,
+        max_restarts=config.workers.max_restarts,
+        mesh_axes=tuple(axis.name for axis in config.placement.grid.axes),
+    )
+    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
+
+
+def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:
+    """Make what watches the workers. `asked`: of which facts whoever examines them is made; those of this part, too."""
+    from launcher.diagnosis.part.facts import CountersWanted, SilenceChanged
+    from launcher.diagnosis.part.progress_part import ProgressPart
+
+    asked |= dict.fromkeys((CountersWanted, SilenceChanged), 0.0)
+    return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
+
+
+def _make_inquiries(
+    node: PartContext, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]
+) -> Part:
+    """Make what answers for this node's workers."""
+    from launcher.diagnosis.part.examination import Examination
+    from launcher.diagnosis.part.inquiries import Inquiries
+    from launcher.diagnosis.part.local_examiner import LocalExaminer
+    from launcher.views.questions.question_socket import QuestionSocket
+    from launcher.views.questions.reporter import Reporter
+    from launcher.views.questions.survey import Surveys
+    from rendezvous import __version__
+
+    machine, layout = node.membership.driver.machine, node.layout
+    effects: deque[Effect] = deque()
+    surveys, reporter = Surveys(machine, effects.append), Reporter(node.wake)
+    examination = Examination(
+        LocalExaminer(node.supervisor, watcher),
+        effects.append,
+        surveys.begin,
+        reporter,
+        lambda: read_local_round(node),
+        node.host,
+        layout.make_incident_path,
+        keeps_failures=not layout.is_temporary,
+    )
+
+    def identify() -> dict[str, str]:
+        return {"run_id": layout.run_id, "node": node.host, "version": __version__, "job": machine.joined_root}
+
+    return Inquiries(
+        surveys,
+        examination,
+        reporter,
+        node.running,
+        lambda: _make_answers(node, open_journal),
+        effects,
+        identify,
+        None if listener is None else QuestionSocket(watcher, listener),
+        node.config.hangs.on_hang,
+    )
+
+
+def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
+    from launcher.hardware.accelerators.device_memory import make_device_memory
+    from launcher.views.node.local_state import LocalState
+    from launcher.views.node.node_answers import NodeAnswers
+    from launcher.views.node.snapshot import SnapshotSource
+
+    log_dir = node.layout.root if node.layout.keeps_files else ""
+    memory = make_device_memory(node.slots)
+    source = SnapshotSource(
+        driver=node.membership.driver,
+        slots=node.slots,
+        shared_page=node.shared_page,
+        pump=node.pump,
+        describe_rank=node.spec_builder.describe_rank,
+        parts=node.parts,
+        locality=node.membership.locality,
+        log_dir=log_dir,
+    )
+    return NodeAnswers(open_journal, source, LocalState(memory.read if memory else None), log_dir, node.running.files)
+
+
+def read_local_round(node: PartContext) -> LocalRound | None:
+    """Return what is looked at of the round that runs here; None before its workers are started."""
+    from launcher.diagnosis.request import LocalRound, Target
+
+    running, share, builder = node.running, node.running.share, node.spec_builder
+    if not running.has_workers or share is None:
+        return None
+    files = running.files.get(running.number, {})
+    targets = (
+        Target(
+            rank=share.ranks[local_rank],
+            pid=pid,
+            socket_path=builder.find_recorder_socket(local_rank),
+            outputs=tuple(path for (rank, _), path in files.items() if rank == share.ranks[local_rank]),
+        )
+        for local_rank, pid in running.pids.items()
+    )
+    return LocalRound(
+        number=running.number,
+        mesh=builder.make_worker_mesh(share),
+        targets=tuple(targets),
+        exit_codes={share.ranks[local_rank]: exit_code for local_rank, exit_code in running.exit_codes.items()},
+    )
+
+
+def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[EventSink]:
+    """Open what --events and --notify name. Raises UsageError for what cannot be."""
+    if not options.events and not options.notify:
+        return []
+    from launcher.views.sinks.event_file import EventFile
+    from launcher.views.sinks.notifier import Notifier
+
+    sinks: list[EventSink] = []
+    if options.events:
+        sinks.append(EventFile(options.events, options.origins["events"], log))
+    if options.notify:
+        sinks.append(Notifier(options.notify, options.origins["notify"], is_leader, log))
+    return sinks

@@ -1,1 +1,0 @@
-"""The agents' part in showing a run: each says what its node does, and passes on the questions of its user."""

@@ -1,0 +1,160 @@
+"""What an agent looks at to see that its workers make progress: cheap, a few reads per worker, eight times per limit.
+
+| sign | where it is read |
+|---|---|
+| heartbeat, phase | the shared page |
+| output | bytes that the pump has moved, or, of a worker that writes to the agent's own streams, its /proc/PID/io |
+
+The kernel counts in /proc/PID/io what a process has written by write() and its like: output and files, and sockets and
+pipes that are written so. So a program that writes by itself for ever hides its hang from this sign. torch (gloo) and
+JAX do not: at rest, and inside a collective that waits, two workers of each wrote nothing (torch 2.13, JAX 0.11).
+
+A worker may be a wrapper, such as a shell script, whose only child does the work. The children of a process with one
+thread and one child count as the worker.
+
+What follows from the signs is decided in `launcher.diagnosis.progress`. The flight recorder is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from launcher.config.options.readers import HangLimits
+from launcher.diagnosis.progress import (
+    HEARTBEAT,
+    OUTPUT,
+    PHASE,
+    Halt,
+    ProgressSigns,
+    ProgressWatch,
+    RankPhase,
+    Silence,
+)
+from launcher.hardware.linux.kernel import list_children
+from launcher.hardware.linux.shared_page import SharedPage
+from launcher.model.console import log
+
+if TYPE_CHECKING:
+    from launcher.logs.pump import OutputPump
+
+WRAPPERS_MAX = 8
+"""Processes looked at for one worker: it, and what it wraps."""
+
+
+class NodeProgress:
+    """The workers of this node in one round.
+
+    `ranks`: by local rank. `unpumped`: the local ranks whose output does not all go through the pump, which counts from
+    the start of the round.
+    """
+
+    def __init__(
+        self,
+        limits: HangLimits,
+        shared_page: SharedPage | None,
+        pump: OutputPump | None,
+        *,
+        ranks: Sequence[int],
+        unpumped: frozenset[int],
+        now: float,
+    ) -> None:
+        self._watch = ProgressWatch(limits, now)
+        self._shared_page = shared_page
+        self._pump = pump
+        self._ranks = ranks
+        self._unpumped = unpumped
+        self._written: dict[int, int] = {}  # by local rank; of one that has ended the last value
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `check`."""
+        return self._watch.wake_at
+
+    @property
+    def needs_counters(self) -> bool:
+        """Whether to read the recorders of this node's workers, and to call `take_counters`."""
+        return self._watch.needs_counters
+
+    def take_counters(self, counters: Mapping[int, object]) -> None:
+        """Take a value by rank that changes when the rank enters a collective, from those that have answered."""
+        self._watch.take_counters(counters)
+
+    def check(self, pids: Mapping[int, int], now: float) -> Silence | str | None:
+        """Look at the workers that live, local rank -> pid, if it is time.
+
+        Returns a silence, once, or a sentence that it is over. That a worker stays stopped is logged.
+        """
+        if now < self._watch.wake_at:
+            return None
+        news = self._watch.check(now, self._observe(pids))
+        if isinstance(news, Halt):
+            log(str(news))
+            return None
+        return news
+
+    def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
+        signs: dict[str, int] = {}
+        phases: list[RankPhase] = []
+        if self._shared_page is not None:
+            signs[HEARTBEAT] = sum(self._shared_page.read_heartbeats()) + 1 + self._shared_page.read_step()
+            page = self._shared_page.read_phases()
+            signs[PHASE] = sum(count for count, _, _ in page)
+            phases = [
+                RankPhase(rank=self._ranks[index], name=name, limit_s=limit_s)
+                for index, (_, limit_s, name) in enumerate(page)
+                if limit_s and index in pids
+            ]
+        is_paused, halted = False, []
+        for local_rank, pid in pids.items():
+            reads_output = local_rank in self._unpumped
+            looks = list(_look_at(pid, reads_output=reads_output))
+            is_paused |= any(look.is_halted or look.is_hidden for look in looks)
+            if any(look.is_halted for look in looks):
+                halted.append(self._ranks[local_rank])
+            if looks and reads_output:
+                self._written[local_rank] = sum(look.written for look in looks)
+        signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
+        return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
+
+
+class _ProcessLook(Struct):
+    """What a look at one worker found."""
+
+    is_halted: bool
+    """Stopped or traced."""
+    is_hidden: bool
+    """Its output cannot be seen."""
+    written: int
+    """Bytes of output."""
+
+
+def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
+    """Look at a worker's process and at what it wraps; at nothing if it has just ended."""
+    for _ in range(WRAPPERS_MAX):
+        status = _read_fields(pid, "status")
+        if status is None:
+            yield _ProcessLook(False, True, 0)
+        if not status:
+            return
+        written = (_read_fields(pid, "io") or {}).get("wchar") if reads_output else "0"
+        is_halted = status["State"][:1] in ("T", "t") or status.get("TracerPid", "0") != "0"
+        # A process whose output cannot be seen, such as another user's, cannot be called silent.
+        yield _ProcessLook(is_halted, written is None, int(written or 0))
+        children = list_children(pid) if status.get("Threads") == "1" else []
+        if len(children) != 1:
+            return
+        pid = children[0]
+
+
+def _read_fields(pid: int, name: str) -> dict[str, str] | None:
+    """Read a file of /proc with a field per line; empty if the process has ended, None if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/{name}", errors="replace") as file:
+            return {key: text.strip() for key, _, text in (line.partition(":") for line in file)}
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    except OSError:  # hidden, or no descriptor is left
+        return None

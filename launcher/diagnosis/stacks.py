@@ -1,0 +1,110 @@
+"""Python stacks of a worker, as py-spy prints them, or else as the worker itself does.
+
+py-spy reads another process's memory; the worker does nothing for it, and it works while something holds the GIL. It
+is asked not to stop the worker (`--nonblocking`), so a stack that changes while it is read may come out torn: a worker
+whose main thread has run meanwhile is looked at twice, and only the frames on which both agree count.
+
+Without py-spy there is the text of faulthandler, which torch's worker server gives while nothing holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from launcher.diagnosis.evidence import Frame
+from launcher.model.console import escape
+
+FRAMES_MAX = 40
+NO_COMMAND = "no stacks: py-spy is not installed (pip install py-spy)"
+_OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
+_FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_STARTER = "/launcher/ranks/as_main.py"
+"""Ours, in which every script is called."""
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    os_thread_id: int | None = None
+    thread_name: str | None = None
+
+
+def find_command() -> str | None:
+    """Return where py-spy is: beside this Python, or on the PATH; None if it is not installed."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
+    """Return the main thread's frames, the innermost first, of `py-spy dump --json`. Raises ValueError."""
+    try:
+        threads = msgspec.json.decode(output, type=list[_Thread])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"py-spy's answer cannot be read: {error}") from None
+    main = next((one for one in threads if one.os_thread_id == pid), None)
+    main = main or next((one for one in threads if one.thread_name == "MainThread"), None)
+    if main is None:
+        raise ValueError("py-spy did not find the main thread")
+    return _cut([_make_frame(one.name, one.filename, one.line) for one in main.frames])
+
+
+def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames that two looks have in common, from the outermost inwards; lines as the first look saw them."""
+    count = 0
+    for mine, its in zip(reversed(one), reversed(other), strict=False):
+        if (mine.function, mine.file) != (its.function, its.file):
+            break
+        count += 1
+    return tuple(one[len(one) - count :])
+
+
+def read_traceback(text: bytes) -> tuple[Frame, ...]:
+    """Return the main thread's frames, the innermost first, of faulthandler's text. Raises ValueError.
+
+    faulthandler begins with the newest thread, so the main thread, the oldest, is the last.
+    """
+    _, found, main = text.decode(errors="replace").rpartition("hread 0x")
+    matches = [_FAULTHANDLER_FRAME.fullmatch(line) for line in main.splitlines()[1:]]
+    frames = [_make_frame(match[3], match[1], int(match[2].replace("?", "") or 0)) for match in matches if match]
+    if not found or not frames:
+        raise ValueError("the worker's own traceback cannot be read")
+    return _cut(frames)
+
+
+def _make_frame(function: str, file: str, line: int) -> Frame:
+    """Make a frame whose names can be shown: a file may be called anything, and a line feed would begin a line."""
+    return Frame(function=escape(function), file=escape(file), line=line)
+
+
+def _cut(frames: list[Frame]) -> tuple[Frame, ...]:
+    """Leave out what has called the script, and the outermost of too many."""
+    while frames and frames[-1].file.endswith(_STARTER):
+        frames.pop()
+    return tuple(frames[:FRAMES_MAX])
+
+
+def explain_failure(text: str, exit_code: int, ptrace_scope: str) -> str:
+    """Say why py-spy cannot read a worker. `ptrace_scope`: the kernel's setting of that name, "" without Yama."""
+    first = next((line.removeprefix("Error: ") for line in text.splitlines() if line), f"exit code {exit_code}")
+    if "Permission" in first:
+        if ptrace_scope not in ("", "0"):
+            return (
+                f"no stacks: the kernel does not let py-spy read the worker (kernel.yama.ptrace_scope={ptrace_scope})"
+            )
+        return (
+            "no stacks: the kernel does not let py-spy read the worker (a container may need the capability SYS_PTRACE)"
+        )
+    if any(words in first for words in _OTHER_PROGRAM):
+        return "no stacks: the worker is not a Python process, or one that this version of py-spy does not support"
+    return f"no stacks: py-spy cannot read the worker: {first}"

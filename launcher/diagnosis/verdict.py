@@ -1,0 +1,481 @@
+"""Concludes from what all ranks saw which of them the job waits for.
+
+A rank that has entered a collective waits for those of its group that have not. Followed from rank to rank, this leads
+to those that wait for nobody: the others wait for them, so they are named, with what they are doing instead. Ranks
+that wait for each other in a circle are a deadlock. Two operations, or two sizes, under one number are a mismatch: then
+nobody is late. If all have entered and none comes out, the network or a device is at fault, or one that is stopped.
+
+A member whose recorder has not answered may be late: it is named if nobody else is, and if nothing shows that it
+communicates. A rank of which nothing is known, because its node has not answered, is named as that.
+
+Where the recorder tells nothing, stacks do: those are named that are not in a communication while others are, or else
+the few beside the many. If neither tells, nobody is accused. Of a job that runs, most ranks wait for a moment at any
+time: calls younger than MOMENT_S are no evidence. A rank that has given up waiting is not the one that the others need.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Literal
+
+from msgspec import Struct
+
+from launcher.diagnosis.evidence import Call, GroupCalls, RankEvidence, State
+from launcher.model.text import format_count, format_list
+from launcher.worker.grid import WorkerMesh
+
+_EQUAL_SIZES = frozenset(("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"))
+"""Operations in which all members have to give as much."""
+_MEETINGS = frozenset((
+    "all_reduce", "barrier", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base", "all_to_all",
+))  # fmt: skip
+"""Operations out of which nobody comes before all members are in."""
+_COMMUNICATION = ("torch/distributed/", "jax/_src/", "jax/experimental/multihost_utils", "jaxlib/")
+"""Parts of file names: who stands there may wait for others."""
+_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "launcher/ranks/as_main.py")
+"""Parts of the names of files that are not the script's."""
+_HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
+"""States in which a rank does nothing, wherever its stack stands."""
+MOMENT_S = 1.0
+ACTIVE_S = 60.0
+"""A job whose last collective is not older makes progress, if nobody waits."""
+_BUSY = 0.5  # cores: a rank that uses more computes
+_SHOWN = 3  # culprits whose position is told, and waits for them
+_WAITS_SHOWN = 8  # of a deadlock
+_DEFAULT_GROUP = "default_pg"
+_MESH_PREFIX = "mesh_"
+"""torch's description of the groups of a DeviceMesh, before the name of the dimension."""
+
+Kind = Literal["late", "mismatch", "deadlock", "stuck", "unknown", "odd", "unclear", "healthy"]
+"""`late`: the culprits have not entered what others wait in. `stuck`: all have entered. `unknown`: nothing tells what
+the culprits do, and the others wait. `odd`: told by stacks alone. `healthy`: nobody waits longer than a moment.
+"""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Which ranks hold up the job, and how that is known."""
+
+    kind: Kind
+    culprits: tuple[int, ...] = ()
+    """Ranks, ascending; none if no rank can be named."""
+    sentences: tuple[str, ...]
+    """The verdict, then what supports it."""
+
+
+class _Wait(Struct, frozen=True, kw_only=True):
+    """The call of a group that some members have entered and not left."""
+
+    label: str
+    call: Call
+    members: tuple[int, ...]
+    inside: tuple[int, ...]
+    """Members that wait in the call."""
+    late: tuple[int, ...]
+    """Members that have not entered it."""
+    is_seen: bool = True
+    """Recorders confirm that they have not; otherwise they only may be late."""
+
+
+def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
+    """Name the ranks that the others wait for. `ranks`: those of which something is known. `mesh`: of any rank."""
+    world = {rank: RankEvidence(rank=rank, state="unknown") for rank in range(mesh.world_size)}
+    world |= {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
+    groups = _collect_groups(world, mesh)
+    if mismatch := _find_mismatch(groups, mesh):
+        return mismatch
+    waits = [wait for group in groups for wait in _list_waits(group, world)]
+    waiting = {rank for wait in waits if wait.late for rank in wait.inside}
+    awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
+    return (
+        _conclude_late(awaited, waits, world, mesh)
+        or _conclude_deadlock(waiting, waits, mesh)
+        or _conclude_stuck(waits, world, mesh)
+        or _conclude_healthy(world)
+        or _conclude_by_stacks(world, mesh)
+    )
+
+
+def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
+    """Describe ranks in terms of the mesh: "rank 5 (pp=1 tp=1)", "all of pp=1", "ranks 1, 2 and 7"."""
+    if len(ranks) == 1:
+        where = " ".join(f"{axis}={at}" for axis, at in zip(mesh.axes, _find_place(ranks[0], mesh), strict=True))
+        return f"rank {ranks[0]} ({where})"
+    wanted = set(ranks)
+    for count in range(1, len(mesh.axes)):
+        for indices in combinations(range(len(mesh.axes)), count):
+            places = {tuple(_find_place(rank, mesh)[index] for index in indices) for rank in ranks}
+            fixed = next(iter(places))
+            size = mesh.world_size
+            for index in indices:
+                size //= mesh.shape[index]
+            if len(places) == 1 and size == len(wanted) > 1:
+                return "all of " + " ".join(
+                    f"{mesh.axes[index]}={at}" for index, at in zip(indices, fixed, strict=True)
+                )
+    return f"ranks {format_list(list(map(str, ranks)))}"
+
+
+def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
+    return mesh._replace(rank=rank).coordinates
+
+
+# --- groups ---
+
+
+class _Group(Struct, frozen=True, kw_only=True):
+    """A process group as its members' recorders show it."""
+
+    description: str
+    members: tuple[int, ...]
+    calls: Mapping[int, GroupCalls]
+    """Rank to its calls, without members that have called nothing."""
+    unseen: tuple[int, ...]
+    """Members whose calls are unknown."""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return _label_group(self.description, self.members)
+
+    def get_last(self, rank: int) -> int:
+        return self.calls[rank].last if rank in self.calls else 0
+
+
+def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list[_Group]:
+    calls: defaultdict[tuple[str, str], dict[int, GroupCalls]] = defaultdict(dict)
+    for rank, one in world.items():
+        for group in one.groups or ():
+            calls[group.name, group.description][rank] = group
+    found = []
+    for (_, description), each in calls.items():
+        members = _find_members(description, sorted(each), world, mesh)
+        unseen = [rank for rank in members if rank not in each and not _is_recorded(world[rank])]
+        found.append(_Group(description=description, members=tuple(members), calls=each, unseen=tuple(unseen)))
+    return found
+
+
+def _find_members(
+    description: str, present: list[int], world: Mapping[int, RankEvidence], mesh: WorkerMesh
+) -> Sequence[int]:
+    """Return the members of a group: those that have used it, and those that its description adds."""
+    if description == _DEFAULT_GROUP:
+        return list(world)
+    axis = description.removeprefix(_MESH_PREFIX)
+    if axis in mesh.axes and axis in mesh.group_names:
+        declared = mesh._replace(rank=present[0]).group(axis)
+        if set(present) <= set(declared):
+            return declared
+    return present
+
+
+def _is_recorded(one: RankEvidence) -> bool:
+    """Whether a group that its recorder does not name is one that it has not used."""
+    return one.state == "ended" or (one.groups is not None and not one.is_truncated)
+
+
+def _is_waiting(call: Call) -> bool:
+    return call.is_open and call.age_s >= MOMENT_S
+
+
+def name_group(description: str) -> str:
+    """Name a group for people, as the mesh does where it is one of a mesh."""
+    return description.removeprefix(_MESH_PREFIX)
+
+
+def _label_group(description: str, members: Sequence[int]) -> str:
+    return f"{name_group(description)} {format_members(members)}"
+
+
+def format_members(ranks: Sequence[int]) -> str:
+    """Format the members of a group: "[4-7]", "[1, 5]"."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"[{ranks[0]}-{ranks[-1]}]"
+    return f"[{format_list(list(map(str, ranks)))}]"
+
+
+def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | None:
+    """Find members that have called different operations, or with different sizes, under one number."""
+    for group in groups:
+        said: defaultdict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for rank, calls in group.calls.items():
+            for call in calls.calls:
+                shape = call.shape if call.operation in _EQUAL_SIZES else ""
+                said[call.number][call.operation, shape].append(rank)
+        for number, kinds in sorted(said.items()):
+            is_held = any(
+                _is_waiting(call) for calls in group.calls.values() for call in calls.calls if call.number == number
+            )
+            if len(kinds) < 2 or not is_held:
+                continue
+            shown = sorted(kinds.items(), key=lambda each: (-len(each[1]), each[1]))
+            same = len({operation for operation, _ in kinds}) == 1
+            told = [
+                f"{operation}{f' of {shape}' if same else ''} by {describe_ranks(ranks, mesh)}"
+                for (operation, shape), ranks in shown
+            ]
+            few = tuple(sorted(rank for _, ranks in shown[1:] for rank in ranks))
+            all_ranks = tuple(sorted(few + tuple(shown[0][1])))
+            is_clear = len(shown[0][1]) > len(few)
+            return Diagnosis(
+                kind="mismatch",
+                culprits=few if is_clear else all_ranks,
+                sentences=(
+                    f"the members of {group.label} call different operations as number {number}: {format_list(told)}",
+                ),
+            )
+    return None
+
+
+# --- who waits for whom ---
+
+
+def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_Wait]:
+    """Yield the oldest open call of each number in a group, with those inside and those that have not come."""
+    inside: defaultdict[int, list[int]] = defaultdict(list)
+    calls: dict[int, Call] = {}
+    for rank, each in group.calls.items():
+        call = each.oldest_open
+        if call and _is_waiting(call) and world[rank].state != "ended":
+            inside[call.number].append(rank)
+            calls[call.number] = max(call, calls.get(call.number, call), key=lambda one: one.age_s)
+    for number, ranks in inside.items():
+        strangers = _find_strangers(group, ranks, number)
+        members = [rank for rank in group.members if rank not in strangers]
+        late = [rank for rank in members if rank not in group.unseen and group.get_last(rank) < number]
+        maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not is_communicating(world[rank])]
+        yield _Wait(
+            label=_label_group(group.description, members),
+            call=calls[number],
+            members=tuple(members),
+            inside=tuple(ranks),
+            late=tuple(late or maybe),
+            is_seen=bool(late),
+        )
+
+
+def _find_strangers(group: _Group, inside: Collection[int], number: int) -> set[int]:
+    """Return the ranks of another group of this name: those far behind one that has met all members since.
+
+    Replicas of a model that do not talk to each other may each have a default group, all called alike.
+    """
+    has_met = any(
+        call.number == number - 1 and call.operation in _MEETINGS  # not open: theirs that is oldest has this number
+        for rank in inside
+        for call in group.calls[rank].calls
+    )
+    return {rank for rank, calls in group.calls.items() if has_met and calls.last < number - 1}
+
+
+def _find_circle(waiting: Collection[int], waits: Sequence[_Wait]) -> tuple[int, ...]:
+    """Return the fewest ranks that wait for each other, and for nobody else. `waiting`: all that wait for others."""
+    ways = [(wait.inside, wait.late) for wait in waits]
+    ends = [found for wait in waits if wait.late and (found := _follow(wait.late, ways)) <= set(waiting)]
+    return tuple(sorted(min(ends, key=len, default=())))
+
+
+def _follow(ranks: Collection[int], ways: Sequence[tuple[Collection[int], Collection[int]]]) -> set[int]:
+    """Return these ranks and all that are reached from them: each way leads from any of some ranks to others."""
+    found, count = set(ranks), 0
+    while len(found) > count:
+        count = len(found)
+        for begin, end in ways:
+            if not found.isdisjoint(begin):
+                found.update(end)
+    return found
+
+
+# --- conclusions ---
+
+
+def _conclude_late(
+    awaited: Sequence[int], waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh
+) -> Diagnosis | None:
+    """Name the ranks that wait for nobody. Those that communicate in a way that is not recorded come second."""
+    culprits = [rank for rank in awaited if _is_held(world[rank]) or not is_communicating(world[rank])]
+    hidden = [rank for rank in awaited if not any(rank in wait.inside for wait in waits)]
+    if not culprits and not hidden:
+        return None
+    if not culprits:
+        verdict = f"others wait for {describe_ranks(hidden, mesh)} in a communication that is not recorded"
+        return Diagnosis(
+            kind="unclear",
+            sentences=(
+                f"{verdict} (point-to-point, for example)",
+                *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
+            ),
+        )
+    oldest = sorted(waits, key=lambda wait: -wait.call.age_s)
+    told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
+    sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
+    direct = {rank for wait, late in told if late for rank in wait.inside}
+    if more := _follow(culprits, [(wait.late, wait.inside) for wait in waits]) - direct - set(culprits):
+        sentences.append(f"{format_count(len(more), 'more rank')} {_wait(more)} for these")
+    sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
+    is_known = any(wait.is_seen for wait, late in told if late)
+    is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
+    return Diagnosis(kind="late" if is_known else "unknown", culprits=tuple(culprits), sentences=tuple(sentences))
+
+
+def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
+    members = _find_circle(waiting, waits)
+    if not members:
+        return None
+    sentences = [f"{describe_ranks(members, mesh)} wait for each other"]
+    for wait in waits:
+        inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
+        if inside and late:
+            sentences.append(
+                f"{describe_ranks(inside, mesh)} {_wait(inside)} in {_name_call(wait)} for {describe_ranks(late, mesh)}"
+            )
+    return Diagnosis(kind="deadlock", culprits=members, sentences=tuple(sentences[: 1 + _WAITS_SHOWN]))
+
+
+def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis | None:
+    """All have entered and none comes out: one of them is stopped, or the network or a device does not carry it."""
+    if not waits:
+        return None
+    wait = max(waits, key=lambda wait: (not wait.late, wait.call.age_s))
+    age = _format_age(wait.call)
+    sentence = f"all {len(wait.members)} members have entered {_name_call(wait)}, and for {age} "
+    if len(wait.inside) == len(wait.members):
+        sentence += "none has left it"
+    else:
+        sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not left it"
+    held = tuple(rank for rank in wait.members if _is_held(world[rank]))
+    if not held:
+        sentence += ": check the network and the devices"
+    positions = (_describe_position(world[rank], mesh) for rank in held[:_SHOWN])
+    return Diagnosis(kind="stuck", culprits=held, sentences=(sentence, *positions))
+
+
+def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
+    """Say that nobody waits, if the recorders of all ranks can tell; called where no old wait has been found."""
+    for one in world.values():
+        calls = [call for group in one.groups or () for call in group.calls]
+        if _is_held(one) or not calls or min(call.age_s for call in calls) > ACTIVE_S:
+            return None
+        has_none = min(call.age_s for call in calls) > MOMENT_S and not any(call.is_open for call in calls)
+        if has_none and is_communicating(one):
+            return None  # from point to point, or in the store: that is not recorded
+    last_s = min(call.age_s for one in world.values() for group in one.groups or () for call in group.calls)
+    return Diagnosis(
+        kind="healthy",
+        sentences=(
+            f"no rank has been waiting for another for more than {MOMENT_S:g} s",
+            f"the last collective was entered {last_s:.1f} s ago",
+        ),
+    )
+
+
+def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis:
+    """Name the ranks whose state or stack is unlike that of the others, or else those of which nothing is known."""
+    known = {rank: one for rank, one in world.items() if one.state != "unknown"}
+    lost = tuple(rank for rank in world if rank not in known)
+    held = [rank for rank, one in known.items() if _is_held(one)]
+    odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
+    if not odd and 0 < len(lost) < len(world):
+        is_clear = all(one.stack and is_communicating(one) for one in known.values())
+        told = f"nothing is known of {describe_ranks(lost, mesh)}"
+        return Diagnosis(
+            kind="unknown" if is_clear else "unclear",
+            culprits=lost if is_clear else (),
+            sentences=(f"{told}; all others communicate" if is_clear else told,),
+        )
+    if not odd:
+        is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
+        return Diagnosis(
+            kind="unclear",
+            sentences=("no rank is unlike the others", *(["all of them compute"] if is_busy else [])),
+        )
+    others = [rank for rank in known if rank not in odd]
+    rest = next((rank for rank in others if world[rank].stack), others[0])
+    of_all = f"of the other {len(others)} ranks, " if len(others) > 1 else ""
+    return Diagnosis(
+        kind="odd",
+        culprits=tuple(odd),
+        sentences=(
+            *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),
+            of_all + _describe_position(world[rest], mesh),
+        ),
+    )
+
+
+def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
+    stacks: defaultdict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
+    for rank, one in world.items():
+        if one.stack:
+            stacks[tuple(frame.place for frame in one.stack)].append(rank)
+    outside = [rank for rank, one in world.items() if one.stack and not is_communicating(one)]
+    if outside and len(outside) < sum(1 for one in world.values() if one.stack or one.has_given_up):
+        return outside
+    most = max(stacks.values(), key=len, default=[])
+    if 2 * len(most) > len(world) and len(stacks) > 1:
+        return sorted(rank for ranks in stacks.values() if ranks is not most for rank in ranks)
+    return []
+
+
+def _is_held(one: RankEvidence) -> bool:
+    return one.state in _HELD and not one.has_given_up
+
+
+def is_communicating(one: RankEvidence) -> bool:
+    """Whether the libraries that a rank's own code has called last have to do with other ranks.
+
+    What has called its own code does not count: torch's `record` stands there as well.
+    """
+    if one.has_given_up:
+        return True
+    for frame in one.stack or ():
+        if any(part in frame.file for part in _COMMUNICATION):
+            return True
+        if not is_library(frame.file):
+            return False
+    return False
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python or to what is installed, rather than to the script."""
+    return any(part in file for part in (*_COMMUNICATION, *_LIBRARIES))
+
+
+def _name_call(wait: _Wait) -> str:
+    return f"{wait.call.operation} {wait.call.number} of {wait.label}"
+
+
+def _format_age(call: Call) -> str:
+    return f"{call.age_s:.0f} s"
+
+
+def _has(ranks: Collection[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _wait(ranks: Collection[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:
+    who = format_count(len(wait.inside), "other")
+    entered = "not entered" if wait.is_seen else "not been seen in"
+    waited = f"{_has(wait.inside)} waited for {_format_age(wait.call)}"
+    return f"{describe_ranks(late, mesh)} {_has(late)} {entered} {_name_call(wait)}; {who} {waited}"
+
+
+def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
+    """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), asleep"."""
+    who = describe_ranks([one.rank], mesh)
+    if one.state == "unknown":
+        return f"nothing is known of {who}: its node has not answered"
+    if one.state == "ended":
+        return f"{who} has ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
+    if one.state == "stopped":
+        return f"{who} is stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
+    blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
+    state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
+    if not one.stack:
+        return f"{who} is {state}; its stack is not known"
+    frame = one.stack[0]
+    file = frame.file.rpartition("/")[2]
+    return f"{who} is in {frame.function} ({file}:{frame.line}), {state}"

@@ -1,0 +1,197 @@
+"""The agent's messages as events of the run: what the agreement orders, what the supervisor reports, how it ended.
+
+One journal feeds all that looks at a run's past: the timeline, the buffer that others read, the file of --events and
+the files of rounds. It is told what happened and when, and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from launcher.logs.reports.report import parse_failure
+from launcher.model.errors import describe
+from launcher.parts.part import Fact, RoundStarting
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
+from launcher.views.event_buffer import EventBuffer
+from launcher.views.run_events import (
+    AgentEnded,
+    AgentStarted,
+    CheckpointReported,
+    FailureFound,
+    RemarkMade,
+    RoundEnded,
+    RoundStarted,
+    RoundStopping,
+    RunEvent,
+    WaitChanged,
+    WorkerEnded,
+    WorkerStarted,
+)
+from launcher.views.timeline import RoundSummary, RunTimeline, WorkerRecord
+from rendezvous import __version__, events
+from rendezvous.reasons import Reason
+
+NOT_STARTED = 127
+"""The exit code of a worker that could not be started, as a shell has it."""
+
+
+class JournalHeader(Struct, frozen=True, kw_only=True):
+    """What is known before anything happens."""
+
+    run_id: str
+    node: str
+    pid: int
+    started_at: float
+    """When the agent started, in seconds since 1970."""
+    worker_count: int
+    reason: str
+    max_restarts: int
+    mesh_axes: tuple[str, ...]
+
+
+# docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
+class Journal(Struct, eq=False):
+    """What has happened, as events, with all that is made of them."""
+
+    header: JournalHeader
+    write_events: Sequence[Callable[[RunEvent], None]] = ()
+    """Each gets every event."""
+    write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None
+    """Gets a round that has ended here, with its workers."""
+
+    timeline: RunTimeline = field(default_factory=RunTimeline)
+    buffer: EventBuffer = field(default_factory=EventBuffer)
+    _round: int = 0
+    assignment: NodeAssignment | None = None
+    """Of the round that runs here."""
+    is_stopping: bool = False
+    is_leaving: bool = False
+    _round_at: float = 0.0
+    _idle_since: float = 0.0
+    _stop: tuple[int, str] = (0, "")  # round and mode
+
+    def __post_init__(self) -> None:
+        self._idle_since = self.header.started_at
+        self._add(
+            AgentStarted(
+                **self._common(self.header.started_at),
+                pid=self.header.pid,
+                version=__version__,
+                worker_count=self.header.worker_count,
+                reason=self.header.reason,
+            )
+        )
+
+    def take(self, fact: Fact) -> None:
+        """Take what has happened; most kinds say nothing about the run."""
+        message, at, self._round = fact.what, fact.wall, fact.round
+        match message:
+            case RoundStarting():
+                self._start(message.start, message.share, at)
+            case Spawned(round=number, local_rank=local_rank, pid=pid) if number == self._round:
+                rank = self._find_rank(local_rank)
+                self._add(WorkerStarted(**self._common(at), rank=rank, local_rank=local_rank, pid=pid))
+            case SpawnFailed(round=number, local_rank=local_rank, sentence=sentence) if number == self._round:
+                self._end_worker(local_rank, 0, NOT_STARTED, at, sentence)
+            case Exited(round=number, local_rank=local_rank, pid=pid, exit_code=exit_code) if number == self._round:
+                self._end_worker(local_rank, pid, exit_code, message.at)
+            case events.LeaveRequest():
+                self.is_leaving = True
+            case RunEvent():  # of a part, which leaves what all events have to this journal
+                self._add(replace(message, **self._common(message.at or at)))
+            case events.CheckpointSaved():
+                self._add(CheckpointReported(**self._common(at)))
+            case events.RoundFailed():
+                self._add_failure(message, at)
+            case events.StopRound(number, mode, reason, cause, nodes) if (
+                number == self._round and (number, mode) != self._stop
+            ):
+                self.is_stopping, self._stop = True, (number, mode)  # the agent may be told again after a pause
+                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes), reason)
+            case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
+                self._end(step, at)
+            case events.Log(reason, True, rule):
+                told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
+                self._add(RemarkMade(**told, rule=rule))
+            case events.Log(reason) if self.assignment is None:
+                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
+            case events.Exit(exit_code, reason, verdict):
+                kind = verdict.kind if verdict is not None else ""
+                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind))
+
+    def _common(self, at: float) -> dict[str, Any]:
+        return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
+
+    def _add(self, event: RunEvent, reason: Reason | None = None) -> None:
+        self.timeline.take(event, reason)
+        self.buffer.take(event)
+        for write in self.write_events:
+            write(event)
+
+    def _find_rank(self, local_rank: int) -> int:
+        ranks = self.assignment.ranks if self.assignment is not None else ()
+        return ranks[local_rank] if 0 <= local_rank < len(ranks) else -1
+
+    def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
+        self.assignment, self._round_at, self.is_stopping = assignment, at, False
+        sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
+        self._add(
+            RoundStarted(
+                **self._common(at),
+                world_size=assignment.world_size,
+                node_count=assignment.group_world_size,
+                ranks=assignment.ranks,
+                mesh=",".join(f"{axis}={size}" for axis, size in sizes),
+                restart_count=start.restart_count,
+                max_restarts=self.header.max_restarts,
+                waited_s=round(max(0.0, at - self._idle_since), 3),
+                summary=describe(assignment.summary),
+            )
+        )
+
+    def _end_worker(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str = "") -> None:
+        outcome: Literal["succeeded", "failed", "terminated"] = "succeeded"
+        if exit_code:
+            outcome = "terminated" if self.is_stopping else "failed"
+        self._add(
+            WorkerEnded(
+                **self._common(at),
+                rank=self._find_rank(local_rank),
+                local_rank=local_rank,
+                pid=pid,
+                outcome=outcome,
+                exit_code=exit_code,
+                sentence=sentence,
+            )
+        )
+
+    def _add_failure(self, failed: events.RoundFailed, at: float) -> None:
+        failure = parse_failure(failed.failure) if failed.failure else None
+        self._add(
+            FailureFound(
+                **self._common(at),
+                rank=failed.rank,
+                exit_code=failed.exit_code,
+                failure_class=describe(failed.failure_class),
+                error=(failure.exception or failure.sentence or "") if failure is not None else "",
+                log_file=failure.log_file if failure is not None else "",
+            ),
+            failed.failure_class,
+        )
+
+    def _end(self, step: int, at: float) -> None:
+        current = self.timeline.current
+        cause, reason = (current.cause, describe(current.reason)) if current is not None else ("", "")
+        ran_s = round(max(0.0, at - self._round_at), 3)
+        self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
+        self.assignment, self._idle_since, self.is_stopping = None, at, False
+        if self.write_round is not None and self.timeline.rounds:
+            workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
+            self.write_round(self.timeline.rounds[-1], workers)

@@ -1,0 +1,136 @@
+"""What this node says of itself: from what the agent knows at a moment, and what the kernel says of its workers.
+
+The agent hands over a snapshot, in microseconds; the rest takes milliseconds, more with many workers, and is done in
+another thread (`reporter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from launcher.views.goodput import TimeSpent, compute_goodput
+from launcher.views.node.process_use import ProcessUse, measure_process, measure_use
+from launcher.views.node_report import NodeReport, RankReport
+from launcher.views.timeline import RoundSummary, WorkerRecord
+
+
+class RankSigns(Struct, frozen=True, kw_only=True):
+    """What shows that a worker makes progress. Times are on the agent's clock."""
+
+    counts: tuple[int, ...] = ()
+    """Numbers that grow."""
+    output_at: float = 0.0
+    """When it last wrote output, 0 for never."""
+    phase: str = ""
+
+
+class NodeSnapshot(Struct, frozen=True, kw_only=True):
+    """What the agent knows about its node."""
+
+    base: NodeReport
+    workers: tuple[WorkerRecord, ...]
+    signs: Mapping[int, RankSigns]
+    """By local rank."""
+    places: Mapping[int, str]
+    """Coordinates by rank."""
+    devices: Mapping[int, tuple[str, ...]]
+    """By local rank."""
+    rounds: tuple[RoundSummary, ...]
+    before: TimeSpent
+    """How the time before this round was spent."""
+    now: float
+    """On the agent's clock."""
+
+
+class LocalState(Struct, eq=False):
+    """Makes reports of snapshots, and remembers what it needs for rates and ages between two of them."""
+
+    read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None
+    """Returns (bytes in use, bytes in all) of the devices with these names; (-1, -1) if nobody can say."""
+
+    _cpu: dict[int, tuple[float, float]] = field(default_factory=dict)  # by pid: CPU seconds, and when
+    _spent: dict[tuple[int, float], tuple[float, ...]] = field(default_factory=dict)  # by pid and start of a worker
+    _signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    """By round and local rank: the counts, and since when they are so."""
+
+    def report(self, snapshot: NodeSnapshot, *, has_rounds: bool) -> NodeReport:
+        """Make the report of a snapshot."""
+        base = snapshot.base
+        pids = {worker.pid for worker in snapshot.workers if worker.state == "running" and worker.pid}
+        use = measure_use(pids)
+        ranks = tuple(self._report_rank(snapshot, worker, use) for worker in snapshot.workers)
+        self._cpu = {pid: (use[pid].cpu_s, snapshot.now) for pid in pids if pid in use}
+        known = {(worker.pid, worker.started_at) for worker in snapshot.workers}
+        self._spent = {key: value for key, value in self._spent.items() if key in known}
+        live = {(base.round, worker.local_rank) for worker in snapshot.workers}
+        self._signs = {key: value for key, value in self._signs.items() if key in live}
+        own = measure_process(base.agent_pid)
+        return replace(
+            base,
+            ranks=ranks,
+            rounds=snapshot.rounds if has_rounds else snapshot.rounds[-1:],
+            agent_rss_bytes=own.rss_bytes if own is not None else 0,
+            agent_cpu_s=own.cpu_s if own is not None else 0.0,
+            goodput=compute_goodput(snapshot.rounds, snapshot.before, base.at),
+        )
+
+    def _report_rank(self, snapshot: NodeSnapshot, worker: WorkerRecord, use: Mapping[int, ProcessUse]) -> RankReport:
+        own = use.get(worker.pid) if worker.state == "running" else None
+        spent = self._note_spent(worker, own)
+        signs = snapshot.signs.get(worker.local_rank, RankSigns())
+        names = snapshot.devices.get(worker.local_rank, ())
+        is_seen = own is not None and names
+        used, total = self.read_devices(names) if is_seen and self.read_devices is not None else (-1, -1)
+        is_running = worker.state == "running"
+        return RankReport(
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            pid=worker.pid,
+            state=(own.state or worker.state) if own is not None else worker.state,
+            place=snapshot.places.get(worker.rank, ""),
+            started_at=worker.started_at,
+            exit_code=worker.exit_code,
+            sentence=worker.sentence,
+            cores=self._compute_cores(worker, own, snapshot),
+            cpu_s=spent[0],
+            rss_bytes=own.rss_bytes if own is not None else 0,
+            read_bytes=int(spent[1]),
+            written_bytes=int(spent[2]),
+            progress_age_s=self._compute_age(snapshot, worker.local_rank, signs, own) if is_running else -1.0,
+            step=signs.counts[-1] - 1 if signs.counts else -1,
+            phase=signs.phase,
+            device=",".join(names),
+            device_memory_bytes=used,
+            device_memory_total_bytes=total,
+        )
+
+    def _note_spent(self, worker: WorkerRecord, use: ProcessUse | None) -> tuple[float, ...]:
+        """Return CPU seconds, and bytes read and written, never less than before: readers take a fall for a restart.
+
+        They would fall where a reading fails, or a process leaves the worker's tree.
+        """
+        key = (worker.pid, worker.started_at)
+        now = (use.cpu_s, use.read_bytes, use.written_bytes) if use is not None else (0.0, 0, 0)
+        self._spent[key] = tuple(map(max, now, self._spent.get(key, now)))
+        return self._spent[key]
+
+    def _compute_cores(self, worker: WorkerRecord, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
+        """Return the CPUs used since the last report; since the worker's start in the first one, -1 if unknown."""
+        before, at = self._cpu.get(worker.pid, (0.0, snapshot.now - (snapshot.base.at - worker.started_at)))
+        if use is None or snapshot.now <= at:
+            return -1.0
+        return max(0.0, use.cpu_s - before) / (snapshot.now - at)
+
+    def _compute_age(self, snapshot: NodeSnapshot, local_rank: int, signs: RankSigns, use: ProcessUse | None) -> float:
+        """Return the time since the last sign of progress; -1 as long as none was seen, as in the first report."""
+        key = (snapshot.base.round, local_rank)
+        counts = (*signs.counts, use.output_bytes if use is not None else 0)
+        before, since = self._signs.get(key, (counts, 0.0))
+        if before != counts:
+            since = snapshot.now
+        self._signs[key] = (counts, since)
+        last = max(since, signs.output_at)
+        return max(0.0, snapshot.now - last) if last else -1.0

@@ -1,0 +1,9 @@
+"""A question about the run, on its way from who asks to the nodes that answer, and back.
+
+    who asks   local_socket: this user's processes; run_source, kept_answer: many readers, one question
+    the agent  local_listener, question_socket: its end of the socket; reporter: threads that make answers
+    all nodes  survey: who was asked, who has answered; messages: the notes between agents
+    together   run_report: one report of a run from those of its nodes
+
+What a node answers is not decided here. Each question has a limit, and ends by then with what has come.
+"""

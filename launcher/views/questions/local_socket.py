@@ -1,0 +1,313 @@
+"""How another process of this user asks an agent of this machine: names of the agents' sockets, and the questions.
+
+A stream socket in the kernel's abstract namespace leaves no file behind, and its name shows whose it is:
+`meshrun.<user id>.<pid>`, with a random number behind it where somebody else has taken that. Anybody may use a name
+there, so each side checks the other's user id: the one who asks, whether it is the one in the name. A question is one
+line of JSON, its answer another.
+
+| kind | answer |
+|---|---|
+| run | `LocalAgent`, without the name |
+| why | a Conclusion of launcher.diagnosis; "{}" if nobody answers |
+| inspect | a RunReport, from all nodes by way of the leader |
+| inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
+
+An answer {"error": SENTENCE} says why there is none. Root asks agents of other users, who may answer anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.model.text import format_list
+from launcher.views.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from rendezvous import __version__
+from rendezvous.records import name_run
+from rendezvous.stores.listeners import limit_connections
+
+_NAME = re.compile(r"meshrun\.(\d+)\.(\d+)(\.\d+)?")
+IDENTIFY_LIMIT_S = 2.0
+"""For all agents of this machine together."""
+_AT_ONCE = 128
+_IDENTITY_MAX = 1 << 16
+_RETRY_MS = 20
+"""Where an agent's queue of connections is full."""
+INSPECT_LIMIT_S = 5.0
+"""For all that are asked at once; an agent itself waits for its nodes for less."""
+WHY_LIMIT_S = 15.0
+LIMIT_MAX_S = 1e6
+"""The kernel takes at most 2**31 milliseconds, and no limit that is not a number."""
+ANSWER_MAX = 64 << 20
+"""Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
+_RECEIVED_MAX = 1 << 18
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A question; `node` and `request` with kind "inspect_node" only."""
+
+    kind: str
+    node: str = ""
+    request: NodeRequest | None = None
+
+
+class LocalAgent(Struct, frozen=True, kw_only=True):
+    """An agent of this machine."""
+
+    name: str
+    """The name of its socket in the abstract namespace."""
+    run_id: str
+    node: str
+    version: str
+    """Of meshrun; one of another is asked nothing further."""
+    job: str = ""
+    """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
+
+    @property
+    def uid(self) -> int:
+        return read_name(self.name)[0]
+
+    @property
+    def pid(self) -> str:
+        return read_name(self.name)[1]
+
+
+class RefusedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent says in place of an answer."""
+
+    error: str
+    """A sentence."""
+    is_silent: bool = False
+    """Whether it is that the node which was asked has not answered."""
+
+
+class SilentNodeError(TemporaryError):
+    """An agent answers that the node which it was to ask has not."""
+
+
+Answer = TypeVar("Answer")
+
+
+def list_local_agents() -> list[LocalAgent]:
+    """List the agents of this user (of all users, for root) that answer here."""
+    return find_local_agents()[0]
+
+
+def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
+    """Find the agents of this user (of all users, for root) here: those that answer, and pids of those that do not."""
+    names = list_socket_names()
+    answers, _ = _ask_all(names, Question(kind="run"), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
+    left = set(list_socket_names())  # not those that have begun or ended meanwhile
+    agents = [agent for name, line in answers.items() if line and (agent := _read_identity(name, line)) is not None]
+    known = {agent.name for agent in agents}
+    return agents, [read_name(name)[1] for name in answers if name in left and name not in known]
+
+
+def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
+    """Choose whom to ask, by a run or else an agent's pid; None if there is none.
+
+    For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
+    """
+    named = [agent for agent in agents if run_id in (None, agent.run_id)]
+    named = [agent for agent in named if agent.uid == os.geteuid()] or named
+    jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
+    if len(jobs) > 1:
+        there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
+        of_run, what = ("", "a run or an agent's pid") if run_id is None else (" of that id", "a pid")
+        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
+    return jobs[0][0] if jobs else None
+
+
+def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
+    """Group them by job. An agent that has joined none yet belongs to the first job of its run."""
+    jobs: dict[tuple[str, str], list[LocalAgent]] = {}
+    first: dict[str, list[LocalAgent]] = {}
+    for agent in sorted(agents, key=lambda agent: not agent.job):
+        key = (agent.run_id, agent.job)
+        group = first[agent.run_id] if not agent.job and agent.run_id in first else jobs.setdefault(key, [])
+        first.setdefault(agent.run_id, group)
+        group.append(agent)
+    return list(jobs.values())
+
+
+class QuestionSource:
+    """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
+
+    switch_count = 0
+
+    def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
+        self._exchange = exchange
+        self._run_id = run_id
+
+    def read_run(self) -> RunReport:
+        return self._ask(Question(kind="inspect"), RunReport)
+
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        return self._ask(Question(kind="inspect_node", node=node, request=request), REPLY_KINDS[type(request)])
+
+    def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
+        return self._ask_line(Question(kind="why"), limit_s)
+
+    def _ask(self, question: Question, kind: type[Answer]) -> Answer:
+        line = self._ask_line(question, INSPECT_LIMIT_S)
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            agent = f"the agent of {name_run(self._run_id)}"
+            raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
+
+    def _ask_line(self, question: Question, limit_s: float) -> bytes:
+        """Return the answer as it came. Raises TemporaryError with the agent's own sentence, or what is wrong."""
+        try:
+            line = self._exchange(question, limit_s)
+        except OSError as error:
+            why = (
+                "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
+            )
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine {why}") from None
+        if not line.endswith(b"\n"):
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
+        if line.startswith(b'{"error":'):
+            try:
+                refusal = msgspec.json.decode(line, type=RefusedQuestion)
+            except msgspec.MsgspecError:
+                refusal = RefusedQuestion(error="its agent returned an error that cannot be read")
+            kind = SilentNodeError if refusal.is_silent else TemporaryError
+            raise kind(f"{name_run(self._run_id)}: {sanitize(refusal.error)}")
+        return line
+
+
+class SocketSource(QuestionSource):
+    """The RunSource of another process than the agent's. Raises UsageError for an agent of another version."""
+
+    def __init__(self, agent: LocalAgent) -> None:
+        _require_version(agent)
+        super().__init__(partial(exchange, agent.name), agent.run_id)
+
+
+def ask_runs(agents: Sequence[LocalAgent], limit_s: float) -> list[QuestionSource]:
+    """Ask these agents for their runs, all at once; return for each a source that has its answer, or waited in vain."""
+    names = [agent.name for agent in agents if agent.version == __version__]
+    answers, late = _ask_all(names, Question(kind="inspect"), limit_s, ANSWER_MAX // max(1, len(names)))
+
+    def give(agent: LocalAgent, _question: Question, _limit_s: float) -> bytes:
+        _require_version(agent)
+        if agent.name in late:
+            raise TimeoutError
+        return answers.get(agent.name, b"")
+
+    return [QuestionSource(partial(give, agent), agent.run_id) for agent in agents]
+
+
+def _require_version(agent: LocalAgent) -> None:
+    if agent.version != __version__:
+        raise UsageError(
+            f"the agent of {name_run(agent.run_id)} has meshrun {agent.version} on node {agent.node}, this is meshrun "
+            f"{__version__}",
+            f"use meshctl of meshrun {agent.version}",
+        )
+
+
+def exchange(name: str, question: Question, limit_s: float) -> bytes:
+    """Send a question to the socket of this name; return the line that it answers within the limit. Raises OSError."""
+    answers, late = _ask_all([name], question, min(LIMIT_MAX_S, limit_s), ANSWER_MAX)
+    if name not in answers:
+        raise PermissionError(1, "the socket is another user's")
+    if name in late:  # root asks other users' processes too, and each byte may take its time
+        raise TimeoutError
+    return answers[name]
+
+
+def read_user(end: socket.socket) -> int:
+    """Return the user id of the process at the other end. Raises OSError."""
+    found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1])
+
+
+def read_name(name: str) -> tuple[int, str]:
+    """Return the user id and the pid in the name of an agent's socket."""
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    return int(found[1]), found[2]
+
+
+def _ask_all(
+    names: Sequence[str], question: Question, limit_s: float, bytes_max: int
+) -> tuple[dict[str, bytes], set[str]]:
+    """Ask all agents with these names, at once; return each one's line, and who has not answered within the limit.
+
+    A name is left out if its socket is of another user than the one in it: no agent has it. A line without an end is
+    that of an agent that has ended, or has said more than `bytes_max`.
+    """
+    deadline, text = time.monotonic() + limit_s, msgspec.json.encode(question) + b"\n"
+    answers, most = {name: bytearray() for name in names}, limit_connections(_AT_ONCE)
+    waiting, ends, poll = deque(names), dict[int, tuple[str, socket.socket]](), select.poll()
+    with ExitStack() as stack:
+        while (waiting or ends) and (left_s := deadline - time.monotonic()) > 0:
+            for _ in range(min(len(waiting), most - len(ends))):
+                name = waiting.popleft()
+                end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                try:
+                    end.connect(f"\0{name}")
+                    if read_user(end) == read_name(name)[0]:
+                        end.sendall(text)
+                        ends[end.fileno()] = (name, end)
+                        poll.register(end, select.POLLIN)
+                        continue
+                    del answers[name]
+                except BlockingIOError:
+                    waiting.append(name)
+                except OSError:  # it has just ended
+                    pass
+                end.close()
+            for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS) if waiting else left_s * 1000):
+                name, end = ends[descriptor]
+                try:
+                    part = end.recv(_RECEIVED_MAX)
+                except OSError:
+                    part = b""
+                answers[name] += part
+                if not part or part.endswith(b"\n") or len(answers[name]) > bytes_max:
+                    poll.unregister(descriptor)
+                    del ends[descriptor]
+                    end.close()
+        late = {*waiting, *(name for name, _ in ends.values())}
+    return {name: bytes(answer) for name, answer in answers.items()}, late
+
+
+def _read_identity(name: str, line: bytes) -> LocalAgent | None:
+    """Read what an agent says of itself; None if that makes no sense."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, str])
+        return msgspec.convert({key: sanitize(text) for key, text in {**fields, "name": name}.items()}, LocalAgent)
+    except msgspec.MsgspecError:
+        return None
+
+
+def list_socket_names() -> list[str]:
+    """Return the names of agents' sockets that this user may ask, its own first."""
+    own = os.geteuid()
+    names = set()
+    try:
+        with open("/proc/net/unix", errors="replace") as file:
+            for line in file:  # a socket has a line for each of its connections, too
+                name = line.split()[-1]
+                if name.startswith("@meshrun.") and (found := _NAME.fullmatch(name, 1)) and own in (0, int(found[1])):
+                    names.add(name[1:])
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: (read_name(name)[0] != own, name))

@@ -1,0 +1,31 @@
+"""Where a view of a run gets what it shows: a page, a full screen, metrics.
+
+Another process asks an agent of this machine by its socket (`local_socket`), and so do the agent's own threads.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from launcher.views.node_report import NodeReply, NodeRequest, RunReport
+
+
+class RunSource(Protocol):
+    """Answers within a limit; each method raises TemporaryError with a sentence if there is no answer."""
+
+    @property
+    def switch_count(self) -> int:
+        """How often another agent was chosen to be asked: numbers of events are an agent's own."""
+        ...
+
+    def read_run(self) -> RunReport:
+        """Return what all nodes of the run say of themselves."""
+        ...
+
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        """Return what one node, by name or member id, answers to a request; "" is the agent's own."""
+        ...
+
+    def ask_why(self) -> bytes:
+        """Return the encoded Conclusion of launcher.diagnosis: which rank the run waits for, with all stacks."""
+        ...

@@ -1,0 +1,201 @@
+"""Who asks on this node and gets the answer: sockets, requests through the store, and what waits in vain."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from launcher.diagnosis.answer import Conclusion, make_answer
+from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
+from launcher.diagnosis.verdict import Diagnosis
+from launcher.parts.part import Fact, HoldQuit, QuitSignalled, VictimSuspected
+from launcher.parts.running_round import RunningRound
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.views.node_report import EventPage, NodeRequest, ReadEvents, ReadState
+from launcher.views.questions.local_socket import Question
+from launcher.views.questions.messages import Diagnose
+from launcher.views.questions.survey import Survey
+from launcher.worker.grid import WorkerMesh
+from rendezvous.events import AnswerCommand, PassOn
+
+SHARE = NodeAssignment(
+    ranks=(0, 1),
+    world_size=2,
+    shape=(2,),
+    group_rank=0,
+    group_world_size=1,
+    role_ranks=(0, 1),
+    role_world_size=2,
+    master_addr="h",
+)
+MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
+ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def answer(self, text: bytes) -> None:
+        self.lines.append(text)
+
+
+class Bench:
+    """Who asks waits in `asked`. This node answers with an empty page of events, or fails with `error`."""
+
+    def __init__(self) -> None:
+        self.asked: list[Survey] = []
+        self.identity = {"run_id": "night", "node": "h1"}
+        self.error: Exception | None = None
+        parts: Any = self
+        self.effects: deque[Any] = deque()
+        self.running = RunningRound()
+        self.failures = 0
+        self.inquiries = Inquiries(
+            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report"
+        )
+
+    def ask(self, survey: Survey) -> None:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(survey)
+
+    def report_failure(self) -> None:
+        self.failures += 1
+
+    def advance(self, now: float = 0.0) -> list[Conclusion]:
+        return []
+
+    def make_answers(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def answer(self, request: NodeRequest, now: float) -> tuple[str, Callable[[], EventPage]]:
+        return "state", lambda: EventPage(lines=(), first=0, next_after=0)
+
+    def submit(self, kind: str, work: Callable[[], EventPage], take: Callable[[EventPage | None, str], object]) -> None:
+        take(work(), "")
+
+    def put(self, kind: str, **more: Any) -> FakeConnection:
+        """A question, as if it had come to the socket."""
+        connection: Any = FakeConnection()
+        self.inquiries.answer(connection, Question(kind=kind, **more), 0.0)
+        return connection  # type: ignore[no-any-return]
+
+    def end(self, index: int = 0, **more: Any) -> None:
+        """End a survey with what has come."""
+        asked = self.asked[index]
+        for name, value in more.items():
+            setattr(asked, name, value)
+        for take in asked.takes:
+            take(asked)
+
+
+def conclude(**more: Any) -> Conclusion:
+    return Conclusion(round=1, answer=ANSWER, **more)
+
+
+def test_each_question_gets_its_own_answer() -> None:
+    bench = Bench()
+    first, second = bench.put("why"), bench.put("why")
+    assert [one.request for one in bench.asked] == [Diagnose()] * 2
+    bench.end(1, answers={"m": conclude(stacks="second")})
+    bench.end(0, answers={"m": conclude(stacks="first")})
+    texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
+    assert texts == ["first", "second"]
+
+
+def test_a_question_without_an_answer_is_answered_with_that() -> None:
+    bench = Bench()
+    connection = bench.put("why")
+    bench.end(members={"m": "h1"})
+    assert connection.lines == [b"{}"]
+
+
+def test_other_questions_are_told_apart() -> None:
+    bench = Bench()
+    assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
+    assert bench.asked == []
+    assert bench.put("inspect").lines == []
+    assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
+    assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
+    assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
+
+
+def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
+    bench, connection = Bench(), FakeConnection()
+    questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
+    socket: Any = SimpleNamespace(take=lambda now: questions)
+    bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
+    assert bench.inquiries.advance(0.0) == []
+    assert connection.lines == [b'{"run_id":"night","node":"h1"}']
+
+
+def test_a_question_about_its_own_node_is_answered_there() -> None:
+    bench = Bench()
+    (line,) = bench.put("inspect_node", request=ReadEvents()).lines
+    assert msgspec.json.decode(line, type=EventPage).is_last
+    bench = Bench()
+    bench.error = ImportError("cannot import name 'NEW' from 'launcher'")
+    assert bench.put("inspect_node", request=ReadEvents()).lines == [
+        b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"
+    ]
+    assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        ({}, b'{"error":"no leader has answered: the nodes may be electing one, or this node may be cut off from it"}'),
+        ({"error": "unknown node h2; the nodes are h1"}, b'{"error":"unknown node h2; the nodes are h1"}'),
+        ({"members": {"m": "h2"}}, b'{"error":"h2 has not answered in time","is_silent":true}'),
+        ({"members": {"m": "h2"}, "answers": {"m": "its disk hangs"}}, b'{"error":"its disk hangs"}'),
+    ],
+    ids=["no leader", "refused", "silent", "cannot"],
+)
+def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line: bytes) -> None:
+    bench = Bench()
+    connection = bench.put("inspect_node", node="h2", request=ReadEvents())
+    bench.end(**ended)
+    assert connection.lines == [line]
+
+
+def test_a_run_whose_name_is_no_text_answers() -> None:
+    bench = Bench()
+    bench.identity["run_id"] = "l\udcff"
+    assert bench.put("run").lines == [b'{"run_id":"l?","node":"h1"}']
+
+
+def test_a_request_through_the_store_is_answered_there() -> None:
+    bench = Bench()
+    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    assert bench.inquiries.advance(0.0) == []
+    bench.end(answers={"m": conclude()})
+    (event,) = bench.inquiries.advance(0.0)
+    assert isinstance(event, AnswerCommand)
+    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
+
+
+def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
+    bench = Bench()
+    bench.running.begin(2, SHARE)
+    bench.running.has_workers = True
+    for number, count in ((1, 0), (2, 1)):
+        for what in (VictimSuspected(0), QuitSignalled()):
+            bench.inquiries.take(Fact(what, number, 0.0, 0.0))
+        effects = bench.inquiries.advance(5.0)
+        assert [type(one) for one in effects] == [HoldQuit] * count
+        assert (len(bench.asked), bench.failures) == (count, count)
+
+
+def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
+    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
+    assert msgspec.json.decode(short, type=Conclusion).stacks
+    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

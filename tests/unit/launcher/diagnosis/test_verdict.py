@@ -1,0 +1,349 @@
+"""Which rank a job waits for: planted situations on meshes, and the ranks and sentences that come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.diagnosis.evidence import Call, Frame, GroupCalls, RankEvidence
+from launcher.diagnosis.verdict import Diagnosis, describe_ranks, diagnose
+from launcher.worker.grid import WorkerMesh
+
+TWO = WorkerMesh(("dp",), (2,), 0, ("dp",))
+FOUR = WorkerMesh(("dp",), (4,), 0, ("dp",))
+CUBE = WorkerMesh(("pp", "dp", "tp"), (2, 2, 2), 0, ("pp", "dp", "tp"))
+
+WAIT = (Frame(function="all_reduce", file="/lib/torch/distributed/distributed_c10d.py", line=3000),)
+LOAD = (Frame(function="load", file="/home/me/loader.py", line=31), Frame(function="<module>", file="train.py", line=5))
+
+
+def group(
+    name: str, last: int, operation: str = "all_reduce", shape: str = "[4]", is_open: bool = False, age_s: float = 312.4
+) -> GroupCalls:
+    call = Call(number=last, operation=operation, shape=shape, is_open=is_open, age_s=age_s)
+    return GroupCalls(name=name, description=name.partition("/")[0], calls=(call,))
+
+
+def see(rank: int, *groups: GroupCalls, stack: tuple[Frame, ...] | None = WAIT, **more: Any) -> RankEvidence:
+    return RankEvidence(rank=rank, **{"state": "sleeps", "stack": stack, "groups": groups, **more})
+
+
+def waits(name: str, number: int, **how: Any) -> GroupCalls:
+    return group(name, number, is_open=True, **how)
+
+
+def check(found: Diagnosis, kind: str, culprits: tuple[int, ...], *sentences: str) -> None:
+    assert (found.kind, found.culprits) == (kind, culprits), found.sentences
+    assert found.sentences == sentences
+
+
+def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
+    ranks = [see(rank, waits("default_pg", 9)) for rank in range(4)]
+    ranks[2] = see(2, group("default_pg", 8), stack=LOAD)
+    check(
+        diagnose(ranks, FOUR),
+        "late",
+        (2,),
+        "rank 2 (dp=2) has not entered all_reduce 9 of default_pg [0-3]; 3 others have waited for 312 s",
+        "rank 2 (dp=2) is in load (loader.py:31), asleep",
+    )
+
+
+@pytest.mark.parametrize("has_recorder", [True, False])
+def test_a_rank_that_has_given_up_is_not_the_one_that_others_wait_for(has_recorder: bool) -> None:
+    gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
+    calls = (waits("default_pg", 9),) if has_recorder else ()
+    ranks = [gone, see(1, *calls), see(2, *calls), see(3, *calls, stack=LOAD)]
+    if has_recorder:
+        ranks[3] = see(3, group("default_pg", 8), stack=LOAD)
+    assert diagnose(ranks, FOUR).culprits == (3,)
+    assert diagnose([replace(gone, has_given_up=False), *ranks[1:]], FOUR).culprits != (3,)
+
+
+def test_of_two_the_one_that_has_not_given_up_is_named_unless_it_waits() -> None:
+    gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
+    assert diagnose([gone, see(1, stack=LOAD)], TWO).culprits == (1,)
+    assert diagnose([gone, see(1)], TWO).culprits == ()
+
+
+def follow(last: int, *, is_open: bool, operation: str = "all_reduce") -> GroupCalls:
+    """Two calls of the default group, of which the last may be open."""
+    calls = tuple(
+        Call(number=number, operation=operation, is_open=is_open and number == last, age_s=312.4)
+        for number in (last - 1, last)
+    )
+    return GroupCalls(name="0", description="default_pg", calls=calls)
+
+
+@pytest.mark.parametrize("other", [500, 1500], ids=["behind", "ahead"])
+def test_replicas_whose_groups_are_named_alike_are_not_mixed(other: int) -> None:
+    """Ranks 0 and 1 have a default group, 2 and 3 another. Rank 1 does not come."""
+    ranks = [
+        see(0, follow(1000, is_open=True)),
+        see(1, follow(999, is_open=False), stack=LOAD),
+        *(see(rank, follow(other, is_open=False), stack=LOAD) for rank in (2, 3)),
+    ]
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.culprits) == ("late", (1,))
+
+
+def test_a_replica_that_is_stuck_is_told_without_the_others() -> None:
+    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
+    found = diagnose(ranks, FOUR)
+    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
+
+
+def test_whoever_only_sends_may_be_far_ahead_of_one_that_is_late() -> None:
+    ranks = [see(0, follow(1000, is_open=True, operation="broadcast")), see(1, follow(500, is_open=False), stack=LOAD)]
+    assert diagnose(ranks, TWO).culprits == (1,)
+
+
+def test_one_that_has_never_used_the_group_is_late_as_well() -> None:
+    ranks = [see(0, waits("default_pg", 1)), see(1, stack=LOAD)]
+    assert diagnose(ranks, TWO).culprits == (1,)
+
+
+def test_a_chain_of_waits_is_followed_to_its_end() -> None:
+    """Rank 5 loads; rank 4 waits for it in tp, 0 for 4 in pp, 1 for 0 in tp, 2 and 3 in dp."""
+    ranks = [see(rank, group("mesh_tp/0", 5)) for rank in range(8)]
+    ranks[5] = see(5, group("mesh_tp/c", 4), stack=LOAD)
+    ranks[4] = see(4, waits("mesh_tp/c", 5))
+    ranks[0] = see(0, waits("mesh_pp/a", 3), group("mesh_tp/a", 4))
+    ranks[1] = see(1, waits("mesh_tp/a", 5))
+    ranks[2] = see(2, waits("mesh_dp/a", 7))
+    ranks[3] = see(3, waits("mesh_dp/b", 7))
+    found = diagnose(ranks, CUBE)
+    assert (found.kind, found.culprits) == ("late", (5,))
+    assert found.sentences[0].startswith(
+        "rank 5 (pp=1 dp=0 tp=1) has not entered all_reduce 5 of tp [4, 5]; 1 other has waited"
+    )
+    assert found.sentences[1] == "4 more ranks wait for these"
+
+
+def test_different_operations_under_one_number_are_a_mismatch() -> None:
+    ranks = [see(rank, waits("default_pg", 4)) for rank in range(4)]
+    ranks[3] = see(3, waits("default_pg", 4, operation="all_gather"))
+    check(
+        diagnose(ranks, FOUR),
+        "mismatch",
+        (3,),
+        "the members of default_pg [0-3] call different operations as number 4: all_reduce by ranks 0, 1, 2, "
+        "all_gather by rank 3 (dp=3)",
+    )
+
+
+def test_of_two_different_sizes_neither_rank_is_accused_alone() -> None:
+    ranks = [see(rank, waits("default_pg", 4, shape=f"[{rank + 4}]")) for rank in range(2)]
+    check(
+        diagnose(ranks, TWO),
+        "mismatch",
+        (0, 1),
+        "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0 (dp=0), "
+        "all_reduce of [5] by rank 1 (dp=1)",
+    )
+
+
+def test_sizes_may_differ_where_the_operation_allows_it() -> None:
+    ranks = [see(rank, waits("default_pg", 4, operation="all_to_all", shape=f"[{rank}]")) for rank in range(2)]
+    assert diagnose(ranks, TWO).kind == "stuck"
+
+
+def test_different_operations_in_which_nobody_waits_are_no_mismatch() -> None:
+    ranks = [see(rank, group("default_pg", 4, operation=name, age_s=0.5)) for rank, name in enumerate(("x", "y"))]
+    assert diagnose(ranks, TWO).kind == "healthy"
+
+
+def test_one_that_has_ended_waits_for_nobody() -> None:
+    ranks = [see(0, waits("default_pg", 4), state="ended"), see(1, group("default_pg", 3), stack=LOAD)]
+    assert diagnose(ranks, TWO).culprits == (0,)
+
+
+def test_a_group_that_is_only_named_like_an_axis_has_its_own_members() -> None:
+    ranks = [see(rank) for rank in range(8)]
+    ranks[0], ranks[2] = see(0, waits("mesh_tp", 5)), see(2, group("mesh_tp", 4), stack=LOAD)
+    found = diagnose(ranks, CUBE)
+    assert found.culprits == (2,)
+    assert "of tp [0, 2]" in found.sentences[0]
+
+
+def test_where_all_are_stopped_nobody_is_accused() -> None:
+    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
+
+
+def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
+    ranks = [see(0, waits("a", 3), group("b", 6)), see(1, group("a", 2), waits("b", 7))]
+    check(
+        diagnose(ranks, TWO),
+        "deadlock",
+        (0, 1),
+        "ranks 0, 1 wait for each other",
+        "rank 0 (dp=0) waits in all_reduce 3 of a [0, 1] for rank 1 (dp=1)",
+        "rank 1 (dp=1) waits in all_reduce 7 of b [0, 1] for rank 0 (dp=0)",
+    )
+
+
+def test_where_all_have_entered_the_network_or_a_device_is_at_fault() -> None:
+    check(
+        diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR),
+        "stuck",
+        (),
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none has left it: check the "
+        "network and the devices",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("stopped", "is stopped, by a signal or a debugger"), ("blocked", "blocked in the kernel (nfs_wait)")],
+)
+def test_one_that_is_held_inside_is_named(state: str, told: str) -> None:
+    ranks = [see(rank, waits("default_pg", 4)) for rank in range(4)]
+    ranks[1] = replace(ranks[1], state=state, wait="nfs_wait")
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.culprits) == ("stuck", (1,))
+    assert found.sentences[1].endswith(told)
+
+
+def test_a_rank_that_waits_for_one_inside_a_stuck_call_is_no_culprit() -> None:
+    ranks = [see(0, waits("a", 3)), see(1, group("a", 2), waits("b", 7)), see(2, waits("b", 7))]
+    found = diagnose([*ranks, see(3)], FOUR)
+    assert (found.kind, found.culprits) == ("stuck", ())
+    assert "all_reduce 7 of b [1, 2]" in found.sentences[0]
+
+
+def test_a_rank_that_has_ended_is_named_with_its_exit_code() -> None:
+    ranks = [see(0, waits("default_pg", 4)), see(1, stack=None, groups=None, state="ended", exit_code=0)]
+    check(
+        diagnose(ranks, TWO),
+        "late",
+        (1,),
+        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
+        "rank 1 (dp=1) has ended with exit code 0",
+    )
+
+
+def test_one_in_an_unrecorded_communication_is_no_culprit_beside_others() -> None:
+    """Rank 0 sends to rank 2 outside the recorder; rank 3 loads, and rank 2 waits for it."""
+    ranks = [
+        see(0, group("x", 3)),
+        see(1, waits("x", 4)),
+        see(2, waits("y", 4)),
+        see(3, group("y", 3), stack=LOAD),
+    ]
+    assert diagnose(ranks, FOUR).culprits == (3,)
+
+
+def test_if_only_such_are_waited_for_nobody_is_accused() -> None:
+    found = diagnose([see(0, group("x", 3)), see(1, waits("x", 4))], TWO)
+    assert (found.kind, found.culprits) == ("unclear", ())
+    assert found.sentences[0].startswith("others wait for rank 0 (dp=0) in a communication that is not")
+
+
+@pytest.mark.parametrize("more", [{"groups": None}, {"is_truncated": True}], ids=["no recorder", "forgotten"])
+def test_a_rank_is_not_late_for_what_its_recorder_cannot_tell(more: dict[str, Any]) -> None:
+    ranks = [see(0, waits("default_pg", 4)), replace(see(1, group("other", 1)), **more)]
+    assert diagnose(ranks, TWO).kind == "stuck"
+
+
+def test_without_recorder_those_outside_of_communication_are_named() -> None:
+    ranks = [see(rank, groups=None) for rank in range(4)]
+    ranks[1] = see(1, groups=None, stack=LOAD, state="runs")
+    check(
+        diagnose(ranks, FOUR),
+        "odd",
+        (1,),
+        "rank 1 (dp=1) is in load (loader.py:31), running",
+        "of the other 3 ranks, rank 0 (dp=0) is in all_reduce (distributed_c10d.py:3000), asleep",
+    )
+
+
+def test_without_any_communication_the_few_beside_the_many_are_named() -> None:
+    step = (Frame(function="step", file="train.py", line=7),)
+    ranks = [see(rank, groups=None, stack=LOAD if rank in (6, 7) else step) for rank in range(8)]
+    assert diagnose(ranks, CUBE).culprits == (6, 7)
+    assert diagnose(ranks[:1] + ranks[6:7], TWO).kind == "unclear"
+
+
+def test_ranks_are_told_by_what_they_have_in_common() -> None:
+    assert describe_ranks([4, 5, 6, 7], CUBE) == "all of pp=1"
+    assert describe_ranks([2, 3], CUBE) == "all of pp=0 dp=1"
+    assert describe_ranks([1, 2], CUBE) == "ranks 1, 2"
+    assert describe_ranks([0], CUBE) == "rank 0 (pp=0 dp=0 tp=0)"
+
+
+def test_of_a_rank_whose_node_has_not_answered_that_is_told() -> None:
+    check(
+        diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR),
+        "unknown",
+        (2,),
+        "rank 2 (dp=2) has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
+        "nothing is known of rank 2 (dp=2): its node has not answered",
+    )
+    assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
+
+
+def test_a_stopped_rank_cannot_tell_what_it_has_entered_and_is_named() -> None:
+    ranks = [see(rank, waits("mesh_tp/0", 4)) for rank in range(4)]
+    ranks[3] = see(3, groups=None, state="stopped")
+    mesh = WorkerMesh(("tp",), (4,), 0, ("tp",))
+    check(
+        diagnose([replace(one, groups=rename(one)) for one in ranks], mesh),
+        "late",
+        (3,),
+        "rank 3 (tp=3) has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
+        "rank 3 (tp=3) is stopped, by a signal or a debugger",
+    )
+
+
+def rename(one: RankEvidence) -> tuple[GroupCalls, ...] | None:
+    return one.groups and tuple(replace(group, name="11") for group in one.groups)
+
+
+def test_one_without_stack_and_recorder_is_only_not_known() -> None:
+    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
+
+
+def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:
+    ranks = [see(rank, waits("default_pg", 9, age_s=0.9)) for rank in range(4)]
+    ranks[2] = see(2, group("default_pg", 8, age_s=1.4), stack=LOAD, state="runs")
+    check(
+        diagnose(ranks, FOUR),
+        "healthy",
+        (),
+        "no rank has been waiting for another for more than 1 s",
+        "the last collective was entered 0.9 s ago",
+    )
+
+
+def test_a_job_is_not_healthy_if_something_else_may_hold_it() -> None:
+    ranks = [see(rank, group("default_pg", 9, age_s=2.0), stack=LOAD) for rank in range(4)]
+    assert diagnose(ranks, FOUR).kind == "healthy"
+    for other in (
+        {"state": "stopped"},
+        {"stack": WAIT},
+        {"groups": None},
+        {"groups": (group("default_pg", 9, age_s=61.0),)},
+    ):
+        assert diagnose([*ranks[:3], replace(ranks[3], **other)], FOUR).kind != "healthy"
+    assert diagnose(ranks[:3], FOUR).kind != "healthy"
+
+
+def test_what_has_called_the_script_is_no_communication() -> None:
+    """torch's `record` stands below every frame of a script that uses it."""
+    record = Frame(function="wrapper", file="/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", line=1)
+    ranks = [see(rank, groups=None, stack=(*(LOAD if rank == 1 else WAIT), record)) for rank in range(2)]
+    assert (diagnose(ranks, TWO).kind, diagnose(ranks, TWO).culprits) == ("odd", (1,))
+
+
+def test_of_those_inside_only_they_that_stay_are_told() -> None:
+    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
+    ranks[1] = see(1, waits("default_pg", 4))
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
+        "stuck",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
+    )

@@ -1,0 +1,59 @@
+"""Events in memory: each is read once, and how many were dropped is told."""
+
+from __future__ import annotations
+
+import msgspec
+
+from launcher.views.event_buffer import EventBuffer
+from launcher.views.node_report import PAGE_BYTES_MAX
+from launcher.views.run_events import RemarkMade
+from tests.support.run_reports import decode_event
+
+
+def fill(buffer: EventBuffer, count: int, text: str = "x") -> None:
+    for number in range(count):
+        buffer.take(RemarkMade(at=float(number), run_id="r", node="n0", sentence=f"{number} {text}"))
+
+
+def read_all(buffer: EventBuffer) -> list[str]:
+    found, after = [], -1
+    while True:
+        page = buffer.read(after)
+        found += [msgspec.json.decode(line)["sentence"] for line in page.lines]
+        after = page.next_after
+        if page.is_last:
+            return found
+
+
+def test_pages_have_every_event_once_whatever_is_asked_again() -> None:
+    buffer = EventBuffer()
+    fill(buffer, 1000, "y" * 200)
+    assert buffer.read(5) == buffer.read(5)
+    assert read_all(buffer) == [f"{number} {'y' * 200}" for number in range(1000)]
+    assert max(sum(map(len, buffer.read(after).lines)) for after in (-1, 400)) <= PAGE_BYTES_MAX
+
+
+def test_the_oldest_go_and_are_counted() -> None:
+    buffer = EventBuffer(events_max=10)
+    fill(buffer, 25)
+    page = buffer.read(-1)
+    assert (page.first, page.dropped, len(page.lines), page.next_after) == (15, 15, 10, 24)
+    assert buffer.read(20).dropped == 0
+    small = EventBuffer(bytes_max=1000)
+    fill(small, 25)
+    assert 1 < len(small.read(-1).lines) < 10
+
+
+def test_a_reader_that_is_up_to_date_gets_an_empty_last_page() -> None:
+    buffer = EventBuffer()
+    fill(buffer, 2)
+    page = buffer.read(1)
+    assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
+
+
+def test_a_line_is_an_event_again() -> None:
+    buffer = EventBuffer()
+    fill(buffer, 1)
+    event = decode_event(buffer.read(-1).lines[0])
+    assert isinstance(event, RemarkMade)
+    assert (event.at, event.node, event.sentence) == (0.0, "n0", "0 x")
