@@ -18,6 +18,7 @@ SEEDS = 130  # each is found within so many
 @pytest.mark.parametrize(
     ("letter", "bug"),
     [
+        ("S1|S2", "there is no watchdog"),
         ("S1", "the watchdog ends with the lease"),
         ("S2", "a fence leaves a grace"),
         ("S2", "a broken connection is a proof"),

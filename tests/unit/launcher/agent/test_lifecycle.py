@@ -32,6 +32,7 @@ from launcher.agent.lifecycle import (
 
 TERM = signal.SIGTERM
 GOOD, BAD, ECHO = (0, False), (1, False), (1, True)
+FLAGS = {"secondary": "is_secondary", "victim": "may_be_victim", "claimed": "is_claimed"}
 TRANSCRIPTS = (Path(__file__).parent / "lifecycle.txt").read_text().strip().split("\n\n")
 
 
@@ -56,8 +57,8 @@ def take(round: Round, now: float, what: str, words: list[str]) -> list[RoundAct
     match what:
         case "ends":
             local_rank, code, *how = words
-            is_victim = "victim" in how
-            end = WorkerExit(int(local_rank), int(code), is_victim or "secondary" in how, "claimed" in how, is_victim)
+            said = {FLAGS[word]: True for word in how}
+            end = WorkerExit(int(local_rank), int(code), **{"is_secondary": "victim" in how, **said})
             return round.take_exit(end, now)
         case "stop":
             return round.stop(TERM, float(words[0]), now)
