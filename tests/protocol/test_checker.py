@@ -18,7 +18,6 @@ SEEDS = 130  # each is found within so many
 @pytest.mark.parametrize(
     ("letter", "bug"),
     [
-        ("S1|S2", "there is no watchdog"),
         ("S1", "the watchdog ends with the lease"),
         ("S2", "a fence leaves a grace"),
         ("S2", "a broken connection is a proof"),
@@ -28,6 +27,7 @@ SEEDS = 130  # each is found within so many
         ("S5", "ages stand still"),
         ("S5", "the oldest loss is forgotten"),
         ("S5", "failures are free"),
+        ("S6", "there is no watchdog"),
         ("S6", "watches are left behind"),
         ("S7", "non-members of the roster may lead"),
         ("S8", "the first port is used for ever"),

@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +17,10 @@ from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.etcd import watch as watching
-from rendezvous.stores.etcd.client import TimeLimit
-from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.etcd.watch import EtcdWatch
 from tests.store.under_test import Recorder, watch
 from tests.support.network.proxy import Proxy
-from tests.support.stores.certificates import signing_keys
 from tests.support.stores.etcd import VERSIONS, EtcdServer, Port, Version, binary
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -245,48 +241,6 @@ def test_a_callback_may_cancel_another_watch_and_close_the_client(etcd: EtcdServ
     store.watch("a", start_revision=first, on_batch=end, on_lost=ignore)
     wait_until(lambda: set(threading.enumerate()) <= before, LIMIT_S, "the threads to end")
     assert (len(told), other.batches, other.losses) == (1, [], [])
-
-
-# Who asks
-
-
-@pytest.fixture(params=VERSIONS)
-def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    """A server with a user who may read a little, and whose tokens live for a second."""
-    public, private = signing_keys(tmp_path / "keys")
-    words = f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=1s"
-    with EtcdServer(request.param, tmp_path, flags=["--auth-token", words]) as server:
-        server.set_up_users(root_password="top", users={"ann": ("secret", "/ann/")})
-        yield server
-
-
-def test_a_watch_denied_or_with_an_expired_token_leaves_the_others_alone(guarded: EtcdServer) -> None:
-    store = EtcdStore([guarded.endpoint], user="ann", password="secret", call_limit_s=10)
-    first = store.put("/ann/a", b"1")
-    running = watch(store, "/ann/", first)
-    running.wait_for_revision(first)
-    forbidden = watch(store, "/bob/a", first)
-    denied = f"the store at {guarded.endpoint} denies this user the key '/bob/a'"
-    assert str(forbidden.wait_for_loss()) == denied
-    stream = store._watch_loop._stream
-    assert stream is not None
-
-    def is_old() -> bool:
-        try:
-            request, limit = wire.RangeRequest(b"/ann/a"), TimeLimit(10)
-            stream.endpoint.call(wire.RANGE, request, stream.token, limit, is_patient=False)
-        except CallFailed:
-            return True
-        return False
-
-    wait_until(is_old, LIMIT_S, "the token of the stream to expire")
-    late = watch(store, "/ann/b", first)
-    last = [store.put("/ann/b", b"1"), store.put("/ann/a", b"2")]
-    late.wait_for_revision(last[0])
-    running.wait_for_revision(last[1])
-    assert (revisions(running), revisions(late)) == ([first, *last], last[:1])
-    assert (running.losses, late.losses) == ([], [])
-    store.close()
 
 
 # A proxy of etcd's own
