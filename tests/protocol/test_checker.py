@@ -27,6 +27,7 @@ SEEDS = 130  # each is found within so many
         ("S5", "ages stand still"),
         ("S5", "the oldest loss is forgotten"),
         ("S5", "failures are free"),
+        ("S6", "there is no watchdog"),
         ("S6", "watches are left behind"),
         ("S7", "non-members of the roster may lead"),
         ("S8", "the first port is used for ever"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rendezvous.stores.contract import Store
-from tests.store.real import RealUnderTest, close_shared_servers
+from tests.store.real import RealUnderTest, close_shared_servers, shared_server
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
 from tests.support.stores.etcd import VERSIONS, EtcdServer
@@ -41,6 +41,12 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServe
     """An etcd of its own, for a test that kills, freezes or counts."""
     with EtcdServer(request.param, tmp_path) as server:
         yield server
+
+
+@pytest.fixture
+def etcd() -> EtcdServer:
+    """The etcd that all tests share, for a test of the client that leaves the server alone."""
+    return shared_server("3.5")
 
 
 @pytest.fixture

@@ -30,10 +30,13 @@ def with_users(server: EtcdServer) -> Iterator[EtcdServer]:
         yield server
 
 
-@pytest.fixture(params=[(version, kind) for version in VERSIONS for kind in ("simple", "jwt")], ids=" ".join)
-def short_tokens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
+@pytest.fixture(
+    scope="module", params=[(version, kind) for version in VERSIONS for kind in ("simple", "jwt")], ids=" ".join
+)
+def short_tokens(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """A server whose tokens expire after a second: of no use, or in any case."""
     version, kind = request.param
+    tmp_path = tmp_path_factory.mktemp("tokens")
     flags = ["--auth-token-ttl", str(TOKEN_TTL_S)]
     if kind == "jwt":
         public, private = signing_keys(tmp_path / "keys")
@@ -42,9 +45,9 @@ def short_tokens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Etc
     yield from with_users(EtcdServer(version, tmp_path, flags=flags))
 
 
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    yield from with_users(EtcdServer(request.param, tmp_path))
+@pytest.fixture(scope="module", params=VERSIONS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    yield from with_users(EtcdServer(request.param, tmp_path_factory.mktemp("users")))
 
 
 def ann(server: EtcdServer, password: str = "secret") -> EtcdStore:
@@ -91,6 +94,36 @@ def test_an_expired_token_is_renewed_by_whatever_comes_first(short_tokens: EtcdS
     store.close()
 
 
+@pytest.mark.parametrize("short_tokens", [(version, "jwt") for version in VERSIONS], indirect=True, ids=" ".join)
+def test_a_watch_denied_or_with_an_expired_token_leaves_the_others_alone(short_tokens: EtcdServer) -> None:
+    store = ann(short_tokens)
+    first = store.put("/ann/a", b"1")
+    running = watch(store, "/ann/", first)
+    running.wait_for_revision(first)
+    forbidden = watch(store, "/bob/a", first)
+    denied = f"the store at {short_tokens.endpoint} denies this user the key '/bob/a'"
+    assert str(forbidden.wait_for_loss()) == denied
+    stream = store._watch_loop._stream
+    assert stream is not None
+
+    def is_old() -> bool:
+        try:
+            request, limit = wire.RangeRequest(b"/ann/a"), TimeLimit(10)
+            stream.endpoint.call(wire.RANGE, request, stream.token, limit, is_patient=False)
+        except CallFailed:
+            return True
+        return False
+
+    wait_until(is_old, LIMIT_S, "the token of the stream to expire")
+    late = watch(store, "/ann/b", first)
+    last = [store.put("/ann/b", b"1"), store.put("/ann/a", b"2")]
+    late.wait_for_revision(last[0])
+    running.wait_for_revision(last[1])
+    assert [[batch.revision for batch in watched.batches] for watched in (running, late)] == [[first, *last], last[:1]]
+    assert (running.losses, late.losses) == ([], [])
+    store.close()
+
+
 def test_tokens_that_a_restart_forgets_are_renewed_and_watches_go_on(server: EtcdServer) -> None:
     store = ann(server)
     first = store.put("/ann/a", b"1")
@@ -125,7 +158,7 @@ def test_what_is_forbidden_is_said_with_the_key(server: EtcdServer) -> None:
         "the keys below '/bob/'": lambda: store.get("/bob/", prefix=True),
         "the key '/bob/b'": lambda: store.put("/bob/b", b"1"),
         "the key '/bob/c'": lambda: store.delete("/bob/c"),
-        "one of the keys '/ann/a', '/bob/d'": lambda: store.txn([], [Put("/ann/a", b"1"), Put("/bob/d", b"1")]),
+        "one of the keys '/ann/n', '/bob/d'": lambda: store.txn([], [Put("/ann/n", b"1"), Put("/bob/d", b"1")]),
     }
     for what, call in calls.items():
         with pytest.raises(StoreError) as caught:
@@ -136,7 +169,7 @@ def test_what_is_forbidden_is_said_with_the_key(server: EtcdServer) -> None:
         watched = watch(store, key, 1)
         assert str(watched.wait_for_loss()) == f"{denies} {what}"
         assert (watched.batches, len(watched.losses)) == ([], 1)
-    assert store.get("/ann/a").items == (), "a transaction is refused as a whole"
+    assert store.get("/ann/n").items == (), "a transaction is refused as a whole"
     store.close()
 
 

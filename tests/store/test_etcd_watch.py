@@ -7,24 +7,20 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rendezvous.errors import Compacted, StoreError, Unreachable
+from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.etcd import watch as watching
-from rendezvous.stores.etcd.client import TimeLimit
-from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.etcd.watch import EtcdWatch
 from tests.store.under_test import Recorder, watch
 from tests.support.network.proxy import Proxy
-from tests.support.stores.certificates import signing_keys
 from tests.support.stores.etcd import VERSIONS, EtcdServer, Port, Version, binary
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -67,9 +63,9 @@ def test_watches_share_a_stream_and_its_threads_and_the_last_one_ends_them(serve
     store.close()
 
 
-def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(server: EtcdServer) -> None:
-    observer = EtcdStore([server.endpoint])
-    with Proxy(server.client_port) as proxy:
+def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(etcd: EtcdServer) -> None:
+    observer = EtcdStore([etcd.endpoint])
+    with Proxy(etcd.client_port) as proxy:
         store = EtcdStore([proxy.endpoint])
         first = observer.put("a", b"1")
         one, other, silent = (watch(store, name, first) for name in ("a", "b/", "c"))
@@ -89,25 +85,6 @@ def test_every_watch_of_a_stream_that_breaks_goes_on_and_misses_nothing(server: 
         assert [one.losses, other.losses, silent.losses] == [[], [], []]
         store.close()
     observer.close()
-
-
-def test_a_watch_from_below_the_compaction_is_lost_alone(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
-    first = store.put("a", b"1")
-    running = watch(store, "a", first)
-    running.wait_for_revision(first)
-    for number in range(3):
-        last = store.put("b", b"%d" % number)
-    server.compact(last)
-    late = watch(store, "b", first)
-    error = late.wait_for_loss()
-    assert isinstance(error, Compacted)
-    assert error.revision == last
-    again = watch(store, "b", error.revision)
-    again.wait_for_revision(last)
-    running.wait_for_revision(store.put("a", b"2"))
-    assert (running.losses, again.losses, streams_begun(server)) == ([], [], 1)
-    store.close()
 
 
 def test_a_watch_cancelled_on_a_running_stream_is_cancelled_at_the_server(server: EtcdServer) -> None:
@@ -191,8 +168,8 @@ def a_watch() -> EtcdWatch:
     return EtcdWatch("the key 'a'", wire.WatchCreateRequest(b"a", b"", 1), ignore, ignore, ignore)
 
 
-def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     with no_threads(), pytest.raises(Unreachable, match="no thread can be started"):
         watch(store, "a", first)
@@ -200,9 +177,9 @@ def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(server: EtcdServer
     store.close()
 
 
-def test_a_stream_that_gets_no_thread_is_opened_again(server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_gets_no_thread_is_opened_again(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "RETRY_PAUSES_S", (0.01,))
-    store = EtcdStore([server.endpoint])
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     begin, refused = threading.Thread.start, threading.Event()
 
@@ -220,8 +197,8 @@ def test_a_stream_that_gets_no_thread_is_opened_again(server: EtcdServer, monkey
     store.close()
 
 
-def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     for _ in range(2):
         with no_threads(), pytest.raises(Unreachable, match="cannot be asked: no thread can be started"):
             store.put("a", b"1")
@@ -230,8 +207,8 @@ def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(server: Etcd
     store.close()
 
 
-def test_beside_a_watch_a_write_needs_no_thread(server: EtcdServer) -> None:
-    store = EtcdStore([server.endpoint])
+def test_beside_a_watch_a_write_needs_no_thread(etcd: EtcdServer) -> None:
+    store = EtcdStore([etcd.endpoint])
     watched = watch(store, "a", store.put("a", b"1"))
     watched.wait_for_revision(1)
     with no_threads() as wanted:
@@ -247,9 +224,9 @@ def ignore(_: object) -> None:
     pass
 
 
-def test_a_callback_may_cancel_another_watch_and_close_the_client(server: EtcdServer) -> None:
+def test_a_callback_may_cancel_another_watch_and_close_the_client(etcd: EtcdServer) -> None:
     before = set(threading.enumerate())
-    store = EtcdStore([server.endpoint])
+    store = EtcdStore([etcd.endpoint])
     first = store.put("a", b"1")
     other = watch(store, "b", first)
     told: list[Batch] = []
@@ -264,48 +241,6 @@ def test_a_callback_may_cancel_another_watch_and_close_the_client(server: EtcdSe
     store.watch("a", start_revision=first, on_batch=end, on_lost=ignore)
     wait_until(lambda: set(threading.enumerate()) <= before, LIMIT_S, "the threads to end")
     assert (len(told), other.batches, other.losses) == (1, [], [])
-
-
-# Who asks
-
-
-@pytest.fixture(params=VERSIONS)
-def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    """A server with a user who may read a little, and whose tokens live for a second."""
-    public, private = signing_keys(tmp_path / "keys")
-    words = f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=1s"
-    with EtcdServer(request.param, tmp_path, flags=["--auth-token", words]) as server:
-        server.set_up_users(root_password="top", users={"ann": ("secret", "/ann/")})
-        yield server
-
-
-def test_a_watch_denied_or_with_an_expired_token_leaves_the_others_alone(guarded: EtcdServer) -> None:
-    store = EtcdStore([guarded.endpoint], user="ann", password="secret", call_limit_s=10)
-    first = store.put("/ann/a", b"1")
-    running = watch(store, "/ann/", first)
-    running.wait_for_revision(first)
-    forbidden = watch(store, "/bob/a", first)
-    denied = f"the store at {guarded.endpoint} denies this user the key '/bob/a'"
-    assert str(forbidden.wait_for_loss()) == denied
-    stream = store._watch_loop._stream
-    assert stream is not None
-
-    def is_old() -> bool:
-        try:
-            request, limit = wire.RangeRequest(b"/ann/a"), TimeLimit(10)
-            stream.endpoint.call(wire.RANGE, request, stream.token, limit, is_patient=False)
-        except CallFailed:
-            return True
-        return False
-
-    wait_until(is_old, LIMIT_S, "the token of the stream to expire")
-    late = watch(store, "/ann/b", first)
-    last = [store.put("/ann/b", b"1"), store.put("/ann/a", b"2")]
-    late.wait_for_revision(last[0])
-    running.wait_for_revision(last[1])
-    assert (revisions(running), revisions(late)) == ([first, *last], last[:1])
-    assert (running.losses, late.losses) == ([], [])
-    store.close()
 
 
 # A proxy of etcd's own

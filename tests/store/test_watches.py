@@ -8,111 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.stores.contract import Batch, Delete, KeyEvent, KeyValue, Operation, Put, Store, Watch
-from tests.store.under_test import StoreUnderTest, words
+from rendezvous.stores.contract import Batch, Store, Watch
+from tests.store.under_test import StoreUnderTest
 
 Key = Callable[[str], str]
 
 
 def ignore(_: object) -> None:
     pass
-
-
-def test_a_watch_from_the_past_tells_all_that_happened_and_goes_on(store_under_test: StoreUnderTest, key: Key) -> None:
-    store = store_under_test.new_client()
-    first = store.put(key("a"), b"1")
-    store.put(key("a"), b"2")
-    watched = store_under_test.watch(store, key("a"), start_revision=first)
-    store.delete(key("a"))
-    store.put(key("a"), b"3")
-    batches = watched.wait_for_revision(first + 3)
-    assert [batch.revision for batch in batches] == [first, first + 1, first + 2, first + 3]
-    told = [words(batch.events) for batch in batches]
-    assert told == [[f"put {key('a')}=1"], [f"put {key('a')}=2"], [f"delete {key('a')}"], [f"put {key('a')}=3"]]
-
-
-def test_a_watch_begins_at_its_revision_wherever_that_lies(store_under_test: StoreUnderTest, key: Key) -> None:
-    store = store_under_test.new_client()
-    first = store.put(key("a"), b"1")
-    starts = {start: store_under_test.watch(store, key("a"), start_revision=start) for start in range(first, first + 9)}
-    for number in range(2, 6):
-        store.put(key("a"), b"%d" % number)
-    late = {start: store_under_test.watch(store, key("a"), start_revision=start) for start in range(first, first + 9)}
-    last = store.put(key("a"), b"6")
-    store.put(key("a"), b"7")
-    final = store.put(key("a"), b"8")
-    for start, watched in [*starts.items(), *late.items()]:
-        if start <= final:
-            told = [batch.revision for batch in watched.wait_for_revision(final)]
-            assert told == list(range(start, final + 1))
-    assert [watched.batches for watched in (starts[final + 1], late[final + 1])] == [[], []]
-    assert last < final
-
-
-def test_an_event_carries_the_key_as_written_and_a_deletion_only_its_name(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
-    store = store_under_test.new_client()
-    lease = store.lease_grant(10).id
-    first = store.put(key("a"), b"\0\xff")
-    watched = store_under_test.watch(store, key("a"), start_revision=first)
-    store.put(key("a"), b"2", lease=lease)
-    store.delete(key("a"))
-    assert watched.wait_for_revision(first + 2) == [
-        Batch(first, (KeyEvent("put", KeyValue(key("a"), b"\0\xff", first, first, 1, 0)),)),
-        Batch(first + 1, (KeyEvent("put", KeyValue(key("a"), b"2", first, first + 1, 2, lease)),)),
-        Batch(first + 2, (KeyEvent("delete", KeyValue(key("a"), b"", 0, first + 2, 0, 0)),)),
-    ]
-
-
-def test_a_watch_gets_events_of_its_own_keys_only_with_gaps_in_revisions(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
-    store = store_under_test.new_client()
-    names = ["o", "p", "p/", "p/1", "p0", "p/1/x", "q", "p/\U0010ffff"]
-    first = store.put(key("before"), b"1") + 1
-    one = store_under_test.watch(store, key("p/1"), start_revision=first)
-    many = store_under_test.watch(store, key("p/"), prefix=True, start_revision=first)
-    revisions = {name: store.put(key(name), name.encode()) for name in names}
-    told = many.wait_for_revision(revisions["p/\U0010ffff"])
-    inside = [name for name in names if name.startswith("p/")]
-    assert [(batch.revision, words(batch.events)) for batch in told] == [
-        (revisions[name], [f"put {key(name)}={name}"]) for name in inside
-    ]
-    assert [batch.revision for batch in one.wait_for_revision(revisions["p/1"])] == [revisions["p/1"]]
-
-
-def test_events_of_a_transaction_come_in_one_batch_in_operation_order(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
-    store = store_under_test.new_client()
-    for name in ("d/2", "d/1", "e"):
-        before = store.put(key(name), b"1")
-    watched = store_under_test.watch(store, key(""), prefix=True, start_revision=before + 1)
-    only_d = store_under_test.watch(store, key("d/"), prefix=True, start_revision=before + 1)
-    operations: list[Operation] = [
-        Put(key("z"), b"1"),
-        Delete(key("d/"), prefix=True),
-        Put(key("a"), b"1"),
-        Delete(key("e")),
-    ]
-    revision = store.txn([], operations).revision
-    (batch,) = watched.wait_for_revision(revision)
-    deletions = [f"delete {key('d/1')}", f"delete {key('d/2')}"]
-    assert words(batch.events) == [f"put {key('z')}=1", *deletions, f"put {key('a')}=1", f"delete {key('e')}"]
-    assert {event.item.mod_revision for event in batch.events} == {revision}
-    (batch,) = only_d.wait_for_revision(revision)
-    assert words(batch.events) == deletions
-
-
-def test_what_changes_nothing_is_no_event(store_under_test: StoreUnderTest, key: Key) -> None:
-    store = store_under_test.new_client()
-    before = store.put(key("b"), b"1")
-    watched = store_under_test.watch(store, key(""), prefix=True, start_revision=before + 1)
-    store.delete(key("a"))
-    store.txn([], [Delete(key("a"), prefix=True)])
-    last = store.put(key("b"), b"2")
-    assert [batch.revision for batch in watched.wait_for_revision(last)] == [last]
 
 
 def test_a_watch_from_the_revision_after_a_list_misses_no_write(store_under_test: StoreUnderTest, key: Key) -> None:

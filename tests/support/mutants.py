@@ -88,7 +88,7 @@ def examine(mutant: Mutant, begin: int, seeds: int, layers: list[str]) -> Found:
 
 def plant(mutant: Mutant, tree: Path) -> None:
     """Copy what the tests need, with the fault in it."""
-    names = ("launcher", "rendezvous", "tests/__init__.py", "tests/protocol", "tests/support", "tests/unit")
+    names = ("launcher", "rendezvous", "docs/reference", "tests")
     copied = subprocess.run(["tar", "-c", *names, "pyproject.toml"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x"], cwd=tree, input=copied.stdout, check=True)
     path = tree / "rendezvous" / f"{mutant.module}.py"

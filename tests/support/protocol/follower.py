@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from rendezvous import records
-from rendezvous.events import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
+from rendezvous.events import Start, StoreRequest, Txn
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory.store import MemoryStore
@@ -60,11 +60,6 @@ class Follower(Bench):
         for _ in range(math.ceil(duration_s / 0.5)):
             made += self.wait(0.5)
         return made
-
-    def lose_leader(self, *, is_provable: bool = True, address: str = L_IS) -> list[Any]:
-        """L's node is killed, and its kernel says so."""
-        up = self.tell(PeerUp("L", address, is_provable))
-        return [*up, *self.tell(PeerDown("L")), *self.tell(PeerGone("L"))]
 
     @property
     def leads(self) -> bool:

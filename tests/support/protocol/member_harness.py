@@ -123,10 +123,6 @@ class Bench:
         """Let a watch bring nothing any more, without a sign that it does not."""
         self._watches[key].cancel()
 
-    @property
-    def watched(self) -> set[str]:
-        return set(self._watches)
-
     def answer(self, ask: StoreRequest) -> list[Action]:
         self.asks.remove(ask)
         return self.step(self._outcome(ask))

@@ -1,24 +1,32 @@
-"""Pictures for tests of what the leader decides, drawn in a few letters, and the row of a table of such rules.
+"""Pictures for tests of what the leader decides, drawn in a few letters, and tables of what it decides on them.
 
 Members are letters, the leader is `a`, and times are the leader's. A round of `a` and `b` was sealed at 100 s and,
 where it was stopped, stopped at 120 s. Two to three nodes make a world.
+
+    # The rule, as a sentence.
+    stopping("ab", b=status())             the picture, in the names below
+    at 121 with max_restarts=1             when the leader looks at it, and under which settings;
+                                           complete=True: no other node can come
+    Wait until=155 setting=...: ...        what it decides: fields that differ from their defaults, then the reason
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import decide
-from rendezvous.policy.decisions import Decision, EndJob
+from rendezvous.policy.decisions import Decision
 from rendezvous.policy.quarantine import Strike
-from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
+from rendezvous.policy.view import MemberView, Size, StatusView, View
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
+from rendezvous.records import Command, Member, Seal, Status, Stop
 from rendezvous.settings import Settings
 
 SEAL = Seal(round=4, plan_token="t", world_size=2, coordinator="a:1", reason=Reason.of("enough"))
@@ -56,7 +64,7 @@ STOPPED = status(stopped=True)
 
 
 def failed(at: float = 110.0, **more: Any) -> StatusView:
-    return status("failed", stopped=True, at=at, exit_code=more.pop("exit_code", 3), failure="text", **more)
+    return status("failed", stopped=True, at=at, **{"exit_code": 3, "failure": "text", **more})
 
 
 def first_round(letters: str, statuses: Mapping[str, StatusView] | None = None, **seen_at: float) -> View:
@@ -113,43 +121,66 @@ def stopping(
     )
 
 
-def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> EndJob:
-    """The end of the job, as `show` has it."""
-    return EndJob(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
-
-
-def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> RestartBudget:
-    ledger = RestartBudget(restart_count=1, charged_at=(50.0,), short_rounds=short_rounds).charge(4, failed_at, at)
-    return ledger.settle(math.inf, 0.0) if is_settled else ledger
-
-
 PROVISIONAL = ONE_USED.charge(3, failed_at=119.5, now=119.6)
 
 
-def show(decision: Any) -> Any:
-    """The decision with a text in place of each reason: its kind and values."""
-    found = {name: getattr(decision, name) for name in decision.__struct_fields__}
-    texts = {name: str(value) for name, value in found.items() if isinstance(value, Reason)}
-    verdicts = {name: show(value) for name, value in found.items() if isinstance(value, Verdict)}
-    return replace(decision, **texts, **verdicts)
+def describe(decision: Decision) -> str:
+    """The decision as text: a line, and one more for its budget and for its remark."""
+    fields = list_changes(decision)
+    if verdict := fields.pop("verdict", None):
+        fields = {**list_changes(verdict), **fields}
+    reason, budget, remark = fields.pop("reason", ""), fields.pop("budget", None), fields.pop("remark", None)
+    words = " ".join([type(decision).__name__, *(f"{name}={show(value)}" for name, value in fields.items())])
+    lines = [f"{words}: {reason}" if reason else words]
+    if budget is not None and (changes := list_changes(budget)):
+        lines.append("  budget " + " ".join(f"{name}={show(value)}" for name, value in changes.items()))
+    return "\n".join(lines if remark is None else [*lines, f"  remark {remark}"])
 
 
-class Row(NamedTuple):
-    """`expected`: as `show` has it."""
-
-    rule: str
-    view: View
-    now: float
-    expected: Decision
-    settings: Mapping[str, Any] = {}
-    sizer: Sizer = sizer
-
-    def check(self) -> None:
-        settings = Settings(**{"max_restarts": 3, **self.settings})
-        assert show(decide(self.view, self.now, settings, self.sizer)) == self.expected
+def list_changes(record: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults, or have none."""
+    return {
+        field.name: value
+        for field in structs.fields(record)
+        if (value := getattr(record, field.name)) != field.default or field.required
+    }
 
 
-RUNS = "running round=4 ranks=2 is_spare=False"
+def show(value: Any) -> str:
+    match value:
+        case Strike():
+            return f"{value.node}@{value.at:g}" + (f"/{value.rank}" if value.rank >= 0 else "")
+        case tuple():
+            return ",".join(map(show, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def play(text: str) -> str:
+    """The table with what is decided in place of what is written there."""
+    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
+    return "\n\n".join(block[0] if len(block) == 1 else _play_rule(*block[:3]) for block in blocks) + "\n"
+
+
+def _play_rule(rule: str, picture: str, at: str) -> str:
+    time, _, words = at.removeprefix("at ").partition(" with ")
+    limits = {name: _read(value) for name, _, value in (word.partition("=") for word in words.split())}
+    is_complete = limits.pop("complete", False)
+
+    def size(members: Sequence[MemberView]) -> Size:
+        return replace(sizer(members), is_complete=True) if is_complete else sizer(members)
+
+    settings = Settings(**{"max_restarts": 3, **limits})
+    return "\n".join([rule, picture, at, describe(decide(eval(picture), float(time), settings, size))])
+
+
+def _read(value: str) -> Any:
+    """A setting as JSON has it, or a word."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return math.inf if value == "inf" else value
+
+
 NODES = {m: f"n{m} boot" for m in "abcd"}
 
 
@@ -171,6 +202,14 @@ def marks(*at: float, node: str = "nb boot", rank: int = -1) -> tuple[Strike, ..
     return tuple(Strike(node, time, rank) for time in at)
 
 
+def served_by_b(view: View) -> View:
+    """`b` serves the store of the others."""
+    members = {
+        m: replace(one, member=replace(one.member, presence_address=f"{m}:7000")) for m, one in view.members.items()
+    }
+    return replace(view, members=members, names={m: f"n{m}" for m in members}, store_address="b:7000")
+
+
 def losses(*at: float, node: str = "nb boot") -> RestartBudget:
     return replace(ONE_USED, losses=marks(*at, node=node))
 
@@ -179,10 +218,11 @@ def faults(*found: Strike) -> RestartBudget:
     return replace(ONE_USED, first_failures=found)
 
 
-LOST_B = Strike("nb boot", 120.0)
 THREE_LOSSES = (50.0, 60.0, 110.0)  # quarantined for 60 s, until 170 s
-FIRST_ON_B = Strike("nb boot", 119.0, 0)
 TWINS = {
     **first_round("ab").members,
     "c": MemberView(Member(member_id="c", node_name="nb", boot_id="", description=""), 3, 3, 0.0),
 }
+KEY_ERROR, NO_MEMORY = Reason.of("class", why="key-error"), Reason.of("class", why="no-memory")
+SAME_TWICE = replace(ONE_USED, same_failure=KEY_ERROR, same_rank=5, same_failures=2)
+STUCK_TWICE = replace(ONE_USED, best_step=10, stuck_rounds=2)

@@ -1,16 +1,25 @@
-"""The processes of a round on one node: what happens to them, and what is done and told about it."""
+"""The processes of a round on one node: what happens to them, and what is done and told about it.
+
+In lifecycle.txt a line that begins with ">" is what happens at that second, the lines below it are what comes out, and
+when the round wants to be woken, if that has changed.
+
+    > 10 ends 0 1             worker 0 of two ends with 1; `secondary`: it looks like the loss of a peer, `victim`: it
+                              may have waited for a worker that still lives, `claimed`: it has said why it fails
+    > 10 stop 5               the order to stop, with a grace of five seconds; also `kill`
+    > 10 pass, window, gone   time has passed; nothing more is to be seen; no process is left
+"""
 
 from __future__ import annotations
 
 import math
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.agent.lifecycle import (
-    VICTIM_WINDOW_S,
     ReportFailed,
     ReportStopped,
     ReportSucceeded,
@@ -23,140 +32,61 @@ from launcher.agent.lifecycle import (
 
 TERM = signal.SIGTERM
 GOOD, BAD, ECHO = (0, False), (1, False), (1, True)
+FLAGS = {"secondary": "is_secondary", "victim": "may_be_victim", "claimed": "is_claimed"}
+TRANSCRIPTS = (Path(__file__).parent / "lifecycle.txt").read_text().strip().split("\n\n")
 
 
-def end(local_rank: int, how: tuple[int, bool]) -> WorkerExit:
-    return WorkerExit(local_rank, *how, may_be_victim=how[1])
+def play(transcript: str) -> str:
+    """The transcript with what happens in place of what is written there."""
+    round, wake_at, played = Round(1, 2), math.inf, list[str]()
+    for line in transcript.split("\n"):
+        if not line.startswith(("#", ">")):
+            continue
+        played.append(line)
+        if line.startswith("> "):
+            time, what, *words = line.removeprefix("> ").split()
+            played += map(show, take(round, float(time), what, words))
+            played += [f"{len(round.live)} live"] if round.is_gone else []
+            if round.wake_at != wake_at:
+                wake_at = round.wake_at
+                played.append(f"wakes at {wake_at:g}" if wake_at < math.inf else "sleeps")
+    return "\n".join(played)
 
 
-def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[Round, list[RoundAction]]:
-    """A round whose first workers have ended so, and what came out of it."""
-    round = Round(1, workers)
-    actions: list[RoundAction] = []
-    for local_rank, each in enumerate(how):
-        actions += round.take_exit(end(local_rank, each), now)
-    return round, actions
+def take(round: Round, now: float, what: str, words: list[str]) -> list[RoundAction]:
+    match what:
+        case "ends":
+            local_rank, code, *how = words
+            said = {FLAGS[word]: True for word in how}
+            end = WorkerExit(int(local_rank), int(code), **{"is_secondary": "victim" in how, **said})
+            return round.take_exit(end, now)
+        case "stop":
+            return round.stop(TERM, float(words[0]), now)
+        case "kill":
+            return round.kill()
+        case "window":
+            return round.end_window(now)
+        case "gone":
+            return round.take_gone()
+    return round.advance(now)
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ((GOOD,), []),
-        ((GOOD, GOOD), [ReportSucceeded()]),
-        ((BAD,), [ReportFailed(end(0, BAD))]),
-        ((GOOD, BAD), [ReportFailed(end(1, BAD))]),
-        ((BAD, GOOD), [ReportFailed(end(0, BAD))]),
-        ((BAD, BAD), [ReportFailed(end(0, BAD))]),
-        ((ECHO,), []),
-        ((ECHO, BAD), [ReportFailed(end(1, BAD))]),
-        ((BAD, ECHO), [ReportFailed(end(0, BAD))]),
-    ],
-)
-def test_a_success_is_that_of_all_and_the_first_failure_is_told_once(
-    how: tuple[tuple[int, bool], ...], told: list[RoundAction]
-) -> None:
-    assert ended(*how)[1] == told
+def show(action: RoundAction) -> str:
+    match action:
+        case ReportFailed(cause):
+            return f"tells of the failure of {cause.local_rank} with {cause.exit_code}"
+        case ReportSucceeded():
+            return "tells of success"
+        case ReportStopped():
+            return "tells that it has stopped"
+        case SignalWorkers(signum):
+            return f"signals {signal.Signals(signum).name}"
+    return "sweeps"
 
 
-def test_a_possible_victim_waits_a_moment_for_the_primary_failure() -> None:
-    round, told = ended(ECHO, now=10.0)
-    assert (told, round.wake_at) == ([], 10.0 + VICTIM_WINDOW_S)
-    assert round.advance(10.0 + VICTIM_WINDOW_S / 2) == []
-    assert round.advance(10.0 + VICTIM_WINDOW_S) == [ReportFailed(end(0, ECHO))]
-    assert round.wake_at == math.inf
-
-
-def test_a_second_victim_does_not_lengthen_the_window() -> None:
-    round, _ = ended(ECHO, workers=3, now=10.0)
-    round.take_exit(end(1, ECHO), 10.2)
-    assert round.wake_at == 10.0 + VICTIM_WINDOW_S
-
-
-def test_a_failure_for_which_nothing_is_left_to_see_is_reported_at_once() -> None:
-    last = WorkerExit(1, 1, is_secondary=True)
-    round, _ = ended(ECHO, now=10.0)
-    assert round.take_exit(last, 10.1) == [ReportFailed(end(0, ECHO))]
-
-
-def test_the_window_ends_with_what_it_waits_for() -> None:
-    round, _ = ended(ECHO, now=10.0)
-    assert round.end_window(10.1) == [ReportFailed(end(0, ECHO))]
-    assert (round.end_window(10.2), round.wake_at) == ([], math.inf)
-
-
-def test_without_a_window_its_end_reports_nothing() -> None:
-    round = Round(1, 2)
-    assert (round.end_window(10.0), round.advance(20.0)) == ([], [])
-    stopping, _ = ended(ECHO, now=10.0)
-    stopping.stop(TERM, 30.0, 10.1)
-    assert (stopping.end_window(10.2), stopping.wake_at) == ([], 40.1)
-
-
-def test_a_stop_tells_first_what_was_held_back() -> None:
-    round, _ = ended(ECHO)
-    assert round.stop(TERM, 5.0, 10.1) == [ReportFailed(end(0, ECHO)), SignalWorkers(TERM)]
-
-
-def test_what_was_held_back_does_not_shorten_the_grace() -> None:
-    round, _ = ended(ECHO, now=10.0)
-    round.stop(TERM, 30.0, 10.1)
-    assert round.wake_at == 40.1
-    assert round.advance(11.0) == []
-
-
-def test_a_stop_signals_once_waits_for_the_grace_and_then_sweeps() -> None:
-    round = Round(1, 2)
-    assert round.stop(TERM, 5.0, 10.0) == [SignalWorkers(TERM)]
-    assert round.stop(TERM, 5.0, 11.0) == []
-    assert round.wake_at == 15.0
-    assert round.advance(14.9) == []
-    assert round.advance(15.0) == [SweepRound()]
-    assert round.wake_at == math.inf
-
-
-@pytest.mark.parametrize(("later_grace_s", "deadline"), [(1.0, 12.0), (60.0, 15.0)])
-def test_a_later_stop_can_only_shorten_the_grace(later_grace_s: float, deadline: float) -> None:
-    round = Round(1, 2)
-    round.stop(TERM, 5.0, 10.0)
-    round.stop(TERM, later_grace_s, 11.0)
-    assert round.wake_at == deadline
-
-
-def test_nobody_waits_for_a_grace_that_nobody_uses() -> None:
-    round = Round(1, 2)
-    round.stop(TERM, 5.0, 10.0)
-    assert round.take_exit(end(0, GOOD), 11.0) == []
-    assert round.take_exit(end(1, (-TERM, False)), 11.1) == [SweepRound()]
-
-
-@pytest.mark.parametrize(("how", "grace_s"), [((), 0.0), ((GOOD, GOOD), 5.0)])
-def test_a_stop_without_grace_or_without_workers_sweeps_at_once(
-    how: tuple[tuple[int, bool], ...], grace_s: float
-) -> None:
-    round, _ = ended(*how)
-    assert round.stop(TERM, grace_s, 10.0) == [SweepRound()]
-
-
-def test_an_exit_after_the_order_to_stop_is_no_failure() -> None:
-    round = Round(1, 2)
-    round.stop(TERM, 5.0, 10.0)
-    round.take_exit(end(0, BAD), 10.1)
-    assert round.failures == []
-
-
-def test_to_kill_is_to_sweep_whatever_went_before_and_once() -> None:
-    round = Round(1, 2)
-    round.stop(TERM, 5.0, 10.0)
-    assert round.kill() == [SweepRound()]
-    assert round.kill() == []
-    assert round.stop(TERM, 5.0, 10.1) == []
-
-
-def test_a_round_is_reported_stopped_once_when_nothing_of_it_is_left() -> None:
-    round = Round(1, 2)
-    round.kill()
-    assert (round.take_gone(), round.take_gone()) == ([ReportStopped()], [])
-    assert (round.is_gone, round.live, round.wake_at) == (True, set(), math.inf)
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda text: text.partition("\n")[0].strip("# ."))
+def test_the_transcript_is_what_happens(transcript: str) -> None:
+    assert play(transcript) == transcript
 
 
 STEPS = st.lists(
@@ -180,7 +110,7 @@ def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
     for what, how, detail in steps:
         if what == "end" and how in live:
             live.remove(how)  # a process ends once
-            made += round.take_exit(end(how, detail), now)  # type: ignore[arg-type]
+            made += round.take_exit(WorkerExit(how, *detail, may_be_victim=detail[1]), now)  # type: ignore[arg-type]
         elif what == "stop":
             made += round.stop(TERM, how, now)  # type: ignore[arg-type]
         elif what == "kill":
@@ -195,17 +125,3 @@ def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
     assert kinds.count(SweepRound) <= 1
     assert kinds.count(SignalWorkers) <= 1
     assert ReportSucceeded not in kinds or not round.failures
-
-
-def test_a_worker_that_said_why_it_fails_is_the_cause() -> None:
-    round, _ = ended(ECHO, workers=3)
-    claimed = WorkerExit(1, 76, is_secondary=False, is_claimed=True)
-    assert round.take_exit(claimed, 10.1) == [ReportFailed(claimed)]
-
-
-def test_what_a_worker_said_is_reported_after_the_stop_too() -> None:
-    claimed = WorkerExit(0, 76, is_secondary=False, is_claimed=True)
-    round = Round(1, 2)
-    round.stop(TERM, 5.0, 10.0)
-    assert round.take_exit(claimed, 10.1) == [ReportFailed(claimed)]
-    assert round.take_exit(WorkerExit(1, 76, is_secondary=False, is_claimed=True), 10.2) == [SweepRound()]
