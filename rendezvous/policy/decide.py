@@ -310,8 +310,11 @@ def _list_missing(view: View) -> list[Reason]:
     """List the nodes of the last round that were lost, and those that have left."""
     lost = [m for m in view.active if m not in view.members and not view.is_leaving(m)]
     left = [m for m in view.active if view.is_leaving(m)]
-    found = (("nodes-lost", lost), ("nodes-left", left))
-    return [Reason.of(kind, nodes=view.refer_to(member_ids)) for kind, member_ids in found if member_ids]
+    found = (
+        (lost, Reason.of("nodes-lost", nodes=view.refer_to(lost))),
+        (left, Reason.of("nodes-left", nodes=view.refer_to(left))),
+    )
+    return [reason for member_ids, reason in found if member_ids]
 
 
 def _end_without_members(view: View) -> EndJob:

@@ -289,10 +289,10 @@ def _describe_options(
         "node-name": hostname,
         "master-port": str(options.master_port or "a fresh one for every round"),
     }
-    extended = {row.name: Value(row, row.default, "default") for row in map(find_row, OPTIONS) if row is not None}
+    unset = {row.name: Value(row, row.default, "default") for row in map(find_row, OPTIONS) if row is not None}
     return {
         name: {"value": means.get(name, value.text) if value.is_default else value.text, "origin": value.origin}
-        for name, value in {**extended, **gathered.values}.items()
+        for name, value in {**gathered.values, **unset, **gathered.values}.items()
     }
 
 
