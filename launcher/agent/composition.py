@@ -86,7 +86,7 @@ def add_parts(node: PartContext) -> Ask:
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node),
-        LATER_S if is_written or config.extensions else math.inf,
+        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
         is_written=is_written,
     )
     parts.add(journal)

@@ -17,6 +17,7 @@ from launcher.config.options.table import (
     BY_SHORT,
     ROWS,
     SETTING_BY_NAME,
+    TABLE,
     find_row,
     list_options,
     name_variable,
@@ -121,12 +122,12 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
     if option := find_row(name):
         return option
     if name:
-        begun = [option for option in (*list_options(), *extra) if option.name.startswith(name)]
-        for found in ([option for option in begun if option.source != "ours"], begun):
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise UsageError(f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}")
+        found = [option for option in TABLE if option.source != "ours" and option.name.startswith(name)]
+        found = found or [option for option in (*list_options(), *extra) if option.name.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}")
     raise _make_unknown_error(spelling, extra)
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Option, Value, parse_count, parse_text
-from launcher.config.options.table import BY_NAME, SETTING_BY_NAME
+from launcher.config.options.table import BY_NAME, SETTING_BY_NAME, find_row
 from launcher.config.scrub import END_FILE
 from launcher.locality.kubernetes import LABELS
 from launcher.model.errors import UsageError, sanitize
@@ -152,7 +152,8 @@ def make_agent_words(args: ParsedArgs, more: Mapping[str, str]) -> list[str]:
     """Return the words of an agent: its options, those of `more` where they are not given, the script and the rest."""
     words = []
     for name, text in {**more, **args.values}.items():
-        words.append(f"--{name}={text}" if BY_NAME[name].takes_value else f"--{name}")
+        row = find_row(name)
+        words.append(f"--{name}={text}" if row is not None and row.takes_value else f"--{name}")
     return [*words, *([] if args.script is None else ["--", args.script]), *args.script_args]
 
 

@@ -146,7 +146,7 @@ def test_the_table_of_extensions_names_the_rows_that_their_folders_declare() -> 
 def test_rows_of_an_extension_are_imported_where_one_is_set_and_by_no_other_start() -> None:
     code = "import sys\nfrom launcher import cli\n{}\nprint([name for name in sys.modules if name.startswith('{}')])"
     for words, loaded in (
-        ("['t.py']", []),
+        ("['--nproc=2', 't.py']", []),  # a beginning of torchrun's
         ("['--serve=0', 't.py']", ["launcher.extensions.page", "launcher.extensions.page.options"]),
     ):
         script = code.format(f"cli.parse({words}, {{}})", "launcher.extensions.")

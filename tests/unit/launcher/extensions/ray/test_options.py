@@ -67,6 +67,11 @@ def test_the_variable_that_names_a_cluster_counts_and_is_named() -> None:
         parse("t.py", RAY_ADDRESS="ray://h:10001")
 
 
+def test_an_option_of_an_extension_is_passed_on_to_the_agents() -> None:
+    args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
+    assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
+
+
 def test_a_misspelt_option_of_ray_s_is_recognised() -> None:
     with pytest.raises(UsageError) as caught:
         command_line.parse(["--bundel=GPU=1", "t.py"], OPTIONS)
