@@ -217,3 +217,8 @@ def test_16_that_count_by_compare_and_swap_lose_no_count(store_under_test: Store
     assert final.value == b"%d" % (RACERS * each)
     assert final.version == RACERS * each + 1
     assert final.mod_revision == first + RACERS * each
+
+
+def test_an_empty_prefix_is_every_key(store: Store, key: Key) -> None:
+    store.put(key("a"), b"1")
+    assert key("a") in [item.key for item in store.get("", prefix=True).items]

@@ -13,8 +13,6 @@ from tests.store.under_test import StoreUnderTest, words
 
 Key = Callable[[str], str]
 
-UNKNOWN_LEASE = 987_654_321_987
-
 
 def is_there(store: Store, key: str) -> bool:
     return store.get(key).first is not None

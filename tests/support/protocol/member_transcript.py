@@ -472,8 +472,8 @@ def _count(found: tuple[str, int]) -> str:
 
 def _show_action(action: events.Action) -> str:
     match action:
-        case events.Log(reason):
-            return f"says {reason}"
+        case events.Log(reason, is_remark):
+            return f"{'remarks' if is_remark else 'says'} {reason}"
         case events.StartRound(number, restarts, ranks, coordinator, assignment):
             return f"starts round {number} of {ranks} ranks at {coordinator}, restart {restarts}: {assignment}"
         case events.StopRound(number, mode, reason, cause, nodes):

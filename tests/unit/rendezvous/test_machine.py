@@ -186,3 +186,26 @@ def test_a_leader_alone_knows_all_members_and_whether_another_may_have_led_befor
     member.pass_time(3.0)
     assert member.protocol.is_leader
     assert member.protocol.has_taken_over
+
+
+def test_a_member_is_one_of_its_own_job_for_its_peers() -> None:
+    """Without a secret the job's key is what peers have to know."""
+    bench = running()
+    own = events.SetIdentity(bench.job.root, bench.protocol.member_id)
+    assert only(bench.made, events.SetIdentity) == own
+
+
+def test_a_seal_that_is_written_again_has_the_same_assignments() -> None:
+    bench, written = Bench(), []
+    bench.step(Start())
+    for _ in range(2):
+        while not bench.asks or bench.asks[0].kind != "seal":
+            assert bench.settle_one()
+        ask = bench.asks.popleft()
+        assert isinstance(ask.request, events.Txn)
+        written.append(ask.request.success[0])
+        bench.step(events.StoreOutcomeUnknown(ask.id))
+        bench.now += 1.0
+        bench.step(Tick())
+    assert written[0] == written[1]
+    assert written[0].key.startswith(bench.job.all_assignments)
