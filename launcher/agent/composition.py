@@ -121,8 +121,8 @@ def add_parts(node: PartContext) -> Ask:
         discard=None if listener is None else listener.close,
     )
     parts.add(inquiries, watcher)
-    for name, entry in PARTS.items():
-        if name in config.extensions:
+    for option, entry in PARTS.items():
+        if option in config.extensions:
             from launcher.config.plugins import load_entry
 
             load_entry(entry)(node, ask)

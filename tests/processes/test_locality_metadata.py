@@ -29,7 +29,7 @@ SHORT_S = 0.15  # for those that do not
 @pytest.fixture(autouse=True)
 def on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that answer have all the time they need."""
-    monkeypatch.setattr(clouds, "LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(clouds.metadata, "LIMIT_S", LIMIT_S)
 
 
 def levels(hints: Hints) -> dict[str, str]:
