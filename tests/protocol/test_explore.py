@@ -47,7 +47,7 @@ TWO_LEASES = replace(SCOPES["two, a lease ends early"], faults=(("lease", 2),), 
 
 @pytest.mark.parametrize(
     ("scope", "depth"),
-    [(NO_FAULT, 18), (_scope("crash", 0), 200), (_scope("late request", 0), 200), (TWO_LEASES, 11)],
+    [(NO_FAULT, 17), (_scope("crash", 0), 45), (_scope("late request", 0), 200), (TWO_LEASES, 8)],
 )
 def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     result = search.explore(scope, depth=depth)

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation import simulate
 from tests.support.protocol.rules import take_out
 
-SEEDS_EACH = 300  # in two processes side by side, half a minute; `make slow WHAT=soak` runs 20,000
+SEEDS_EACH = 200  # in two processes side by side, twenty seconds; `make slow WHAT=soak` runs 20,000
 RESTORED_SEEDS = 60  # another quarter of a minute
 PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the first few
 
