@@ -47,7 +47,7 @@ ELSEWHERE = "127.0.0.66"  # where an attacker listens
 
 def client(etcd: EtcdServer) -> EtcdStore:
     """Somebody who may read and write the store."""
-    return EtcdStore([etcd.endpoint])
+    return EtcdStore([etcd.endpoint], call_limit_s=15.0)
 
 
 def finish(job: Cluster) -> None:

@@ -98,7 +98,7 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None
 
 
 def wait_for_members(port: int, run_id: str, count: int) -> None:
-    with closing(EtcdStore([f"127.0.0.1:{port}"])) as store:
+    with closing(EtcdStore([f"127.0.0.1:{port}"], call_limit_s=20.0)) as store:
         current = wait_until(lambda: store.get(make_current_key("meshrun", run_id)).first, 60, "the job's name")
         assert current is not None
         members = make_job_keys("meshrun", run_id, current.value.decode()).make_member_key("")
