@@ -53,6 +53,12 @@ def start(*words: object, **given: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environ, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
+def start_reader(path: Path, run_id: str) -> subprocess.Popen[str]:
+    """Follow all lines of a run, into a file."""
+    with path.open("w") as file:
+        return start("logs", "-f", "--tail", "all", run_id, stdout=file)
+
+
 def ask(*words: object, exit_code: int = 0) -> str:
     """Run `meshctl WORDS`; return what it prints, on stderr if it fails."""
     with start(*words) as process:
@@ -92,12 +98,18 @@ def test_every_line_of_three_nodes_is_shown_once_to_each_reader(tmp_path: Path, 
         for job in cluster.jobs.values():
             wait_until(lambda job=job: len(list(job.directory.glob("up-*-1"))) == 2, 60, "the workers")  # type: ignore[misc]
         paths = [tmp_path / f"reader-{index}" for index in range(3)]
-        readers = []
-        for path in paths:
-            with path.open("w") as file:
-                readers.append(start("logs", "-f", "--tail", "all", cluster.run_id, stdout=file))
+        readers = [start_reader(path, cluster.run_id) for path in paths]
+
+        def all_read() -> bool:
+            for index, reader in enumerate(readers):
+                if reader.poll() is not None:
+                    sentence = reader.communicate()[1]
+                    assert re.search("not respond|answered", sentence), sentence  # no agent had time for its question
+                    readers[index] = start_reader(paths[index], cluster.run_id)
+            return all(path.stat().st_size for path in paths)
+
         try:
-            wait_until(lambda: all(path.stat().st_size for path in paths), 60, "readers that read")
+            wait_until(all_read, 60, "readers that read")
             (tmp_path / "go").touch()
             wait_until(lambda: paths[2].stat().st_size > 100, 60, "the first lines")
             readers[2].send_signal(signal.SIGKILL)  # the others notice nothing of it
