@@ -128,6 +128,8 @@ class TopScreen(App[None]):
         self.query_one(f"#{self._shown}").focus()
 
     def _draw(self) -> None:
+        if not self.is_running:  # while the screen closes, its widgets go before its timer
+            return
         now = time.time()
         self.query_one("#head", Static).update("\n".join(self._state.describe_head(now)))
         others = "  ".join(name.upper() if name == self._shown else name for name in VIEWS)

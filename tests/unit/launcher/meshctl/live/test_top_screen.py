@@ -23,6 +23,7 @@ def drive(source: FakeSource, steps: Callable[[object], Awaitable[None]], size: 
         screen = TopScreen(source)  # type: ignore[arg-type]
         async with screen.run_test(size=size) as pilot:
             await steps(pilot)
+        screen._draw()  # as its timer may once more, when the widgets are gone
 
     asyncio.run(run())
 
