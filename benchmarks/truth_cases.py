@@ -23,7 +23,8 @@ from launcher.model import mesh as meshes
 from launcher.model import traffic
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
-from launcher.placement.explain import explain
+from launcher.model.topology import build_tree
+from launcher.placement.explain import compute_step_time
 from launcher.placement.limits import Costs, Limits
 from launcher.placement.planner import plan
 
@@ -78,8 +79,9 @@ class Case(NamedTuple):
 
     def predict(self, layout: Layout) -> float:
         """Seconds of communication in a step, by the planner."""
-        found = judge.as_plan(self.instance, self.shape, self.arrange(layout))
-        step_time = explain(found, *self.instance.question).step_time
+        nodes, mesh, limits, costs = self.instance.question
+        ranks, tree = self.arrange(layout), build_tree(nodes, limits.levels)
+        step_time = compute_step_time(ranks, self.shape, tree, mesh, costs)
         assert step_time is not None
         return step_time.seconds
 

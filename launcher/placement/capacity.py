@@ -21,7 +21,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
 from launcher.placement import units
-from launcher.placement.limits import Limits, NoWorldError
+from launcher.placement.limits import Limits, NoWorldError, Run
 from rendezvous.policy.view import Size
 from rendezvous.reasons import Reason
 
@@ -30,17 +30,17 @@ class LargestWorld(Struct, frozen=True):
     """The largest valid world, and a layout that proves it."""
 
     size: int
-    """Ranks, 0 if there is no valid world size."""
+    """Ranks."""
     block_size: int
     """Ranks of a unit."""
     items: tuple[units.Item, ...]
     """What can hold units, in the order of the nodes given."""
-    filling: tuple[tuple[int, int], ...]
-    """A valid layout: items and how many units each takes, class by class."""
+    filling: list[Run]
+    """A valid layout, class by class."""
     unused: tuple[units.UnusedNodes, ...]
     """Nodes that cannot hold any."""
     reason: Reason
-    """For either outcome."""
+    """Why it is not larger."""
 
     @property
     def node_count(self) -> int:
@@ -58,9 +58,10 @@ class LargestWorld(Struct, frozen=True):
 
 def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Size:
     """How large a world these nodes could form within the limits; quick, and never raises for too few of them."""
-    world = find_largest_world(nodes, mesh, limits)
-    if not world.size:
-        return Size(0, False, world.reason)
+    try:
+        world = find_largest_world(nodes, mesh, limits)
+    except NoWorldError as error:
+        return Size(0, False, error.reason)
     return Size(world.size, _is_full(world, mesh, limits), world.explain(len(nodes), limits))
 
 
@@ -76,51 +77,39 @@ def _is_full(world: LargestWorld, mesh: Mesh, limits: Limits) -> bool:
 
 
 def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None = None) -> LargestWorld:
-    """Find the largest whole number of replicas within the limits. `tree`: of these nodes, if the caller has it."""
+    """Find the largest whole number of replicas within the limits. `tree`: of these nodes, if the caller has it.
+
+    Raises NoWorldError, with what is missing, if there is no valid world size.
+    """
     if len({node.id for node in nodes}) < len(nodes):
         raise ValueError("two nodes have the same id")
     if not nodes:
-        return LargestWorld(0, 1, (), (), (), Reason.of("placement/no-node"))
+        raise NoWorldError(Reason.of("placement/no-node"))
     if tree is None and (limits.all_or_nothing or limits.within or len({node.slot_count for node in nodes}) > 1):
         tree = build_tree(nodes, limits.levels)  # else the nodes are equal, and their order changes no number
-    try:
-        supply = units.make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
-    except NoWorldError as error:
-        return LargestWorld(0, 1, (), (), (), error.reason)
-    return _find_world(supply)
-
-
-def _explain_shortage(supply: units.Supply, low: int = 1, high: int = 0) -> LargestWorld:
-    from launcher.placement.shortage import explain_shortage  # most jobs have a world
-
-    return _refuse(supply, explain_shortage(supply, low, high))
-
-
-def _refuse(supply: units.Supply, reason: Reason) -> LargestWorld:
-    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), reason)
-
-
-def _find_world(supply: units.Supply) -> LargestWorld:
-    """Return the largest world, of size 0 with the reason if there is none."""
-    mesh, limits = supply.mesh, supply.limits
-    if 0 < len(supply.items) * supply.hosts < limits.nodes_min:
-        return _explain_shortage(supply)
+    supply = units.make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
     item_max = None if limits.nodes_max is None else limits.nodes_max // supply.hosts
     ranks_max = sum(sorted((item.room for item in supply.items), reverse=True)[:item_max]) * supply.block_size
     low, high = (limits.elastic_min, limits.elastic_max) if mesh.elastic_axis else (1, 1)
     most = ranks_max // mesh.replica_size
     high = most if high is None else min(high, most)
-    if high < low:
-        return _explain_shortage(supply, low, high)
-    best: tuple[int, _Granularity, _Filling] | None = None
-    for cut in _list_granularities(supply):
+    is_short = high < low or len(supply.items) * supply.hosts < limits.nodes_min
+    best: tuple[int, _Granularity, list[Run]] | None = None
+    for cut in () if is_short else _list_granularities(supply):
         least = low if best is None else best[0] + 1
         sizes = units.list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, least, high)
         found = _find_last_fit(supply, cut, sizes) if sizes else None
         best = (found[0], cut, found[1]) if found else best
     if best is None:
-        return _explain_shortage(supply, low, high)
-    size, cut, filling = best
+        from launcher.placement.shortage import explain_shortage  # most jobs have a world
+
+        raise NoWorldError(explain_shortage(supply, low, high))
+    return _make_world(supply, *best, high)
+
+
+def _make_world(supply: units.Supply, size: int, cut: _Granularity, filling: list[Run], high: int) -> LargestWorld:
+    """Return the world of `size` replicas, of at most `high` for which there are devices. Raises NoWorldError."""
+    mesh, limits = supply.mesh, supply.limits
     # Rooms in larger units than the limits require may leave a small node without any.
     kept = [index for index, room in enumerate(cut.rooms) if room]
     number = {index: position for position, index in enumerate(kept)}
@@ -129,7 +118,7 @@ def _find_world(supply: units.Supply) -> LargestWorld:
         size * mesh.replica_size,
         cut.block_size,
         tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
-        tuple((number[item], count) for item, count in filling),
+        [(number[item], count) for item, count in filling],
         (*supply.unused, *units.list_too_small(small, cut.block_size)),
         _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
@@ -141,7 +130,7 @@ def _find_world(supply: units.Supply) -> LargestWorld:
             nodes=world.node_count,
             least=limits.nodes_min,
         )
-        return _refuse(supply, reason)
+        raise NoWorldError(reason)
     return world
 
 
@@ -155,9 +144,6 @@ def _explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_
     rules = [f"--within {axis}={level}" for axis, level in limits.within.items()] if is_held_back else []
     rules += [f"--whole {limits.all_or_nothing.level}"] if is_held_back and limits.all_or_nothing else []
     return Reason.of("placement/largest", size=size, rules=tuple(rules))
-
-
-_Filling = list[tuple[int, int]]
 
 
 class _Granularity(Struct, frozen=True):
@@ -191,9 +177,9 @@ def _list_granularities(supply: units.Supply) -> list[_Granularity]:
 
 def _find_last_fit(
     supply: units.Supply, granularity: _Granularity, sizes: Sequence[int]
-) -> tuple[int, _Filling] | None:
+) -> tuple[int, list[Run]] | None:
     """Return the largest of the sizes, which rise, for which there is a layout in this granularity; and the layout."""
-    fillings: dict[int, _Filling | None] = {}
+    fillings: dict[int, list[Run] | None] = {}
 
     def is_too_large(size: int) -> bool:
         fillings[size] = _lay_out(supply, granularity, size)
@@ -208,7 +194,7 @@ def _find_last_fit(
     return (sizes[count - 1], filling) if filling else None
 
 
-def _lay_out(supply: units.Supply, granularity: _Granularity, size: int) -> _Filling | None:
+def _lay_out(supply: units.Supply, granularity: _Granularity, size: int) -> list[Run] | None:
     """Return a layout of `size` replicas."""
     shape = supply.mesh.resolve_shape(size * supply.mesh.replica_size)
     counts = units.compute_grid(shape, granularity.block_size)
@@ -242,13 +228,13 @@ def _is_inside_host(supply: units.Supply, constraint: units.Constraint, shape: t
     return supply.items[0].room // supply.hosts % constraint.compute_class_size(counts) == 0
 
 
-def _fill_items(supply: units.Supply, layers: Sequence[units.CapacityLayer], amount: int) -> _Filling | None:
+def _fill_items(supply: units.Supply, layers: Sequence[units.CapacityLayer], amount: int) -> list[Run] | None:
     """Fill nodes, in order if that uses a number of them that the limits allow."""
     limits = supply.limits
     if layers[-1].rooms[0] < amount:
         return None
 
-    def is_too_many(filling: _Filling) -> bool:
+    def is_too_many(filling: list[Run]) -> bool:
         return limits.nodes_max is not None and len(filling) * supply.hosts > limits.nodes_max
 
     filling = units.fill(layers, amount)

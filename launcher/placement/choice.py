@@ -17,7 +17,8 @@ All comparisons of costs are between integers, multiplied out, so that every mac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.placement.capacity import LargestWorld
-from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits
+from launcher.placement.limits import NO_ITEM, Costs, LayoutChoice, Limits, Run
 from launcher.placement.problem import problem as problems
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import Ints
@@ -71,11 +72,10 @@ def choose_layout(
         found = _choose_cheapest(candidates, bound)
     else:
         found = _choose_fastest(candidates, candidates.timer)
-    starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
-    ends = [*starts[1:], len(found.layout)]
-    items = found.layout[starts].tolist()
-    runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
-    return LayoutChoice(runs, found.cost, bound, scale)
+    starts = np.flatnonzero(np.diff(found.layout, prepend=-1))
+    lengths = np.diff(starts, append=len(found.layout))
+    runs = list(zip(found.layout[starts].tolist(), lengths.tolist(), strict=True))
+    return LayoutChoice(runs, Fraction(found.cost, scale), Fraction(bound, scale))
 
 
 class LayoutCandidate(NamedTuple):
@@ -249,8 +249,7 @@ class LayoutCandidates:
             runs = way(held, rooms, _Prices(easy, self._held_items).pick)
             if runs is None:
                 continue
-            items = np.array([run.item for run in runs], dtype=np.int32)
-            layout = np.repeat(items, [run.length for run in runs])
+            layout = _lay_runs(runs)
             blocks = layout.reshape(-1, self._group_size // self._world.block_size)
             if problems.is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
@@ -274,13 +273,12 @@ class LayoutCandidates:
 
     def _make_filling(self) -> Layout:
         """Return the layout that proved the world possible."""
-        items, lengths = zip(*self._world.filling, strict=True)
         # Units class by class, the outermost classes first: the order in which they were assigned.
         order = np.arange(len(self._held_items))
         for rule in reversed(self.problem.rules):
             order = order[np.argsort(rule.class_of[order], kind="stable")]
         layout = np.empty(len(order), dtype=np.int32)
-        layout[order] = np.repeat(np.array(items, dtype=np.int32), lengths)
+        layout[order] = _lay_runs(self._world.filling)
         return layout
 
     def _find_held_items(self, node_count: int) -> Layout:
@@ -292,6 +290,11 @@ class LayoutCandidates:
         expected = np.repeat(self._positions, self._group_size // self._positions.shape[1], axis=1)[first]
         held = np.where((first != NO_ITEM) & (owners == expected).all(axis=1), first, NO_ITEM)
         return np.repeat(held, self._group_size // self._world.block_size).astype(np.int32)
+
+
+def _lay_runs(runs: Iterable[Run]) -> Layout:
+    items, lengths = zip(*runs, strict=True)
+    return np.repeat(np.array(items, dtype=np.int32), lengths)
 
 
 # The items for holes

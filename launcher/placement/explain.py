@@ -12,7 +12,7 @@ break a rule that the plan keeps; its cost is reported in any case, with the rul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -68,8 +68,6 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """From the outermost to the host."""
     baselines: tuple[ComparedOrder, ...]
     """Without those for which the nodes lack data."""
-    step_time: StepTime | None = None
-    """None where no rates are known."""
 
     @property
     def cost(self) -> Fraction:
@@ -81,20 +79,20 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
     """Explain a plan's cost. `nodes`: all that were available to the planner, the plan's included."""
     tree = build_tree(nodes, limits.levels)
     view = _ExplainContext(plan.shape, mesh, tree, costs)
-    problem, layout = view.make_problem(_find_holders(plan, tree))
+    problem, layout = view.make_problem(_find_holders(plan.ranks, tree))
     return Explanation(
         communicators=view.communicators,
         levels=tuple(_explain_levels(view, problem, layout)),
         baselines=tuple(_compare_orders(view, problem.traffic.block_size, limits)),
-        step_time=view.explain_time(problem, layout),
     )
 
 
-def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> StepTime | None:
-    """Compute the time of a step's communication; None where no rates are known."""
-    tree = build_tree(nodes, limits.levels)
-    view = _ExplainContext(plan.shape, mesh, tree, costs)
-    return view.explain_time(*view.make_problem(_find_holders(plan, tree)))
+def compute_step_time(
+    ranks: Mapping[str, Sequence[int]], shape: Sequence[int], tree: Tree, mesh: Mesh, costs: Costs
+) -> StepTime | None:
+    """Compute the time of a step's communication; None where no rates are known. `ranks`: by node."""
+    view = _ExplainContext(shape, mesh, tree, costs)
+    return view.explain_time(*view.make_problem(_find_holders(ranks, tree)))
 
 
 def explain_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> list[Reason]:
@@ -103,7 +101,7 @@ def explain_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limi
     Levels at which all the plan's nodes are together made no difference; if that is all of them, it is empty.
     """
     place = build_tree(nodes, limits.levels)
-    holders = _find_holders(plan, place)
+    holders = _find_holders(plan.ranks, place)
     rings = [(HOST, holders.reshape(plan.shape))]
     for name, level in reversed(list(zip(place.levels, place.domains, strict=True))):
         labels = np.array(level, dtype=np.int32)[holders].reshape(plan.shape)
@@ -164,11 +162,10 @@ class _ExplainContext:
         return _measure_spread(labels.reshape(traffic.grid), [names.index(axis) for axis in axes])
 
 
-def _find_holders(plan: Plan, tree: Tree) -> Holders:
-    holders = np.empty(plan.world_size, dtype=np.int32)
+def _find_holders(ranks: Mapping[str, Sequence[int]], tree: Tree) -> Holders:
+    holders = np.empty(sum(map(len, ranks.values())), dtype=np.int32)
     for position, node in enumerate(tree.nodes):
-        if node.id in plan.ranks:
-            holders[list(plan.ranks[node.id])] = position
+        holders[list(ranks.get(node.id, ()))] = position
     return holders
 
 

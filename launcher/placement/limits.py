@@ -20,6 +20,8 @@ from rendezvous.reasons import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from launcher.model.rates import Rates
 
 
@@ -139,22 +141,13 @@ NO_ITEM = -1
 """In place of an item: no present item held the unit before."""
 
 
-class BlockRun(Struct, frozen=True):
-    """Consecutive units on one item."""
-
-    item: int
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
+Run = tuple[int, int]
+"""An item, and how many units it holds. Runs follow each other along the line of units."""
 
 
 class LayoutChoice(Struct, frozen=True):
-    """The chosen layout; J and its lower bound, both times `scale`."""
+    """The chosen layout, J, and its lower bound."""
 
-    runs: list[BlockRun]
-    cost: int
-    bound: int
-    scale: int = 1
+    runs: list[Run]
+    cost: int | Fraction
+    bound: int | Fraction

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from msgspec.structs import replace
-
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
 from launcher.placement.capacity import LargestWorld, find_largest_world
-from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits, NoWorldError, Plan, name_some
+from launcher.placement.limits import NO_ITEM, Costs, LayoutChoice, Limits, Plan, Run, StepTime, name_some
 from launcher.placement.units import compute_grid, explain_unused
 from rendezvous.reasons import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
@@ -30,8 +32,6 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     """
     tree = build_tree(nodes, limits.levels)
     world = find_largest_world(tree.nodes, mesh, limits, tree)
-    if not world.size:
-        raise NoWorldError(world.reason)
     shape = mesh.resolve_shape(world.size)
     owners: list[str | None] | None = None
     if previous is not None:
@@ -45,29 +45,19 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
 
         answer = choose_layout(world, tree, mesh, limits, costs, owners)
     stretches = list(_list_stretches(world, answer.runs))
-    ranks: dict[str, tuple[int, ...]] = {}
-    for node, start, end in stretches:
-        ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
+    ranks = {node.id: tuple(range(start, end)) for node, start, end in stretches}
     moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches) if owners else 0
     spares = _list_spares(world, tree, costs, answer.runs)
     unused = {node.id: each.reason for each in world.unused for node in each.nodes}
-    found = Plan(
-        shape=shape,
-        ranks=ranks,
-        spares=(*(node.id for node in spares), *unused),
-        moved=moved,
-        reasons=(),
-        cost=_unscale(answer.cost, answer.scale),
-        lower_bound=_unscale(answer.bound, answer.scale),
-        unusable=unused if limits.all_or_nothing else {},
-    )
+    cost = _simplify(answer.cost)
     remarks: tuple[str, ...] = ()
+    step_time: StepTime | None = None
     if costs.rates:
         from launcher.model.rates import resolve_rates
         from launcher.placement.explain import compute_step_time  # it imports numpy
 
         remarks = resolve_rates(costs.rates, tree).remarks
-        found = replace(found, step_time=compute_step_time(found, tree.nodes, mesh, limits, costs))
+        step_time = compute_step_time(ranks, shape, tree, mesh, costs)
     reason = world.explain(len(tree.nodes), limits)
     if spares:
         reason = reason.add(Reason.of("placement/spares", nodes=name_some([node.id for node in spares])))
@@ -75,38 +65,48 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         reason,
         *explain_unused(world.unused),
         *_explain_idle_slots(world, ranks),
-        *_explain_cost(answer, found.cost),
-        *_explain_time(found),
+        *_explain_cost(answer, cost),
+        *_explain_time(step_time),
         *(Reason.of("placement/remark", text=remark) for remark in remarks),
     ]
     if previous is not None and owners is None:
         reasons.append(Reason.of("placement/other-mesh"))
     if owners is not None:
         reasons += _explain_moves(world, tree, ranks, owners, moved)
-    return replace(found, reasons=tuple(reasons))
+    return Plan(
+        shape=shape,
+        ranks=ranks,
+        spares=(*(node.id for node in spares), *unused),
+        moved=moved,
+        reasons=tuple(reasons),
+        cost=cost,
+        lower_bound=_simplify(answer.bound),
+        unusable=unused if limits.all_or_nothing else {},
+        step_time=step_time,
+    )
 
 
-def _unscale(scaled: int, scale: int) -> int | float:
-    return scaled // scale if scaled % scale == 0 else scaled / scale
+def _simplify(number: int | Fraction) -> int | float:
+    return int(number) if number.denominator == 1 else float(number)
 
 
-def _list_stretches(world: LargestWorld, runs: Iterable[BlockRun]) -> Iterator[tuple[Node, int, int]]:
+def _list_stretches(world: LargestWorld, runs: Iterable[Run]) -> Iterator[tuple[Node, int, int]]:
     """Yield the nodes of the runs, each with its first rank and the one after its last."""
-    for run in runs:
-        nodes = world.items[run.item].nodes
-        start, length = run.start * world.block_size, run.length * world.block_size // len(nodes)
-        for index, node in enumerate(nodes):
-            yield node, start + index * length, start + (index + 1) * length
+    start = 0
+    for item, length in runs:
+        nodes = world.items[item].nodes
+        for node in nodes:
+            end = start + length * world.block_size // len(nodes)
+            yield node, start, end
+            start = end
 
 
-def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[BlockRun]) -> list[Node]:
+def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Iterable[Run]) -> list[Node]:
     """Return nodes that could hold ranks and hold none: those that could replace an active item first, nearest first.
 
     Near means a low cost of hops to all active nodes.
     """
-    active: dict[int, int] = {}
-    for run in runs:
-        active[run.item] = active.get(run.item, 0) + run.length
+    active = dict(runs)
     spare = [index for index in range(len(world.items)) if index not in active]
     if not spare:
         return []
@@ -133,7 +133,7 @@ def _choose_by_number(world: LargestWorld) -> LayoutChoice | None:
     numbers = [item.nodes[0].rank for item in world.items]
     if None in numbers:
         return None
-    return LayoutChoice(_make_runs(sorted(world.filling, key=lambda piece: numbers[piece[0]] or 0)), 0, 0)
+    return LayoutChoice(sorted(world.filling, key=lambda run: numbers[run[0]] or 0), 0, 0)
 
 
 def _choose_without_search(
@@ -149,16 +149,16 @@ def _choose_without_search(
         if able:
             best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
             if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
-                return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
+                return LayoutChoice([(best, unit_count)], 0, 0)
     if limits.within or costs.rates:
         return None
     rooms = [item.room for item in world.items]
     level_costs = resolve_level_costs(tree.levels, costs.level_costs)
     is_free = not any(level_costs) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
-    cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
+    cost = 0 if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
     if cost is None:
         return None
-    ways: list[Callable[[], list[BlockRun] | None]] = [lambda: _make_runs(world.filling)]
+    ways: list[Callable[[], list[Run] | None]] = [lambda: world.filling]
     if any(item != NO_ITEM for item in held):
         from launcher.placement.stability import fill_holes, make_first_fit, tile
 
@@ -168,18 +168,15 @@ def _choose_without_search(
         runs = way()
         if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
             continue
-        if is_free or all(run.length == rooms[run.item] for run in runs):
-            return LayoutChoice(runs, cost[0], *cost)
+        if is_free or all(length == rooms[item] for item, length in runs):
+            return LayoutChoice(runs, cost, cost)
     return None
 
 
 def _compute_flat_cost(
     world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
-) -> tuple[int, int] | None:
-    """Return J where only leaving a host costs, all are equal and full, and a host's ranks are a box; None elsewhere.
-
-    As a numerator and a denominator.
-    """
+) -> Fraction | None:
+    """Return J where only leaving a host costs, all are equal and full, and a host's ranks are a box; else None."""
     from fractions import Fraction  # not needed on one node, where it would delay the start
 
     positions = [item.position for item in world.items]
@@ -204,15 +201,7 @@ def _compute_flat_cost(
                 "all": Fraction(size * (size - size // hosts), size - 1),
             }
             total += Fraction(str(one.weight)) * world.size / size * hops[one.kind]
-    total *= Fraction(str(level_costs[-1]))
-    return total.numerator, total.denominator
-
-
-def _make_runs(filling: Iterable[tuple[int, int]]) -> list[BlockRun]:
-    runs: list[BlockRun] = []
-    for item, length in filling:
-        runs.append(BlockRun(item, runs[-1].end if runs else 0, length))
-    return runs
+    return total * Fraction(str(level_costs[-1]))
 
 
 def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> list[int]:
@@ -239,9 +228,8 @@ def _explain_cost(choice: LayoutChoice, cost: float) -> list[Reason]:
     return [Reason.of("placement/cost", cost=float(cost), is_least=is_least)] if choice.cost else []
 
 
-def _explain_time(plan: Plan) -> list[Reason]:
+def _explain_time(time: StepTime | None) -> list[Reason]:
     """Explain how long a step's communication takes, and for which link the longest part waits."""
-    time = plan.step_time
     if time is None or not time.seconds:
         return []
     most = max(time.parts, key=lambda part: part.seconds)

@@ -12,14 +12,12 @@ the item that held most of it. An `ItemPicker` knows the costs and chooses the i
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
-
-from msgspec.structs import replace
+from itertools import pairwise
 
 from launcher.model.mesh import Mesh
-from launcher.placement.limits import NO_ITEM, BlockRun, Plan
+from launcher.placement.limits import NO_ITEM, Plan, Run
 
 ItemPicker = Callable[[Collection[int], int, int], int]
 """(free items in order, first unit of a hole, units missing there) -> the item that gets them, as far as it has room,
@@ -62,29 +60,28 @@ def count_moved(owners: Sequence[str | None], node: str, start: int, end: int) -
     return len(before) - before.count(None) - before.count(node)
 
 
-def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
+def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Run] | None:
     """Return runs in which no present item's units move, and each hole is filled; None if that is impossible.
 
     `held`: unit -> item that held it, or NO_ITEM; `rooms`: of the items, in units. A hole goes to the next item along
     the line if that has room, else to the free item that `pick` chooses.
     """
-    runs = _find_kept_runs(held, rooms)
-    if any(left.end > right.start for left, right in itertools.pairwise(runs)):
+    kept = _find_kept_stretches(held, rooms)
+    if any(end > start for (_, _, end), (_, start, _) in pairwise(kept)):
         return None  # an item between two parts of another: these ranks were not laid out by this planner
-    kept = {run.item for run in runs}
-    free = dict.fromkeys(item for item in range(len(rooms)) if item not in kept)
-    filled: list[BlockRun] = []
-    for right in [*runs, None]:
-        hole_start = filled[-1].end if filled else 0
-        hole_end = right.start if right else len(held)
-        left = filled[-1] if filled else None
-        left_room = rooms[left.item] - left.length if left else 0
-        right_room = rooms[right.item] - right.length if right else 0
-        takers: list[tuple[int, int]] = []
-        missing = hole_end - hole_start
+    taken = {item for item, _, _ in kept}
+    free = dict.fromkeys(item for item in range(len(rooms)) if item not in taken)
+    filled: list[Run] = []
+    hole_start = 0
+    for right, start, end in [*kept, (NO_ITEM, len(held), len(held))]:
+        left, left_length = filled[-1] if filled else (NO_ITEM, 0)
+        left_room = rooms[left] - left_length if left != NO_ITEM else 0
+        right_room = rooms[right] - (end - start) if right != NO_ITEM else 0
+        missing = start - hole_start
+        takers: list[Run] = []
         if max(left_room, right_room) < missing:
             while missing and free:
-                taker = pick(free, hole_end - missing, missing)
+                taker = pick(free, start - missing, missing)
                 if taker == NO_ITEM:
                     return None
                 del free[taker]
@@ -95,18 +92,16 @@ def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> l
         from_right = missing - from_left
         if from_right > right_room:
             return None
-        if left and from_left:
-            filled[-1] = replace(left, length=left.length + from_left)
-        start = hole_start + from_left
-        for item, length in takers:
-            filled.append(BlockRun(item, start, length))
-            start += length
-        if right:
-            filled.append(BlockRun(right.item, start, right.length + from_right))
+        if from_left:
+            filled[-1] = (left, left_length + from_left)
+        filled += takers
+        if right != NO_ITEM:
+            filled.append((right, end - start + from_right))
+        hole_start = end
     return filled
 
 
-def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
+def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Run] | None:
     """Return runs that fill every item but the last, each given to the item that held most of it.
 
     None if the items are of different sizes: then the cuts depend on the order of the items, which requires a search.
@@ -132,7 +127,7 @@ def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Bl
             if takers[index] == NO_ITEM:
                 return None
             del free[takers[index]]
-    return [BlockRun(takers[index], *piece) for index, piece in enumerate(pieces)]
+    return [(takers[index], length) for index, (_, length) in enumerate(pieces)]
 
 
 def make_first_fit(rooms: Sequence[int]) -> ItemPicker:
@@ -147,12 +142,12 @@ def make_first_fit(rooms: Sequence[int]) -> ItemPicker:
     return pick
 
 
-def _find_kept_runs(held: Sequence[int], rooms: Sequence[int]) -> list[BlockRun]:
-    """Return for each present item the stretch from its first to its last unit, cut to its room."""
+def _find_kept_stretches(held: Sequence[int], rooms: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return each present item, its first unit and the one after its last, cut to its room."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for unit, item in enumerate(held):
         if item != NO_ITEM:
             first.setdefault(item, unit)
             last[item] = unit
-    return [BlockRun(item, start, min(last[item] + 1 - start, rooms[item])) for item, start in first.items()]
+    return [(item, start, min(last[item] + 1, start + rooms[item])) for item, start in first.items()]

@@ -27,7 +27,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.topology import HOST, Tree
-from launcher.placement.limits import NAMES_MAX, AllOrNothing, Limits, NoWorldError, name_some
+from launcher.placement.limits import NAMES_MAX, AllOrNothing, Limits, NoWorldError, Run, name_some
 from rendezvous.reasons import Reason
 
 _HOSTS_MAX = 4  # missing hosts that a reason names
@@ -356,12 +356,12 @@ def build_layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: 
     return [*found, CapacityLayer([sum(found[-1].rooms)], [list(range(len(items)))])]
 
 
-def fill(found: Sequence[CapacityLayer], amount: int, key: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
-    """Return items and the units of each, filling domain after domain; `key` of their room orders siblings.
+def fill(found: Sequence[CapacityLayer], amount: int, key: Callable[[int], int] | None = None) -> list[Run]:
+    """Return the runs of items, filling domain after domain; `key` of their room orders siblings.
 
     The units are to be assigned class by class, outermost classes first.
     """
-    taken: list[tuple[int, int]] = []
+    taken: list[Run] = []
 
     def take(depth: int, index: int, amount: int) -> None:
         if depth == 0:

@@ -163,7 +163,7 @@ def render_html(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change, e
     add_table("Traffic and cost", render.list_traffic_rows(explanation), "numbers")
     heads = ("order", "J", "beside the plan")
     add_table("Other orders of the nodes", [heads, *render.list_baseline_rows(explanation)])
-    if time := explanation.step_time:
+    if time := plan.step_time:
         heads = ("axis", "time" if time.is_absolute else "share", "waits for")
         add_table(f"Time: {render.describe_time(time)}", [heads, *render.list_time_rows(time)])
     add_table("Ranks of every node", render.list_node_rows(plan, change.nodes, levels, change.remarks))

@@ -36,7 +36,7 @@ from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, NoWorldError, Plan
-from launcher.placement.split_groups import explain_split_groups, find_split_groups, find_unsplit_world
+from launcher.placement.split_groups import explain_split_groups
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
 from rendezvous.reasons import Reason
 
@@ -94,7 +94,8 @@ def run(request: PlanRequest) -> int:
             _report(UsageError(describe(error.reason), give_hint(error.reason)))
         return EXIT_FAILURE
     change = describe_change(cluster, after, before, plan, task.mesh)
-    answer = PlanAnswer(plan=plan, before=before, change=change, warnings=_list_warnings(after, task, plan))
+    split = explain_split_groups(plan, after.nodes, *task)
+    answer = PlanAnswer(plan=plan, before=before, change=change, warnings=() if split is None else (split,))
     if request.as_json:
         text = render.format_json(plan, answer.warnings)
     else:
@@ -112,17 +113,6 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     change: Change
     """None without a plan before, or if nothing differs from it."""
     warnings: tuple[Reason, ...]
-
-
-def _list_warnings(cluster: clusters.ClusterSpec, task: _Task, plan: Plan) -> tuple[Reason, ...]:
-    split = find_split_groups(plan, cluster.nodes, task.mesh, task.limits)
-    if split is None:
-        return ()
-    unsplit = find_unsplit_world(split, cluster.nodes, task.mesh, task.limits)
-    cost: float = 0
-    if unsplit.size:
-        cost = task._replace(limits=replace(task.limits, block_size=split.group_size)).plan(cluster, None).cost
-    return (explain_split_groups(split, plan, unsplit, cost),)
 
 
 def _load_cluster(request: PlanRequest) -> clusters.ClusterSpec:
@@ -178,8 +168,8 @@ def _format_text(request: PlanRequest, cluster: clusters.ClusterSpec, task: _Tas
     parts.append(render.format_warnings(answer.warnings))
     explanation = explain(plan, cluster.nodes, *task)
     parts += ["\n", render.format_cost(plan, explanation)]
-    if explanation.step_time is not None:
-        parts += ["\n", render.format_time(explanation)]
+    if plan.step_time is not None:
+        parts += ["\n", render.format_time(plan.step_time, explanation)]
     if request.with_ranks or (request.with_ranks is None and len(cluster.nodes) < RANKS_NODES):
         rows = render.list_node_rows(plan, answer.change.nodes, cluster.levels, answer.change.remarks)
         parts += ["\n", render.format_table(rows, in_columns=not request.with_ranks)]

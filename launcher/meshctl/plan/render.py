@@ -137,14 +137,11 @@ def list_baseline_rows(explanation: Explanation) -> list[tuple[str, str, str]]:
     ]
 
 
-def format_time(explanation: Explanation) -> str:
+def format_time(time: StepTime, explanation: Explanation) -> str:
     """Format the time of a step's communication, part by part with the links they wait for, and that of other orders.
 
     Without bytes there are no seconds: parts are shares of the plan's time, other orders multiples of it.
     """
-    time = explanation.step_time
-    if time is None:
-        return ""
     total = time.seconds
     found = _wrap("time", describe_time(time))
     rows = list_time_rows(time)

@@ -218,13 +218,12 @@ class PlannerAdapter:
         """Explain the groups that would fit a node and are split; once in a job, as nothing changes it but options."""
         if len(planned.ranks) < 2:
             return ()
-        from launcher.placement.split_groups import explain_split_groups, find_split_groups, find_unsplit_world
+        from launcher.placement.split_groups import explain_split_groups
 
-        split = find_split_groups(planned, node_set.nodes, self._mesh, node_set.limits)
-        if split is None or self._logged_remarks.setdefault(split.axes, round) != round:
+        split = explain_split_groups(planned, node_set.nodes, self._mesh, node_set.limits)
+        if split is None or self._logged_remarks.setdefault(str(split.values["axes"]), round) != round:
             return ()
-        unsplit = find_unsplit_world(split, node_set.nodes, self._mesh, node_set.limits)
-        return (explain_split_groups(split, planned, unsplit),)
+        return (split,)
 
     def _explain_locality(self, planned: Plan, node_set: _NodeSet) -> list[Reason]:
         """Explain how the levels of the network have affected the plan, if at all."""

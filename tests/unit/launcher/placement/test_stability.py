@@ -15,7 +15,7 @@ from launcher.model.traffic import Communicator, make_default_traffic
 from launcher.placement import choice
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.choice import compute_exchange_costs
-from launcher.placement.limits import NO_ITEM, AllOrNothing, BlockRun, Costs, Limits, Plan
+from launcher.placement.limits import NO_ITEM, AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
@@ -246,7 +246,7 @@ def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
 
 def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
     held = [NO_ITEM, NO_ITEM, 0, 0, 0, 1, 1, 1, 2]
-    assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [BlockRun(2, 0, 3), BlockRun(0, 3, 3), BlockRun(1, 6, 3)]
+    assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 3), (0, 3), (1, 3)]
 
 
 def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
