@@ -31,7 +31,7 @@ from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, Costs, LayoutChoice, Limits, Run
 from launcher.placement.problem import problem as problems
 from launcher.placement.problem.bound import compute_lower_bound
-from launcher.placement.problem.hops import Ints
+from launcher.placement.problem.hops import Exchange, Ints
 from launcher.placement.problem.problem import Layout, Problem
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
@@ -367,16 +367,17 @@ def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, li
     """Return the partners of each unit of a hole, with the traffic."""
     partners: dict[int, list[tuple[int, int]]] = {}
     is_hole = is_hole & (np.cumsum(is_hole) <= PRICED_MAX)
-    for hops in problem.traffic.hops:
-        for one, other in ((hops.low, hops.high), (hops.high, hops.low)):
+    for part in problem.traffic.parts:
+        if isinstance(part, Exchange):
+            classes = part.members
+            for unit in np.flatnonzero(is_hole).tolist():
+                mates: Sequence[int] = classes[part.class_of[unit]].tolist()
+                partners.setdefault(unit, []).extend((mate, part.weight) for mate in mates if mate != unit)
+            continue
+        for one, other in ((part.low, part.high), (part.high, part.low)):
             touching = np.flatnonzero(is_hole[one])
             for unit, partner in zip(one[touching].tolist(), other[touching].tolist(), strict=True):
-                partners.setdefault(unit, []).append((partner, hops.weight))
-    for exchange in problem.traffic.exchanges:
-        classes = exchange.members
-        for unit in np.flatnonzero(is_hole).tolist():
-            members: Sequence[int] = classes[exchange.class_of[unit]].tolist()
-            partners.setdefault(unit, []).extend((member, exchange.weight) for member in members if member != unit)
+                partners.setdefault(unit, []).append((partner, part.weight))
     return partners
 
 
@@ -436,17 +437,18 @@ def _list_changes(
 ) -> Iterator[tuple[int, Ints, Ints]]:
     """Per communicator: its weight, for every unit how many more of its partners would be elsewhere in the place of
     `block`, and the partners of `block`."""
-    for hops in problem.traffic.hops:
-        was = domain_of[hops.low] != domain_of[hops.high]
-        coming = np.bincount(hops.low, is_away[hops.high].astype(np.int64) - was, len(domain_of))
-        coming += np.bincount(hops.high, is_away[hops.low].astype(np.int64) - was, len(domain_of))
-        partners = np.concatenate((hops.high[hops.low == block], hops.low[hops.high == block])).astype(np.int64)
-        yield hops.weight, coming.astype(np.int64), partners
-    for exchange in problem.traffic.exchanges:
-        classes = exchange.class_of.astype(np.int64)
-        _, spot, count = np.unique(
-            classes * (int(domain_of.max()) + 1) + domain_of, return_inverse=True, return_counts=True
-        )
-        at_home = np.bincount(classes, ~is_away, int(classes.max()) + 1).astype(np.int64)
-        partners = np.flatnonzero(classes == classes[block])
-        yield exchange.weight, count[spot] - 1 - at_home[classes] + ~is_away, partners[partners != block]
+    for part in problem.traffic.parts:
+        if isinstance(part, Exchange):
+            classes = part.class_of.astype(np.int64)
+            _, spot, count = np.unique(
+                classes * (int(domain_of.max()) + 1) + domain_of, return_inverse=True, return_counts=True
+            )
+            at_home = np.bincount(classes, ~is_away, int(classes.max()) + 1).astype(np.int64)
+            partners = np.flatnonzero(classes == classes[block])
+            yield part.weight, count[spot] - 1 - at_home[classes] + ~is_away, partners[partners != block]
+        else:
+            was = domain_of[part.low] != domain_of[part.high]
+            coming = np.bincount(part.low, is_away[part.high].astype(np.int64) - was, len(domain_of))
+            coming += np.bincount(part.high, is_away[part.low].astype(np.int64) - was, len(domain_of))
+            partners = np.concatenate((part.high[part.low == block], part.low[part.high == block])).astype(np.int64)
+            yield part.weight, coming.astype(np.int64), partners

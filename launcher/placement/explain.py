@@ -24,7 +24,7 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
-from launcher.placement.problem.hops import Labels, Traffic, sum_leaving_traffic
+from launcher.placement.problem.hops import Labels, Traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
 from launcher.placement.problem.step_time import StepTimer
 from launcher.placement.units import compute_grid
@@ -176,8 +176,8 @@ def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> 
     for index, domains in enumerate(problem.labels):
         labels = domains[layout]
         leaving = dict.fromkeys(view.communicators, 0)
-        for part, amount in zip(traffic.parts, sum_leaving_traffic(traffic, labels), strict=True):
-            leaving[part.communicator] += amount
+        for part in traffic.parts:
+            leaving[part.communicator] += part.weight * part.count_leaving(labels)
         yield LevelTraffic(
             name=view.levels[index],
             level_cost=Fraction(traffic.level_costs[index], cost_scale),

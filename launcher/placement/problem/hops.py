@@ -46,6 +46,10 @@ class Hops(NamedTuple):
     weight: int
     closing: int = 0
 
+    def count_leaving(self, labels: Labels) -> int:
+        """Return how many pairs are in two domains of one level."""
+        return int(np.count_nonzero(labels[self.low] != labels[self.high]))
+
 
 class Exchange(NamedTuple):
     """All: every two units of the same class exchange `weight` (scaled, both directions, all their ranks).
@@ -63,6 +67,14 @@ class Exchange(NamedTuple):
         """The units of each class, rising."""
         return np.argsort(self.class_of, kind="stable").reshape(-1, self.size)
 
+    def count_leaving(self, labels: Labels) -> int:
+        """Return how many pairs are in two domains of one level."""
+        # Pairs of units of a class in the same domain: sum of n (n - 1) / 2 over each domain's n units of it.
+        # Sorting, because a table of all classes and domains would not fit into memory for a large cluster.
+        keys = self.class_of.astype(np.int64) * (int(labels.max()) + 1) + labels
+        together = np.unique(keys, return_counts=True)[1]
+        return len(labels) * (self.size - 1) // 2 - int((together * (together - 1) // 2).sum())
+
 
 class Traffic(Struct, frozen=True, kw_only=True):
     """The traffic of all units."""
@@ -70,8 +82,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     grid: tuple[int, ...]
     """Units along each axis of the mesh, whose product is the number of units."""
     block_size: int
-    hops: tuple[Hops, ...]
-    exchanges: tuple[Exchange, ...]
+    parts: tuple[Hops | Exchange, ...]
+    """Of each communicator that leaves units."""
     level_costs: tuple[int, ...]
     """Scaled, of each level from the outermost, the host's last."""
     scale: int
@@ -82,11 +94,6 @@ class Traffic(Struct, frozen=True, kw_only=True):
     @property
     def block_count(self) -> int:
         return math.prod(self.grid)
-
-    @property
-    def parts(self) -> list[Hops | Exchange]:
-        """Of each communicator that leaves units."""
-        return [*self.hops, *self.exchanges]
 
 
 def make_traffic(
@@ -113,8 +120,7 @@ def make_traffic(
         1, *(size - 1 for size, one in zip(sizes, talking, strict=True) if one.kind == "all" and size > 1)
     )
     units = np.arange(math.prod(counts), dtype=np.int32).reshape(counts)
-    hops: list[Hops] = []
-    exchanges: list[Exchange] = []
+    parts: list[Hops | Exchange] = []
     for one, weight, size in zip(talking, weights, sizes, strict=True):
         along = [position[axis] for axis in one.axes]
         inside = math.prod(sides[axis] for axis in along)
@@ -129,19 +135,18 @@ def make_traffic(
             class_of = np.empty(units.size, dtype=np.int32)
             class_of[lines] = np.arange(len(lines), dtype=np.int32)[:, None]
             pair = 2 * parallel * inside * inside * weight * (shares // (size - 1))
-            exchanges.append(Exchange(one, class_of, lines.shape[1], pair))
+            parts.append(Exchange(one, class_of, lines.shape[1], pair))
         else:
             start, end = lines[:, :-1].ravel(), lines[:, 1:].ravel()
             if one.kind == "ring":
                 start, end = np.concatenate((start, lines[:, 0])), np.concatenate((end, lines[:, -1]))
             closing = len(lines) if one.kind == "ring" else 0
             low, high = np.minimum(start, end), np.maximum(start, end)
-            hops.append(Hops(one, low, high, parallel * weight * shares, closing))
+            parts.append(Hops(one, low, high, parallel * weight * shares, closing))
     return Traffic(
         grid=counts,
         block_size=block_size,
-        hops=tuple(hops),
-        exchanges=tuple(exchanges),
+        parts=tuple(parts),
         level_costs=whole_costs,
         scale=weight_scale * cost_scale * shares,
         weight_scale=weight_scale * shares,
@@ -151,23 +156,10 @@ def make_traffic(
 # The cost of a layout
 
 
-def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
-    """Return the scaled traffic that leaves the domains of one level, one number for each of `traffic.parts`."""
-    found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
-    for exchange in traffic.exchanges:
-        # Pairs of units of a class in the same domain: sum of n (n - 1) / 2 over each domain's n units of it.
-        # Sorting, because a table of all classes and domains would not fit into memory for a large cluster.
-        keys = exchange.class_of.astype(np.int64) * (int(labels.max()) + 1) + labels
-        together = np.unique(keys, return_counts=True)[1]
-        pairs = len(labels) * (exchange.size - 1) // 2
-        found.append(exchange.weight * (pairs - int((together * (together - 1) // 2).sum())))
-    return found
-
-
 def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
     """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
     return sum(
-        level_cost * sum(sum_leaving_traffic(traffic, level))
+        level_cost * sum(part.weight * part.count_leaving(level) for part in traffic.parts)
         for level_cost, level in zip(traffic.level_costs, labels, strict=True)
         if level_cost
     )
@@ -191,12 +183,13 @@ class Graph(NamedTuple):
 def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) -> Graph:
     """Return the graph of a mesh's units, or of blocks of them (`vertex_of[unit]`, numbered from 0)."""
     ends: list[tuple[NDArray[np.integer], NDArray[np.integer], int]] = []
-    ends += [(hops.low, hops.high, hops.weight) for hops in traffic.hops]
-    for exchange in traffic.exchanges:
-        if exchange.size <= PAIRS_PER_BLOCK:
-            members = exchange.members
-            one, other = np.triu_indices(exchange.size, 1)
-            ends.append((members[:, one].ravel(), members[:, other].ravel(), exchange.weight))
+    for part in traffic.parts:
+        if isinstance(part, Hops):
+            ends.append((part.low, part.high, part.weight))
+        elif part.size <= PAIRS_PER_BLOCK:
+            members = part.members
+            one, other = np.triu_indices(part.size, 1)
+            ends.append((members[:, one].ravel(), members[:, other].ravel(), part.weight))
     empty = np.zeros(0, dtype=np.int64)
     low = np.concatenate([empty, *(one[0] for one in ends)])
     high = np.concatenate([empty, *(one[1] for one in ends)])

@@ -157,8 +157,10 @@ def renumber(labels: BlockArray) -> BlockArray:
 def round_weights(problem: Problem) -> Problem:
     """Replace numbers so large that sums could overflow by smaller ones in nearly the same proportion."""
     traffic = problem.traffic
-    total = sum(hops.weight * len(hops.low) for hops in traffic.hops)
-    total += sum(one.weight * traffic.block_count * one.size for one in traffic.exchanges)
+    total = sum(
+        part.weight * (len(part.low) if isinstance(part, Hops) else traffic.block_count * part.size)
+        for part in traffic.parts
+    )
     weight_shift = max(0, total.bit_length() - WEIGHT_BITS)
     cost_shift = max(0, sum(traffic.level_costs).bit_length() - LEVEL_COST_BITS)
     if not weight_shift and not cost_shift:
@@ -169,8 +171,7 @@ def round_weights(problem: Problem) -> Problem:
 
     smaller = replace(
         traffic,
-        hops=tuple(one._replace(weight=shift(one.weight, weight_shift)) for one in traffic.hops),
-        exchanges=tuple(one._replace(weight=shift(one.weight, weight_shift)) for one in traffic.exchanges),
+        parts=tuple(part._replace(weight=shift(part.weight, weight_shift)) for part in traffic.parts),
         level_costs=tuple(shift(level_cost, cost_shift) for level_cost in traffic.level_costs),
     )
     return replace(problem, traffic=smaller)
@@ -190,28 +191,24 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
         # It is required only where every item is either full or empty.
         most = len(problem.capacity) if problem.active_max is None else problem.active_max
         is_full = traffic.block_count == most * int(problem.capacity.max())
-        if not is_full or traffic.exchanges or problem.rules:
+        if not is_full or any(isinstance(part, Exchange) for part in traffic.parts) or problem.rules:
             return problem, 1
         grid = (traffic.block_count // size,)
-    hops: list[Hops] = []
-    for one in traffic.hops:
-        low, high = one.low // size, one.high // size
-        leaves = low != high
-        if leaves.any():
-            low, high = low[leaves], high[leaves]
-            hops.append(Hops(one.communicator, np.minimum(low, high), np.maximum(low, high), one.weight))
-    exchanges: list[Exchange] = []
-    for each in traffic.exchanges:
+    parts: list[Hops | Exchange] = []
+    for part in traffic.parts:
+        if isinstance(part, Hops):
+            low, high = part.low // size, part.high // size
+            leaves = low != high
+            if leaves.any():
+                low, high = low[leaves], high[leaves]
+                parts.append(Hops(part.communicator, np.minimum(low, high), np.maximum(low, high), part.weight))
+            continue
         # A box has as many units in each class that it touches; two boxes touch the same classes or none in common.
-        inside = int(np.count_nonzero(each.class_of[:size] == each.class_of[0]))
-        if inside < each.size:
-            weight = each.weight * inside * size
-            exchanges.append(
-                Exchange(each.communicator, _coarsen_classes(each.class_of, size), each.size // inside, weight)
-            )
-    larger = replace(
-        traffic, grid=grid, block_size=traffic.block_size * size, hops=tuple(hops), exchanges=tuple(exchanges)
-    )
+        inside = int(np.count_nonzero(part.class_of[:size] == part.class_of[0]))
+        if inside < part.size:
+            class_of, weight = _coarsen_classes(part.class_of, size), part.weight * inside * size
+            parts.append(Exchange(part.communicator, class_of, part.size // inside, weight))
+    larger = replace(traffic, grid=grid, block_size=traffic.block_size * size, parts=tuple(parts))
     rules = tuple(ClassRule(rule.level, _coarsen_classes(rule.class_of, size)) for rule in problem.rules)
     return replace(problem, traffic=larger, capacity=problem.capacity // size, rules=rules), size
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launcher.placement.problem.hops import Ints, Traffic
+from launcher.placement.problem.hops import Hops, Ints, Traffic
 
 STRIPS = 4
 BEAM_SMALL, BEAM_LARGE = 8, 2
@@ -141,15 +141,16 @@ def _list_widths(most: int) -> list[int]:
 def compute_loads(traffic: Traffic) -> list[AxisLoad]:
     """Return the load of every axis, per unit."""
     loads = [[0, 0] for _ in traffic.grid]
-    for hops in traffic.hops:
-        here, there = np.unravel_index(hops.low, traffic.grid), np.unravel_index(hops.high, traffic.grid)
-        for axis, load in enumerate(loads):
-            load[0] += hops.weight * int(np.count_nonzero(here[axis] != there[axis])) // traffic.block_count
-    for exchange in traffic.exchanges:
-        places = np.unravel_index(np.flatnonzero(exchange.class_of == exchange.class_of[0]), traffic.grid)
-        for axis, load in enumerate(loads):
-            if np.ptp(places[axis]):
-                load[1] += exchange.weight * (exchange.size // len(np.unique(places[axis])))
+    for part in traffic.parts:
+        if isinstance(part, Hops):
+            here, there = np.unravel_index(part.low, traffic.grid), np.unravel_index(part.high, traffic.grid)
+            for axis, load in enumerate(loads):
+                load[0] += part.weight * int(np.count_nonzero(here[axis] != there[axis])) // traffic.block_count
+        else:
+            places = np.unravel_index(np.flatnonzero(part.class_of == part.class_of[0]), traffic.grid)
+            for axis, load in enumerate(loads):
+                if np.ptp(places[axis]):
+                    load[1] += part.weight * (part.size // len(np.unique(places[axis])))
     return [AxisLoad(*load) for load in loads]
 
 

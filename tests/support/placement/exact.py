@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from launcher.placement.problem.hops import Hops
 from launcher.placement.problem.problem import Layout, Problem
 
 STEPS_MAX = 10.0  # of the solver's own measure; roughly seconds
@@ -29,13 +30,14 @@ Pairs = dict[tuple[int, int], int]
 def pairs_of(problem: Problem) -> Pairs:
     """How much every two units send to each other, in scaled numbers."""
     pairs: Pairs = {}
-    for hops in problem.traffic.hops:
-        for low, high in zip(hops.low.tolist(), hops.high.tolist(), strict=True):
-            pairs[low, high] = pairs.get((low, high), 0) + hops.weight
-    for exchange in problem.traffic.exchanges:
-        for low, high in itertools.combinations(range(problem.traffic.block_count), 2):
-            if exchange.class_of[low] == exchange.class_of[high]:
-                pairs[low, high] = pairs.get((low, high), 0) + exchange.weight
+    for part in problem.traffic.parts:
+        if isinstance(part, Hops):
+            ends = zip(part.low.tolist(), part.high.tolist(), strict=True)
+        else:
+            every = itertools.combinations(range(problem.traffic.block_count), 2)
+            ends = ((low, high) for low, high in every if part.class_of[low] == part.class_of[high])
+        for low, high in ends:
+            pairs[low, high] = pairs.get((low, high), 0) + part.weight
     return pairs
 
 
