@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from launcher.model.errors import UsageError, suggest
+from launcher.model.errors import UsageError
 from launcher.model.text import format_list
 from launcher.model.topology import HOST, Tree
 
@@ -64,7 +64,6 @@ class Rates(Struct, frozen=True):
 class LevelRates(Struct, frozen=True, kw_only=True):
     """The link rates of one level's domains, in bits per second, None where nothing limits."""
 
-    name: str
     domains: tuple[int, ...] | None = None
     """Of each domain's uplink, by the number of the domain."""
     per_host: int | None = None
@@ -158,7 +157,7 @@ def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
             elif per_host is None:
                 remarks.append(f"no rate is known for {level}: its links are assumed to be never full")
         rated = None if assumed is None else tuple(own.get(domain, assumed) for domain in range(len(domains)))
-        levels.append(LevelRates(name=level, domains=rated, per_host=per_host))
+        levels.append(LevelRates(domains=rated, per_host=per_host))
     return TreeRates(levels=tuple(levels), device=rates.links.get(LinkName(DEVICE)), remarks=tuple(remarks))
 
 
@@ -191,13 +190,3 @@ def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[d
     if absent:
         remarks.append(f"rates of {level} {format_list(absent, _NAMES_MAX)} are not used: no such {level}")
     return own, remarks
-
-
-def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None:
-    """Raise UsageError if a rate is of a level that the network does not have."""
-    known = (*levels, HOST, DEVICE)
-    for link in rates.links:
-        if link.level not in known:
-            question = suggest(link.level, {name: name for name in known})
-            hint = " ".join(filter(None, (question, f"use one of {', '.join(known)}")))
-            raise UsageError(f"{what}: unknown level {link.level}", hint)

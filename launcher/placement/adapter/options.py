@@ -144,11 +144,11 @@ def _parse_level_costs(text: str, what: str, levels: Sequence[str]) -> dict[str,
 
 
 def _parse_rates(text: str, what: str, levels: Sequence[str]) -> Rates:
-    from launcher.model.rates import parse_rates, require_known_levels  # most jobs have none
+    from launcher.model.rates import DEVICE, parse_rates  # most jobs have none
 
     rates = parse_rates(text, what)
-    if levels:
-        require_known_levels(rates, levels, what)
+    for link in rates.links if levels else ():
+        _require_level(link.level, what, (*levels, HOST, DEVICE), "")
     return rates
 
 

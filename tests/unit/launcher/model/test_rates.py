@@ -6,7 +6,7 @@ import pytest
 
 from launcher.model.errors import UsageError
 from launcher.model.node import Node
-from launcher.model.rates import LinkName, Rates, format_rate, parse_rates, require_known_levels, resolve_rates
+from launcher.model.rates import LinkName, Rates, format_rate, parse_rates, resolve_rates
 from launcher.model.topology import build_tree
 
 MBIT = 10**6
@@ -49,14 +49,6 @@ def test_what_is_no_rate_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_rates(text)
     assert str(caught.value) == sentence
-
-
-def test_an_unknown_level_is_refused_with_a_question() -> None:
-    with pytest.raises(UsageError) as caught:
-        require_known_levels(parse_rates("leef=1Gbit"), ("pod", "leaf"), "rates")
-    assert (str(caught.value), caught.value.hint) == (
-        "rates: unknown level leef", "did you mean leaf? use one of pod, leaf, host, device",
-    )  # fmt: skip
 
 
 def test_a_domain_has_its_own_rate_or_that_of_its_level() -> None:
