@@ -7,6 +7,7 @@ A rank is the row-major index into the grid, so the last axis varies fastest. At
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -38,6 +39,12 @@ class Mesh(Struct, frozen=True, kw_only=True):
         if rest or elastic_size < 1 or (self.elastic_axis is None and elastic_size != 1):
             raise ValueError(f"mesh {self} does not have {world_size} ranks")
         return tuple(axis.size if axis.size is not None else elastic_size for axis in self.axes)
+
+    def has_shape(self, shape: Sequence[int]) -> bool:
+        """Whether a grid of this shape is this mesh with some size of its elastic axis."""
+        return len(shape) == len(self.axes) and all(
+            axis.size in (None, size) for axis, size in zip(self.axes, shape, strict=True)
+        )
 
     def find_coordinates(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the coordinates of `rank` in a grid of `shape`."""

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from launcher.model.errors import UsageError
 from launcher.model.text import format_list
@@ -49,12 +49,9 @@ class LinkName(NamedTuple):
 
 
 class Rates(Struct, frozen=True):
-    """`links`: the rate of each, in bits per second. Empty: none is known."""
+    """`links`: the rate of each, in bits per second."""
 
-    links: Mapping[LinkName, int] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.links)
+    links: Mapping[LinkName, int]
 
     def __str__(self) -> str:
         found = sorted(self.links.items())

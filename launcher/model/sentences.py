@@ -206,9 +206,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/too-small": lambda ranks: f"{format_count(ranks, 'rank')} must sit on one node",
     "placement/no-level": "node {node} has no known {level}",
     "placement/slice-incomplete": _describe_incomplete_slice,
-    "placement/slice-oversized": lambda level, domain, present, hosts: (
-        f"{level} {domain} has {present} hosts, a complete one has {hosts}"
-    ),
+    "placement/slice-oversized": "{level} {domain} has {present} hosts, a complete one has {hosts}",
     "placement/slice-mixed": "{level} {domain} has hosts with {devices} devices",
     "placement/slice-numbers": "{level} {domain} has hosts with the indices {indices}, not 0 to {last}",
     "placement/slice-odd": lambda level, domain, devices, usual: (

@@ -29,9 +29,7 @@ def find_owners(previous: Plan, mesh: Mesh, shape: tuple[int, ...]) -> list[str 
 
     None in place of the list if the plan was of another mesh, except perhaps for the size of the elastic axis.
     """
-    if len(previous.shape) != len(mesh.axes):
-        return None
-    if any(axis.size not in (None, size) for size, axis in zip(previous.shape, mesh.axes, strict=True)):
+    if not mesh.has_shape(previous.shape):
         return None
     owners: list[str | None] = [None] * math.prod(shape)
     elastic = next((index for index, axis in enumerate(mesh.axes) if axis.size is None), 0)

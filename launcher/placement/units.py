@@ -79,15 +79,11 @@ def compute_grid(shape: Sequence[int], block_size: int) -> tuple[int, ...] | Non
 
 def compute_elastic_part(mesh: Mesh, block_size: int) -> int | None:
     """How far a unit reaches along the elastic axis if that is large; None if it fits the mesh at no size of it."""
-    left = block_size
-    for axis in reversed(mesh.axes):
-        if axis.size is None:
-            return left
-        side = math.gcd(axis.size, left)
-        if side < axis.size and side < left:
-            return None
-        left //= side
-    return left if left == 1 else None
+    large = [axis.size or block_size for axis in mesh.axes]
+    counts = compute_grid(large, block_size)
+    if counts is None:
+        return None
+    return math.prod(block_size // count for axis, count in zip(mesh.axes, counts, strict=True) if axis.size is None)
 
 
 def format_mesh(mesh: Mesh, elastic_size: int) -> str:

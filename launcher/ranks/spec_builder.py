@@ -100,9 +100,7 @@ class WorkerSpecBuilder:
         share = decode_assignment(assignment, coordinator)
         if (count := len(share.ranks)) > len(self._slots):
             raise RecordError(f"it wants {format_workers(count)} of this node, which has {len(self._slots)}")
-        axes = self._mesh.axes
-        sizes = zip(axes, share.shape, strict=False)
-        if len(share.shape) != len(axes) or any(axis.size not in (None, size) for axis, size in sizes):
+        if not self._mesh.has_shape(share.shape):
             raise RecordError(f"it has a grid of {share.shape}, which does not fit {self._mesh}")
         return share
 

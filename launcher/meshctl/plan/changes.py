@@ -17,10 +17,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from launcher.meshctl.plan.cluster import ClusterSpec, require_size
 from launcher.meshctl.plan.generate import make_address
@@ -32,6 +30,7 @@ from launcher.model.ranges import merge_names
 from launcher.model.text import format_count, format_list
 from launcher.model.topology import sort_nodes
 from launcher.placement.limits import Plan
+from launcher.placement.stability import find_owners
 
 
 def apply_changes(cluster: ClusterSpec, lost: Sequence[str], joined: Sequence[str]) -> ClusterSpec:
@@ -110,27 +109,12 @@ class Move(NamedTuple):
     rank_count: int
 
 
-def list_moves(before: Plan, after: Plan) -> list[Move]:
-    """List all moves, those of most ranks first, then in the order of ranks."""
-    ids: dict[str, int] = {}
-    held_before = _find_holders(before, ids)
-    holds = _find_holders(after, ids).reshape(after.shape)
-    common = tuple(slice(min(old, new)) for old, new in zip(before.shape, after.shape, strict=True))
-    old, new = held_before.reshape(before.shape)[common].ravel(), holds[common].ravel()
-    is_moved = old != new
-    pairs, first, counts = np.unique(
-        np.stack((old[is_moved], new[is_moved])), axis=1, return_index=True, return_counts=True
-    )
-    names = list(ids)
-    order = sorted(range(len(counts)), key=lambda index: (-int(counts[index]), int(first[index])))
-    return [Move(names[pairs[0, index]], names[pairs[1, index]], int(counts[index])) for index in order]
-
-
-def _find_holders(plan: Plan, ids: dict[str, int]) -> NDArray[np.int32]:
-    holders = np.empty(plan.world_size, dtype=np.int32)
-    for node, ranks in plan.ranks.items():
-        holders[list(ranks)] = ids.setdefault(node, len(ids))
-    return holders
+def list_moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
+    """List all moves, those of most ranks first, then in the order of ranks. `before`: a plan of this mesh, too."""
+    holders = {rank: node for node, ranks in after.ranks.items() for rank in ranks}
+    owners = find_owners(before, mesh, after.shape) or ()
+    counts = Counter((old, holders[rank]) for rank, old in enumerate(owners) if old not in (None, holders[rank]))
+    return [Move(old, new, count) for (old, new), count in counts.most_common() if old is not None]
 
 
 LOST = "lost"
@@ -165,7 +149,7 @@ def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan | Non
     joined = [node.id for node in after.nodes if node.id not in known]
     if not lost and not joined and before.ranks == plan.ranks:
         return Change(nodes=after.nodes)
-    moves = list_moves(before, plan)
+    moves = list_moves(before, plan, mesh)
     remarks = dict.fromkeys((node.id for node in lost), LOST) | dict.fromkeys(joined, "(new)")
     sources: dict[str, list[str]] = {}
     for move in moves:

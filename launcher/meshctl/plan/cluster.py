@@ -235,10 +235,8 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
 
 def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
     """Raise UsageError if the previous plan is not of this mesh with another size of its elastic axis."""
-    sizes = [axis.size for axis in mesh.axes]
-    shape = previous.shape
-    if len(shape) != len(sizes) or any(size not in (None, old) for size, old in zip(sizes, shape, strict=True)):
-        was = " x ".join(map(str, shape))
+    if not mesh.has_shape(previous.shape):
+        was = " x ".join(map(str, previous.shape))
         raise UsageError(
             f"{name}: the previous plan is of a mesh of {was}, not of {mesh}", "omit it to make a new plan"
         )

@@ -164,7 +164,7 @@ def _format_text(request: PlanRequest, cluster: clusters.ClusterSpec, task: _Tas
     plan = answer.plan
     parts = [render.format_world(plan, cluster.nodes, task.mesh, cluster.levels)]
     if answer.before is not None:
-        parts.append(render.format_moves(plan, list_moves(answer.before, plan)))
+        parts.append(render.format_moves(plan, list_moves(answer.before, plan, task.mesh)))
     parts.append(render.format_warnings(answer.warnings))
     explanation = explain(plan, cluster.nodes, *task)
     parts += ["\n", render.format_cost(plan, explanation)]

@@ -27,7 +27,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.limits import NO_ITEM, Costs, Limits
-from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, make_traffic
+from launcher.placement.problem.hops import BlockArray, Exchange, Graph, Hops, Ints, Traffic, make_traffic
 from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
 from launcher.placement.units import Constraint, compute_grid, make_constraints
 
@@ -93,6 +93,16 @@ def is_valid(problem: Problem, layout: Layout) -> bool:
         if pairs.shape[1] != int(rule.class_of.max()) + 1:
             return False
     return True
+
+
+def list_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
+    """Return J of several layouts of a graph's blocks, a row each, without what the graph leaves out."""
+    total = np.zeros(len(layouts), dtype=np.int64)
+    for level_cost, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
+        if level_cost:
+            placed = label[layouts]
+            total += level_cost * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
+    return total
 
 
 def make_problem(

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
-from launcher.model.rates import Rates, resolve_rates
+from launcher.model.rates import resolve_rates
 from launcher.model.topology import HOST, Tree
 from launcher.model.traffic import Communicator, make_default_traffic
 from launcher.placement.limits import Costs, PartTime, StepTime
@@ -51,11 +51,14 @@ class _Part(NamedTuple):
 
 class _Link(NamedTuple):
     """The links of one kind: what leaves the domains of `level`, carried by each domain of `holder`, the same level or
-    the hosts. `slowness[domain]`: seconds for a scaled unit of weight; infinite rates have 0."""
+    the hosts."""
 
     level: int
     holder: int
+    rates: NDArray[np.int64]
+    """By domain, in bits per second."""
     slowness: Seconds
+    """By domain: seconds for a scaled unit of weight."""
 
 
 class HostMap(NamedTuple):
@@ -101,7 +104,8 @@ class StepTimer:
         self._traffic, self._labels = problem.traffic, problem.labels
         self._spread = spread
         self._tree = tree
-        self._rates = resolve_rates(costs.rates or Rates(), tree)
+        assert costs.rates is not None
+        self._rates = resolve_rates(costs.rates, tree)
         sizes = {axis.name: size for axis, size in zip(mesh.axes, shape, strict=True)}
         communicators = [
             one
@@ -125,12 +129,12 @@ class StepTimer:
         unit = _BITS / self._traffic.weight_scale
         host = len(self._labels) - 1
         links = []
-        for level, rates in enumerate(self._rates.levels):
-            if rates.domains is not None:
-                own = np.array(rates.domains, dtype=np.float64)[self._domains[level]]
-                links.append(_Link(level, level, unit / own))
-            if rates.per_host is not None:
-                links.append(_Link(level, host, np.full(len(self._domains[host]), unit / rates.per_host)))
+        for level, known in enumerate(self._rates.levels):
+            per_host = None if known.per_host is None else np.full(len(self._domains[host]), known.per_host)
+            uplinks = None if known.domains is None else np.array(known.domains)[self._domains[level]]
+            for holder, rates in ((level, uplinks), (host, per_host)):
+                if rates is not None:
+                    links.append(_Link(level, holder, rates, unit / rates))
         return links
 
     def compute(self, layout: Layout) -> float:
@@ -177,7 +181,7 @@ class StepTimer:
             seconds, amount, rate, name = part.least, 0.0, 0, ""
             if times and times[link][0, domain] > part.least:
                 seconds, kind = float(times[link][0, domain]), self._links[link]
-                rate, name = self._get_rate(kind, domain), self._name_link(kind, domain)
+                rate, name = int(kind.rates[domain]), self._name_link(kind, domain)
                 amount = seconds * rate / _BITS
             elif part.least:
                 amount, rate, name = one.weight, self._rates.device or 0, "each device's own link"
@@ -199,12 +203,6 @@ class StepTimer:
                     times.append(directed.max(axis=0))
                     sums += directed.mean(axis=0) if part.communicator.kind == "line" else directed
             yield part, times
-
-    def _get_rate(self, link: _Link, domain: int) -> int:
-        rates = self._rates.levels[link.level]
-        if link.level != link.holder or rates.domains is None:
-            return rates.per_host or 0
-        return rates.domains[int(self._domains[link.level][domain])]
 
     def _name_link(self, link: _Link, domain: int) -> str:
         names = (*self._tree.names, [node.id for node in self._tree.nodes])

@@ -76,11 +76,10 @@ def _make_swap_model(problem: Problem) -> _SwapModel:
     # Items of one unit in the same innermost domain are equal; an item of several units is a bin of its own.
     keys = [problem.labels[level][item_of] for level in kept]
     keys.append(np.where(capacity[item_of] > 1, item_of, -1))
-    order = np.lexsort(keys[::-1])
-    item_of = item_of[order]
-    rows = np.stack([key[order] for key in keys])
-    starts = np.flatnonzero(np.concatenate(([True], (np.diff(rows) != 0).any(axis=0))))
-    bin_of = np.repeat(np.arange(len(starts)), np.diff([*starts, len(item_of)]))
+    bin_of = np.unique(np.stack(keys), axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(bin_of, kind="stable")
+    item_of, bin_of = item_of[order], bin_of[order]
+    starts = np.unique(bin_of, return_index=True)[1]
     items = item_of[starts]
     is_large = capacity[items] > 1
     same_item = (items[:, None] == items) & is_large[:, None]

@@ -170,13 +170,6 @@ class SearchContext:
         self._children_by_room: dict[DomainNode, tuple[list[RoomKind], list[list[DomainNode]]]] = {}
         self._partitions: dict[tuple[object, ...], Partition] = {}  # a regular cluster repeats the same query often
 
-    def compute_cost(self, layout: Layout, problem: Problem) -> int:
-        """Return what leaves the domains, times the level costs; J without the host's share."""
-        _, low, high, weight = self.graph
-        placed = (level[layout] for level in problem.labels)
-        apart = (int(weight[label[low] != label[high]].sum()) for label in placed)
-        return sum(cost * traffic for cost, traffic in zip(problem.traffic.level_costs, apart, strict=True))
-
     def price_splits(self, line: Ints) -> Ints:
         """Return for each position the price of a cut before it through units that one item could hold."""
         price = np.zeros(len(line) + 1, dtype=np.int64)

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.problem.hops import Graph, Ints, build_graph
-from launcher.placement.problem.problem import Layout, Problem, is_valid
+from launcher.placement.problem.hops import Ints, build_graph
+from launcher.placement.problem.problem import Layout, Problem, is_valid, list_costs
 
 ROWS_MAX = 16
 LOOKAHEAD = 32
@@ -148,7 +148,7 @@ def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[t
     ]
     if not pairs or len(pairs) * len(graph.low) > CELLS_MAX:
         return None
-    costs = np.concatenate([_compute_costs(problem, graph, each) for each in _apply_exchanges(items, lengths, pairs)])
+    costs = np.concatenate([list_costs(problem, graph, each) for each in _apply_exchanges(items, lengths, pairs)])
     return items, lengths, pairs, costs
 
 
@@ -160,13 +160,3 @@ def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -
         rows = np.arange(len(some))
         order[rows, some[:, 0]], order[rows, some[:, 1]] = some[:, 1], some[:, 0]
         yield np.repeat(items[order].ravel(), lengths[order].ravel()).reshape(len(some), -1)
-
-
-def _compute_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
-    """Return J of each layout."""
-    total = np.zeros(len(layouts), dtype=np.int64)
-    for level_cost, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
-        if level_cost:
-            placed = label[layouts]
-            total += level_cost * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
-    return total

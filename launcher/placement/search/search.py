@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import build_graph
-from launcher.placement.problem.problem import Layout, Problem, coarsen, is_valid, restrict, round_weights
+from launcher.placement.problem.problem import Layout, Problem, coarsen, is_valid, list_costs, restrict, round_weights
 from launcher.placement.search.explore import explore
 from launcher.placement.search.fit import DomainTree, SearchContext, fill_in_path_order, fit, list_outlines
 from launcher.placement.search.improve import improve
@@ -197,7 +197,7 @@ def _generate_fits(problem: Problem, context: SearchContext, effort: Effort) -> 
     for index, outline in enumerate(outlines[: effort.fits]):
         layout = fit(context, outline, choices, 0)
         if layout is not None:
-            seen.append((context.compute_cost(layout, problem), index))
+            seen.append((int(list_costs(problem, context.graph, layout[None])[0]), index))
             yield layout
     for _, index in sorted(seen)[: effort.careful_fits]:
         layout = fit(context, outlines[index], choices, effort.tries)

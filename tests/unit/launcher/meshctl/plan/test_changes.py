@@ -82,5 +82,6 @@ def test_moves_are_counted_by_coordinates_not_by_rank() -> None:
     before = Plan(shape=(2, 3), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
     # dp shrinks to 2: (0,0) (0,1) (1,0) (1,1) were ranks 0, 1, 3, 4 on a, a, b, c.
     after = Plan(shape=(2, 2), ranks={"a": (0, 1), "c": (2, 3)}, spares=(), moved=1, reasons=())
-    assert list_moves(before, after) == [Move("b", "c", 1)]
-    assert list_moves(before, before) == []
+    mesh = parse("pp=2,dp=*")
+    assert list_moves(before, after, mesh) == [Move("b", "c", 1)]
+    assert list_moves(before, before, mesh) == []
