@@ -17,6 +17,7 @@ from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.limits import Costs
+from launcher.placement.planner import plan
 from tests.support.placement import samples
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -239,6 +240,6 @@ def test_a_page_tells_a_change_and_compares_orders() -> None:
 def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
     case = samples.filled(samples.hosts(1, 2, 2, slot_count=1), "dp=*", (4,))
     costs = Costs(traffic=parse_traffic("dp=1MB", case.mesh), rates=parse_rates("host=40Mbit,leaf:l0=20Mbit"))
-    page = case._replace(costs=costs).html()
+    page = case._replace(plan=plan(case.nodes, case.mesh, case.limits, costs, None), costs=costs).html()
     assert "<h2>Time: 0.4 s for a step&#x27;s communication" in page
     assert "<tr><td>dp<td>0.4 s<td>leaf l0&#x27;s uplink: 1 MB at 20Mbit" in page
