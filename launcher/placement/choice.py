@@ -17,7 +17,7 @@ All comparisons of costs are between integers, multiplied out, so that every mac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, Costs, LayoutChoice, Limits, Run
 from launcher.placement.problem import problem as problems
 from launcher.placement.problem.bound import compute_lower_bound
-from launcher.placement.problem.hops import Exchange, Ints
+from launcher.placement.problem.hops import Graph, Ints, build_graph
 from launcher.placement.problem.problem import Layout, Problem
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
@@ -47,6 +47,8 @@ STARTS_MAX = 4
 """Cheap layouts that are improved by time."""
 HOLES_MAX = 16
 """Holes that are each compared with all units; where more is lost, a layout from scratch is compared anyway."""
+EXCHANGED_MAX = 1 << 23
+"""Units times partners of an exchange that the prices of holes count: 16,384 units in groups of 512."""
 
 SAME_TIME = 0.08
 """Of 19 in 20 pairs of similar orders, the ratio of their times is predicted to that (benchmarks/records/truth.jsonl).
@@ -244,9 +246,10 @@ class LayoutCandidates:
         if all(item == NO_ITEM for item in held):
             return []
         easy = problems.round_weights(self.problem)  # arrays of 64 bits hold its prices
+        graph = build_graph(easy.traffic, pairs_max=EXCHANGED_MAX // easy.traffic.block_count)
         found: list[LayoutCandidate] = []
         for way in (fill_holes, tile):
-            runs = way(held, rooms, _Prices(easy, self._held_items).pick)
+            runs = way(held, rooms, _Prices(easy, graph, self._held_items).pick)
             if runs is None:
                 continue
             layout = _lay_runs(runs)
@@ -256,7 +259,7 @@ class LayoutCandidates:
                 move = found[-1].cost * self._world.block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before
                     move = move * easy.compute_cost(layout) // max(1, self.problem.compute_cost(layout))
-                better = _repair(easy, layout, self._held_items, self.moves_per_cost, move)
+                better = _repair(easy, graph, layout, self._held_items, self.moves_per_cost, move)
                 if (better != layout).any():
                     found.append(self._make_candidate(better))
         return found
@@ -308,11 +311,11 @@ class _Prices:
     traffic: a stage's tensor-parallel half matters more than its pipeline neighbour.
     """
 
-    def __init__(self, problem: Problem, held: Layout) -> None:
+    def __init__(self, problem: Problem, graph: Graph, held: Layout) -> None:
         self._problem = problem
         self._layout = held.copy()
         self._left = PRICED_MAX
-        self._partners = _find_partners(problem, held == NO_ITEM)
+        self._partners = _find_partners(graph, held == NO_ITEM)
         self._free = np.zeros(0, dtype=np.int64)
         self._is_uniform = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
 
@@ -363,28 +366,22 @@ class _Prices:
         return allowed
 
 
-def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+def _find_partners(graph: Graph, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
     """Return the partners of each unit of a hole, with the traffic."""
     partners: dict[int, list[tuple[int, int]]] = {}
     is_hole = is_hole & (np.cumsum(is_hole) <= PRICED_MAX)
-    for part in problem.traffic.parts:
-        if isinstance(part, Exchange):
-            classes = part.members
-            for unit in np.flatnonzero(is_hole).tolist():
-                mates: Sequence[int] = classes[part.class_of[unit]].tolist()
-                partners.setdefault(unit, []).extend((mate, part.weight) for mate in mates if mate != unit)
-            continue
-        for one, other in ((part.low, part.high), (part.high, part.low)):
-            touching = np.flatnonzero(is_hole[one])
-            for unit, partner in zip(one[touching].tolist(), other[touching].tolist(), strict=True):
-                partners.setdefault(unit, []).append((partner, part.weight))
+    for one, other in ((graph.low, graph.high), (graph.high, graph.low)):
+        touching = np.flatnonzero(is_hole[one])
+        rows = np.stack((one, other, graph.weight), axis=1)[touching]
+        for unit, partner, weight in rows.tolist():
+            partners.setdefault(unit, []).append((partner, weight))
     return partners
 
 
 # One more move where that is cheaper
 
 
-def _repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
+def _repair(problem: Problem, graph: Graph, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
     """Return `layout` after one exchange per hole, where it pays. `held`: unit -> item that held it, NO_ITEM for holes.
 
     A node is lost in the middle of a leaf, and the only spare is elsewhere: now two hops of each ring through the lost
@@ -398,7 +395,7 @@ def _repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: 
         return layout
     layout = layout.copy()
     for hole in holes.tolist():
-        change = compute_exchange_costs(problem, layout, hole)
+        change = compute_exchange_costs(problem, graph, layout, hole)
         is_still = (held == layout) & (held != NO_ITEM)
         # The best of the units that would move for it and of those that have moved anyway, compared in Python's
         # integers: factor and price may be so large that an array's would overflow.
@@ -413,42 +410,23 @@ def _repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: 
     return layout
 
 
-def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Ints:
+def compute_exchange_costs(problem: Problem, graph: Graph, layout: Layout, block: int) -> Ints:
     """For every other unit the change of J if it and `block` exchange their items, of which each holds one unit."""
+    low, high, weight = graph.low, graph.high, graph.weight
+    is_mine = (low == block) | (high == block)
+    partners, weights = (low + high)[is_mine] - block, weight[is_mine]
     change = np.zeros(len(layout), dtype=np.int64)
     for level_cost, labels in zip(problem.traffic.level_costs, problem.labels, strict=True):
         if not level_cost:
             continue
-        place = labels[layout].astype(np.int64)
-        is_away = place != place[block]
-        for weight, coming, partners in _list_changes(problem, place, is_away, block):
-            # `block` in the other's place: all partners that are not there, less those that are away now. Its
-            # distance to a partner itself does not change, which both sides of the exchange counted as none.
-            there = np.bincount(place[partners], minlength=int(place.max()) + 1)
-            going = len(partners) - there[place] - np.count_nonzero(is_away[partners])
-            np.add.at(going, partners, 2 * is_away[partners])
-            change += level_cost * weight * (coming + going)
+        place = labels[layout]
+        is_away = (place != place[block]).astype(np.int64)
+        is_apart = place[low] != place[high]
+        coming = np.bincount(low, weight * (is_away[high] - is_apart), len(layout))
+        coming += np.bincount(high, weight * (is_away[low] - is_apart), len(layout))
+        going = weights @ (1 - is_away[partners]) - np.bincount(place[partners], weights, int(place.max()) + 1)[place]
+        # The distance of two partners does not change, which both sides of the exchange counted as none.
+        going[partners] += 2 * weights * is_away[partners]
+        change += level_cost * (coming + going).astype(np.int64)
     change[block] = 0
     return change
-
-
-def _list_changes(
-    problem: Problem, domain_of: Ints, is_away: NDArray[np.bool_], block: int
-) -> Iterator[tuple[int, Ints, Ints]]:
-    """Per communicator: its weight, for every unit how many more of its partners would be elsewhere in the place of
-    `block`, and the partners of `block`."""
-    for part in problem.traffic.parts:
-        if isinstance(part, Exchange):
-            classes = part.class_of.astype(np.int64)
-            _, spot, count = np.unique(
-                classes * (int(domain_of.max()) + 1) + domain_of, return_inverse=True, return_counts=True
-            )
-            at_home = np.bincount(classes, ~is_away, int(classes.max()) + 1).astype(np.int64)
-            partners = np.flatnonzero(classes == classes[block])
-            yield part.weight, count[spot] - 1 - at_home[classes] + ~is_away, partners[partners != block]
-        else:
-            was = domain_of[part.low] != domain_of[part.high]
-            coming = np.bincount(part.low, is_away[part.high].astype(np.int64) - was, len(domain_of))
-            coming += np.bincount(part.high, is_away[part.low].astype(np.int64) - was, len(domain_of))
-            partners = np.concatenate((part.high[part.low == block], part.low[part.high == block])).astype(np.int64)
-            yield part.weight, coming.astype(np.int64), partners

@@ -180,13 +180,15 @@ class Graph(NamedTuple):
     weight: Ints
 
 
-def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) -> Graph:
+def build_graph(
+    traffic: Traffic, vertex_of: NDArray[np.integer] | None = None, pairs_max: int = PAIRS_PER_BLOCK
+) -> Graph:
     """Return the graph of a mesh's units, or of blocks of them (`vertex_of[unit]`, numbered from 0)."""
     ends: list[tuple[NDArray[np.integer], NDArray[np.integer], int]] = []
     for part in traffic.parts:
         if isinstance(part, Hops):
             ends.append((part.low, part.high, part.weight))
-        elif part.size <= PAIRS_PER_BLOCK:
+        elif part.size <= pairs_max:
             members = part.members
             one, other = np.triu_indices(part.size, 1)
             ends.append((members[:, one].ravel(), members[:, other].ravel(), part.weight))

@@ -17,7 +17,7 @@ from launcher.placement.capacity import assess_feasibility
 from launcher.placement.choice import compute_exchange_costs
 from launcher.placement.limits import NO_ITEM, AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
-from launcher.placement.problem.hops import make_traffic
+from launcher.placement.problem.hops import build_graph, make_traffic
 from launcher.placement.problem.problem import Problem
 from launcher.placement.stability import fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
@@ -109,7 +109,7 @@ def test_what_an_exchange_of_two_units_costs_is_counted_without_trying_it(mesh: 
     problem = Problem(traffic=talk, capacity=np.ones(len(items), dtype=np.int32), labels=labels)
     layout = items[(np.arange(talk.block_count) * 5 + 1) % len(items)] if len(items) % 5 else items[::-1][:-3]
     unit = talk.block_count // 2
-    changes = compute_exchange_costs(problem, layout, unit)
+    changes = compute_exchange_costs(problem, build_graph(talk), layout, unit)
     for other in range(talk.block_count):
         exchanged = layout.copy()
         exchanged[[unit, other]] = layout[[other, unit]]
