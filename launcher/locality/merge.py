@@ -44,7 +44,6 @@ def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
     """Return one domain for each level, and sentences. `results`: in order of trust, the most trusted first."""
     chosen: dict[str, tuple[str, Level]] = {}
     remarks: list[str] = []
-    lists: dict[tuple[str, ...], int] = {}
     for result in results:
         source = result.source
         for level in result.levels:
@@ -54,8 +53,7 @@ def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
                     f"{level.name} is {first.domain} by {format_provenance(first_source, first)}, which counts, and "
                     f"{level.domain} by {format_provenance(source, level)}"
                 )
-        names = tuple(level.name for level in result.levels)
-        lists[names] = lists.get(names, 0) + 1
+    lists = Counter(tuple(level.name for level in result.levels) for result in results)
     ordered, contradictions = order_levels(lists)
     left_out = ordered[LEVELS_MAX:]
     excess = f"at most {LEVELS_MAX} levels are used; left out: {', '.join(left_out)}"

@@ -228,9 +228,7 @@ class LayoutCandidates:
 
     def hasten(self, timer: StepTimer, candidates: Sequence[LayoutCandidate]) -> list[LayoutCandidate]:
         """Return the candidates, and faster ones after a few exchanges."""
-        if not candidates:
-            return []
-        found = refine(self.problem, timer, [each.layout for each in candidates])
+        found = refine(self.problem, timer, [each.layout for each in candidates]) if candidates else []
         return [*candidates, *(self._make_candidate(layout) for _, layout in found)]
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
@@ -315,7 +313,9 @@ class _Prices:
         self._problem = problem
         self._layout = held.copy()
         self._left = PRICED_MAX
-        self._partners = _find_partners(graph, held == NO_ITEM)
+        is_hole = (held == NO_ITEM) & (np.cumsum(held == NO_ITEM) <= PRICED_MAX)
+        hops = np.concatenate(((graph.low, graph.high, graph.weight), (graph.high, graph.low, graph.weight)), axis=1)
+        self._hops = hops[:, is_hole[hops[0]]]  # from a hole's unit to its partner, with the traffic
         self._free = np.zeros(0, dtype=np.int64)
         self._is_uniform = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
 
@@ -330,7 +330,7 @@ class _Prices:
         if not len(items):
             return NO_ITEM
         rooms = self._problem.capacity[items].astype(np.int64)
-        price = self._compute_prices(items, range(start, start + missing))
+        price = self._compute_prices(items, start, start + missing)
         fits = rooms >= missing
         best = int(np.lexsort((np.where(fits, rooms, 0), price, np.where(fits, 0, -rooms), ~fits))[0])
         taker = int(items[best])
@@ -338,20 +338,17 @@ class _Prices:
         self._free = self._free[self._free != taker]  # as the caller will do
         return taker
 
-    def _compute_prices(self, items: Ints, blocks: range) -> Ints:
-        found: dict[int, int] = {}
-        for unit in blocks:
-            for partner, weight in self._partners.get(unit, ()):
-                item = int(self._layout[partner])
-                if item != NO_ITEM and partner not in blocks:
-                    found[item] = found.get(item, 0) + weight
+    def _compute_prices(self, items: Ints, start: int, end: int) -> Ints:
+        """Return for each item what the units from `start` to `end` pay for their traffic with others on items."""
+        unit, partner, weight = self._hops
+        counts = (start <= unit) & (unit < end) & ((partner < start) | (end <= partner))
+        counts &= self._layout[partner] != NO_ITEM
+        held, weight = self._layout[partner[counts]], weight[counts]
         price = np.zeros(len(items), dtype=np.int64)
-        partners, weights = np.array(list(found), dtype=np.int64), list(found.values())
         for level_cost, labels in zip(self._problem.traffic.level_costs, self._problem.labels, strict=True):
-            if level_cost and weights:
-                inside = np.zeros(len(labels), dtype=np.int64)
-                np.add.at(inside, labels[partners], weights)
-                price += level_cost * (sum(weights) - inside[labels[items]])
+            if level_cost:
+                inside = np.bincount(labels[held], weight, len(labels)).astype(np.int64)
+                price += level_cost * (weight.sum() - inside[labels[items]])
         return price
 
     def _find_allowed(self, start: int, items: Ints) -> NDArray[np.bool_]:
@@ -364,18 +361,6 @@ class _Prices:
                 labels = self._problem.labels[rule.level]
                 allowed &= labels[items] == labels[mates[0]]
         return allowed
-
-
-def _find_partners(graph: Graph, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-    """Return the partners of each unit of a hole, with the traffic."""
-    partners: dict[int, list[tuple[int, int]]] = {}
-    is_hole = is_hole & (np.cumsum(is_hole) <= PRICED_MAX)
-    for one, other in ((graph.low, graph.high), (graph.high, graph.low)):
-        touching = np.flatnonzero(is_hole[one])
-        rows = np.stack((one, other, graph.weight), axis=1)[touching]
-        for unit, partner, weight in rows.tolist():
-            partners.setdefault(unit, []).append((partner, weight))
-    return partners
 
 
 # One more move where that is cheaper

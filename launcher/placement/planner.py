@@ -9,7 +9,7 @@ the numbers at any cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -158,19 +158,22 @@ def _choose_without_search(
     cost = 0 if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
     if cost is None:
         return None
-    ways: list[Callable[[], list[Run] | None]] = [lambda: world.filling]
-    if any(item != NO_ITEM for item in held):
-        from launcher.placement.stability import fill_holes, make_first_fit, tile
-
-        pick = make_first_fit(rooms)
-        ways = [lambda: fill_holes(held, rooms, pick), lambda: tile(held, rooms, pick), *ways]
-    for way in ways:
-        runs = way()
+    for runs in _list_simple_layouts(world, held, rooms):
         if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
             continue
         if is_free or all(length == rooms[item] for item, length in runs):
             return LayoutChoice(runs, cost, cost)
     return None
+
+
+def _list_simple_layouts(world: LargestWorld, held: Sequence[int], rooms: Sequence[int]) -> Iterator[list[Run] | None]:
+    if any(item != NO_ITEM for item in held):
+        from launcher.placement.stability import fill_holes, make_first_fit, tile
+
+        pick = make_first_fit(rooms)
+        yield fill_holes(held, rooms, pick)
+        yield tile(held, rooms, pick)
+    yield world.filling
 
 
 def _compute_flat_cost(

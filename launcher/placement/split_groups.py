@@ -8,6 +8,7 @@ know of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -42,10 +43,7 @@ def explain_split_groups(
     if choose_block_size(mesh, slot_count) >= size:
         return None
     # All axes of the group are the innermost, so its ranks are consecutive.
-    holders: dict[int, int] = {}
-    for ranks in plan.ranks.values():
-        for group in {rank // size for rank in ranks}:
-            holders[group] = holders.get(group, 0) + 1
+    holders = Counter(group for ranks in plan.ranks.values() for group in {rank // size for rank in ranks})
     split_count = sum(count > 1 for count in holders.values())
     if not split_count:
         return None

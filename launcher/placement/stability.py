@@ -13,6 +13,7 @@ the item that held most of it. An `ItemPicker` knows the costs and chooses the i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
@@ -108,10 +109,7 @@ def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Ru
     if any(room != length for room in rooms):
         return None
     pieces = [(start, min(length, len(held) - start)) for start in range(0, len(held), length)]
-    overlap: dict[tuple[int, int], int] = {}
-    for unit, item in enumerate(held):
-        if item != NO_ITEM:
-            overlap[unit // length, item] = overlap.get((unit // length, item), 0) + 1
+    overlap = Counter((unit // length, item) for unit, item in enumerate(held) if item != NO_ITEM)
     free = dict.fromkeys(range(len(rooms)))
     takers: dict[int, int] = {}
     # `overlap` was filled along the line, so equals keep that order whatever the order of the nodes.

@@ -18,8 +18,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher import extensions
 from launcher.config.config import LaunchMode, OutputOptions, PlacementOptions, WorkerOptions
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
 from launcher.config.scrub import list_unset_variables
@@ -335,23 +336,16 @@ def make_environments(
             from launcher.ranks.environments.jax import JaxEnvironment
 
             found.append(JaxEnvironment(options=options, mpi_reason=detect_mpi(options.python, environ)))
+        elif name in extensions.ENVIRONMENTS:
+            from launcher.config.plugins import load_entry
+
+            kind = load_entry(extensions.ENVIRONMENTS[name])
+            found.append(kind(options=options) if issubclass(kind, DeviceEnvironment) else kind())
         else:
-            found.append(_make_rare_environment(name, options))
+            from launcher.ranks.environments.plugin import PluginEnvironment
+
+            found.append(PluginEnvironment(name, f"--framework {name}"))
     return tuple(found)
-
-
-def _make_rare_environment(name: str, options: WorkerOptions) -> Environment:
-    from launcher import extensions
-
-    if name not in extensions.ENVIRONMENTS:
-        from launcher.ranks.environments.plugin import PluginEnvironment
-
-        return PluginEnvironment(name, f"--framework {name}")
-    from launcher.config.plugins import load_entry
-
-    kind: Any = load_entry(extensions.ENVIRONMENTS[name])
-    environment: Environment = kind(options=options) if issubclass(kind, DeviceEnvironment) else kind()
-    return environment
 
 
 def make_argv(options: WorkerOptions, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:

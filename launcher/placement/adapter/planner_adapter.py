@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.model.mesh import Mesh
@@ -56,20 +56,20 @@ class _NodeSet(Struct, frozen=True):
     """Why the numbers cannot be kept, if they cannot."""
 
 
-class PlannerAdapter:
-    """The planner for the agreement. `mesh`, `limits` and `costs` are the job's, the same on every node.
+class PlannerAdapter(Struct, eq=False):
+    """The planner for the agreement. `mesh`, `limits` and `costs` are the job's, the same on every node."""
 
-    `node_count`: how many nodes the user has numbered; 0: none.
-    """
-
-    def __init__(self, mesh: Mesh, limits: Limits, costs: Costs, node_count: int = 0) -> None:
-        self._mesh = mesh
-        self._limits = limits
-        self._costs = costs
-        self._node_count = node_count
-        self._last_size: tuple[tuple[MemberView, ...], Size] | None = None  # the last query, and its answer
-        self._descriptions: dict[str, Description | str] = {}  # text -> its description, or what is wrong with it
-        self._logged_remarks: dict[str, int] = {}  # kind and values of a remark -> the first round that made it
+    mesh: Mesh
+    limits: Limits
+    costs: Costs
+    node_count: int = 0
+    """How many nodes the user has numbered; 0: none."""
+    _last_size: tuple[tuple[MemberView, ...], Size] | None = None
+    """The last query, and its answer."""
+    _descriptions: dict[str, Description | str] = field(default_factory=dict)
+    """Text -> its description, or what is wrong with it."""
+    _logged_remarks: dict[str, int] = field(default_factory=dict)
+    """Kind and values of a remark -> the first round that made it."""
 
     def compute_size(self, members: Sequence[MemberView]) -> Size:
         """Return how large a world these members could form. Called again and again, mostly for the same ones."""
@@ -85,10 +85,10 @@ class PlannerAdapter:
         )
         if reason := sifted.missing or sifted.error:
             return Size(0, False, _add_names(reason, sifted))
-        found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
+        found = assess_feasibility(sifted.nodes, self.mesh, sifted.limits)
         if not found.world_size and (len(members) > 1 or _is_cluster(sifted)):
             found = replace(found, reason=_add_names(found.reason, sifted))
-        return replace(found, is_complete=bool(self._node_count))
+        return replace(found, is_complete=bool(self.node_count))
 
     def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
         """Plan the ranks, as one text per active member."""
@@ -100,7 +100,7 @@ class PlannerAdapter:
         if sifted.error:
             return PlanRefused(order.id, sifted.error)
         try:
-            planned = plan(sifted.nodes, self._mesh, sifted.limits, self._costs, previous)
+            planned = plan(sifted.nodes, self.mesh, sifted.limits, self.costs, previous)
         except NoWorldError as error:
             return PlanRefused(order.id, error.reason)
         stays = self._explain_locality(planned, sifted)
@@ -142,7 +142,7 @@ class PlannerAdapter:
 
     def _list_elastic_size(self, planned: Plan) -> tuple[str, ...]:
         """("dp=7",), or nothing"""
-        axes = zip(self._mesh.axes, planned.shape, strict=True)
+        axes = zip(self.mesh.axes, planned.shape, strict=True)
         return tuple(f"{axis.name}={size}" for axis, size in axes if axis.size is None)
 
     def _read_members(self, found: Iterable[tuple[str, str, int, str]]) -> _NodeSet:
@@ -165,10 +165,10 @@ class PlannerAdapter:
                     )
                     del read[member_id]
         missing = error = None
-        if self._node_count:
+        if self.node_count:
             from launcher.placement.adapter.numbering import resolve_numbering
 
-            numbered = resolve_numbering(read, self._node_count)
+            numbered = resolve_numbering(read, self.node_count)
             refused.update(numbered.others)
             missing, error = numbered.missing, numbered.error
             read = {member_id: read[member_id] for member_id in numbered.nodes}
@@ -193,20 +193,20 @@ class PlannerAdapter:
         self, known: Mapping[str, Description]
     ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[Reason, ...]]:
         """Return these nodes' paths, the limits with their levels, and remarks."""
-        limits = self._limits
+        limits = self.limits
         if not any(description.machine or description.locality for description in known.values()):
             return {}, limits, ()  # one machine has no locality
         from launcher.placement.adapter import topology as standing
 
         named = {
             *limits.within.values(),
-            *self._costs.level_costs,
-            *(link.level for link in (self._costs.rates.links if self._costs.rates else ())),
+            *self.costs.level_costs,
+            *(link.level for link in (self.costs.rates.links if self.costs.rates else ())),
             *([limits.all_or_nothing.level] if limits.all_or_nothing else []),
         }
         found = standing.build_topology(known, named)
         limits, remarks = standing.resolve_limits(limits, found, known.values())
-        remarks = (*found.remarks, *remarks, *standing.check_level_costs(self._costs, found))
+        remarks = (*found.remarks, *remarks, *standing.check_level_costs(self.costs, found))
         return found.paths, limits, remarks
 
     def _list_new_remarks(self, remarks: Iterable[Reason], round: int) -> list[Reason]:
@@ -220,7 +220,7 @@ class PlannerAdapter:
             return ()
         from launcher.placement.split_groups import explain_split_groups
 
-        split = explain_split_groups(planned, node_set.nodes, self._mesh, node_set.limits)
+        split = explain_split_groups(planned, node_set.nodes, self.mesh, node_set.limits)
         if split is None or self._logged_remarks.setdefault(str(split.values["axes"]), round) != round:
             return ()
         return (split,)
@@ -231,7 +231,7 @@ class PlannerAdapter:
             return []
         from launcher.placement.explain import explain_locality
 
-        return explain_locality(planned, node_set.nodes, self._mesh, node_set.limits)
+        return explain_locality(planned, node_set.nodes, self.mesh, node_set.limits)
 
     def _decode_description(self, text: str) -> Description | str:
         """Return the decoded text, or what is wrong with it; each is decoded once."""

@@ -99,10 +99,9 @@ def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str
         counts.update(dict.fromkeys(names, count))
     ranked = sorted(counts, key=lambda name: (name not in LEVELS, -counts[name], name))
     kept, left_out = frozenset(ranked[:LEVELS_MAX]), ranked[LEVELS_MAX:]
-    shorter: dict[tuple[str, ...], int] = {}
+    shorter: Counter[tuple[str, ...]] = Counter()
     for names, count in lists.items():
-        key = tuple(name for name in names if name in kept)
-        shorter[key] = shorter.get(key, 0) + count
+        shorter[tuple(name for name in names if name in kept)] += count
     if not left_out:
         return shorter, []
     return shorter, [Reason.of("placement/too-many-levels", most=LEVELS_MAX, levels=name_some(left_out))]

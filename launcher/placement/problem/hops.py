@@ -62,11 +62,6 @@ class Exchange(NamedTuple):
     size: int
     weight: int
 
-    @property
-    def members(self) -> Ints:
-        """The units of each class, rising."""
-        return np.argsort(self.class_of, kind="stable").reshape(-1, self.size)
-
     def count_leaving(self, labels: Labels) -> int:
         """Return how many pairs are in two domains of one level."""
         # Pairs of units of a class in the same domain: sum of n (n - 1) / 2 over each domain's n units of it.
@@ -94,6 +89,15 @@ class Traffic(Struct, frozen=True, kw_only=True):
     @property
     def block_count(self) -> int:
         return math.prod(self.grid)
+
+    def compute_cost(self, labels: Sequence[Labels]) -> int:
+        """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
+        return sum(
+            level_cost * part.weight * part.count_leaving(level)
+            for level_cost, level in zip(self.level_costs, labels, strict=True)
+            if level_cost
+            for part in self.parts
+        )
 
 
 def make_traffic(
@@ -153,18 +157,6 @@ def make_traffic(
     )
 
 
-# The cost of a layout
-
-
-def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
-    """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
-    return sum(
-        level_cost * sum(part.weight * part.count_leaving(level) for part in traffic.parts)
-        for level_cost, level in zip(traffic.level_costs, labels, strict=True)
-        if level_cost
-    )
-
-
 # The graph for the search
 
 
@@ -189,7 +181,7 @@ def build_graph(
         if isinstance(part, Hops):
             ends.append((part.low, part.high, part.weight))
         elif part.size <= pairs_max:
-            members = part.members
+            members = np.argsort(part.class_of, kind="stable").reshape(-1, part.size)
             one, other = np.triu_indices(part.size, 1)
             ends.append((members[:, one].ravel(), members[:, other].ravel(), part.weight))
     empty = np.zeros(0, dtype=np.int64)

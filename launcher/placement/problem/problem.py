@@ -28,7 +28,6 @@ from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.limits import NO_ITEM, Costs, Limits
 from launcher.placement.problem.hops import BlockArray, Exchange, Graph, Hops, Ints, Traffic, make_traffic
-from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
 from launcher.placement.units import Constraint, compute_grid, make_constraints
 
 WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
@@ -70,7 +69,7 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
 
     def compute_cost(self, layout: Layout) -> int:
         """Return J, in the traffic's scaled numbers."""
-        return compute_traffic_cost(self.traffic, [level[layout] for level in self.labels])
+        return self.traffic.compute_cost([level[layout] for level in self.labels])
 
     def list_levels(self) -> list[int]:
         """Return the levels above the host that cost something or that a rule names, outermost first."""

@@ -9,6 +9,8 @@ and after a swap only the rows of the two blocks' partners change.
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +28,8 @@ CELLS_MAX = 1 << 21
 def improve(problem: Problem, layout: Layout) -> Layout:
     """Return a valid layout that costs no more."""
     room = int(problem.capacity.max())
-    sizes = [1]
-    if room == 1:
-        for side in reversed(problem.traffic.grid):
-            sizes.append(sizes[-1] * side)
-        sizes = list(dict.fromkeys(sizes))
-    else:
-        sizes = [1, room, 1]
-    for size in sizes:
+    lines = accumulate(reversed(problem.traffic.grid), mul, initial=1)
+    for size in dict.fromkeys(lines) if room == 1 else (1, room, 1):
         if size <= LINE_MAX and size < len(layout):
             found = _descend(problem, layout, size)
             if problem.compute_cost(found) < problem.compute_cost(layout) and is_valid(problem, found):

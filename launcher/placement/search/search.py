@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.placement.problem.bound import compute_lower_bound
@@ -74,13 +75,16 @@ ORDER_BUDGET = 4_000_000
 """Orders tried times units and hops between them: it keeps meshes of many axes within a second."""
 
 
-class _BestLayouts:
-    """The valid layouts of a problem found so far, by cost; `target`: its lower bound."""
+class _BestLayouts(Struct, eq=False):
+    """The valid layouts of a problem found so far, by cost."""
 
-    def __init__(self, problem: Problem, target: int) -> None:
-        self.problem, self.target = problem, target
-        self.found: dict[bytes, tuple[int, int, Layout]] = {}
-        self.is_met = False
+    problem: Problem
+    target: int
+    """The lower bound of the cost."""
+    found: dict[bytes, tuple[int, int, Layout]] = field(default_factory=dict)
+    """By the layout's bytes: its cost, how many were found before, and the layout."""
+    is_met: bool = False
+    """Whether the cost of any has equalled the lower bound."""
 
     def add(self, layout: Layout | None) -> bool:
         """Add a layout; whether the cost of any has equalled the lower bound."""

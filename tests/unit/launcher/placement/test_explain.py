@@ -19,7 +19,7 @@ from launcher.model.topology import resolve_level_costs
 from launcher.placement.explain import Explanation, explain
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
-from launcher.placement.problem.hops import compute_cost, make_traffic
+from launcher.placement.problem.hops import make_traffic
 from tests.support.placement.members import spell
 
 
@@ -143,7 +143,7 @@ def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
     names = [axis.name for axis in mesh.axes]
     level_cost = resolve_level_costs(("pod", "leaf"), level_costs)
     talk = make_traffic(plan.shape, names, 1, communicators.make_default_traffic(mesh), level_cost)
-    assert found.cost == Fraction(compute_cost(talk, labels), talk.scale)
+    assert found.cost == Fraction(talk.compute_cost(labels), talk.scale)
     assert found == explain(plan, nodes[::-1], mesh, Limits(levels=("pod", "leaf")), costs)
 
 

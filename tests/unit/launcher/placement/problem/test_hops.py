@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from launcher.model.mesh import Mesh, parse
 from launcher.model.traffic import Communicator, make_default_traffic
-from launcher.placement.problem.hops import compute_cost, make_traffic
+from launcher.placement.problem.hops import make_traffic
 from launcher.placement.units import compute_grid
 
 
@@ -69,7 +69,7 @@ def test_the_cost_follows_the_definition_for_every_mesh_unit_and_layout(
             (Fraction(str(cost)) for cost, level in levels if level[here // unit] != level[there // unit]), Fraction(0)
         )
 
-    assert Fraction(compute_cost(talk, labels), talk.scale) == by_definition(mesh, shape, communicators, cost_of_hop)
+    assert Fraction(talk.compute_cost(labels), talk.scale) == by_definition(mesh, shape, communicators, cost_of_hop)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_papers_example_costs_1008_on_even_leaves() -> None:
     shape = mesh.resolve_shape(224)
     talk = make_traffic(shape, ["pp", "dp", "tp"], 8, make_default_traffic(mesh), (4, 2, 0))
     units = np.arange(28, dtype=np.int32)
-    assert compute_cost(talk, [units * 0, units // 7, units]) / talk.scale == 1008
+    assert talk.compute_cost([units * 0, units // 7, units]) / talk.scale == 1008
     uneven = np.repeat(np.arange(4, dtype=np.int32), [7, 8, 8, 5])
-    assert compute_cost(talk, [units * 0, uneven, units]) / talk.scale == 1552
+    assert talk.compute_cost([units * 0, uneven, units]) / talk.scale == 1552
     assert [part.count_leaving(units * 0) for part in talk.parts] == [0, 0]
