@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
-from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
+from launcher.model.topology import HOST, Tree, build_tree, make_natural_key
+from launcher.model.traffic import Communicator, make_default_traffic
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
 from launcher.placement.problem.hops import Labels, Traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
@@ -171,8 +171,7 @@ def _find_holders(ranks: Mapping[str, Sequence[int]], tree: Tree) -> Holders:
 
 def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> Iterator[LevelTraffic]:
     traffic = problem.traffic
-    cost_scale = scale_to_integers(resolve_level_costs(view.tree.levels, view.costs.level_costs))[1]
-    scale = traffic.weight_scale
+    cost_scale = traffic.scale // traffic.weight_scale
     for index, domains in enumerate(problem.labels):
         labels = domains[layout]
         leaving = dict.fromkeys(view.communicators, 0)
@@ -181,7 +180,7 @@ def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> 
         yield LevelTraffic(
             name=view.levels[index],
             level_cost=Fraction(traffic.level_costs[index], cost_scale),
-            leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
+            leaving=tuple(Fraction(leaving[one], traffic.weight_scale) for one in view.communicators),
             spreads=tuple(view.measure_spread(one.axes, labels, traffic) for one in view.communicators),
         )
 
@@ -210,7 +209,7 @@ def _compare_orders(view: _ExplainContext, block_size: int, limits: Limits) -> I
         problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
         yield ComparedOrder(
             name=name,
-            cost=sum((level.cost for level in _explain_levels(view, problem, layout)), Fraction(0)),
+            cost=Fraction(problem.compute_cost(layout), problem.traffic.scale),
             faults=tuple(_find_faults(view, problem, layout, limits)),
             step_time=view.explain_time(problem, layout),
         )
