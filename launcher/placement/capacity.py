@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -94,32 +94,28 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
     most = ranks_max // mesh.replica_size
     high = most if high is None else min(high, most)
     is_short = high < low or len(supply.items) * supply.hosts < limits.nodes_min
-    best: tuple[int, _Granularity, list[Run]] | None = None
+    best: tuple[units.Supply, int, list[Run]] | None = None
     for cut in () if is_short else _list_granularities(supply):
-        least = low if best is None else best[0] + 1
+        least = low if best is None else best[1] + 1
         sizes = units.list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, least, high)
         found = _find_last_fit(supply, cut, sizes) if sizes else None
-        best = (found[0], cut, found[1]) if found else best
+        best = (cut, *found) if found else best
     if best is None:
         from launcher.placement.shortage import explain_shortage  # most jobs have a world
 
         raise NoWorldError(explain_shortage(supply, low, high))
-    return _make_world(supply, *best, high)
+    return _make_world(*best, high)
 
 
-def _make_world(supply: units.Supply, size: int, cut: _Granularity, filling: list[Run], high: int) -> LargestWorld:
+def _make_world(supply: units.Supply, size: int, filling: list[Run], high: int) -> LargestWorld:
     """Return the world of `size` replicas, of at most `high` for which there are devices. Raises NoWorldError."""
     mesh, limits = supply.mesh, supply.limits
-    # Rooms in larger units than the limits require may leave a small node without any.
-    kept = [index for index, room in enumerate(cut.rooms) if room]
-    number = {index: position for position, index in enumerate(kept)}
-    small = tuple(node for item, room in zip(supply.items, cut.rooms, strict=True) if not room for node in item.nodes)
     world = LargestWorld(
         size * mesh.replica_size,
-        cut.block_size,
-        tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
-        [(number[item], count) for item, count in filling],
-        (*supply.unused, *units.list_too_small(small, cut.block_size)),
+        supply.block_size,
+        tuple(supply.items),
+        filling,
+        tuple(supply.unused),
         _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
     if world.node_count < limits.nodes_min:
@@ -146,43 +142,37 @@ def _explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_
     return Reason.of("placement/largest", size=size, rules=tuple(rules))
 
 
-class _Granularity(Struct, frozen=True):
-    """A way to count."""
-
-    block_size: int
-    """Ranks of a unit."""
-    rooms: Sequence[int]
-    """Units for which each item has room."""
-    at_once: int
-    """Units that an item takes at once."""
-    layers: dict[tuple[int, ...], list[units.CapacityLayer]]
-    """The result of `build_layers` for classes of these sizes; often the same for all sizes of the axis."""
-
-
-def _list_granularities(supply: units.Supply) -> list[_Granularity]:
-    rooms = [item.room for item in supply.items]
+def _list_granularities(supply: units.Supply) -> Iterator[units.Supply]:
+    """Yield the same in the units in which worlds are counted."""
+    rooms = sorted({item.room for item in supply.items}, reverse=True)
     if supply.limits.all_or_nothing:
-        whole = _Granularity(supply.item_ranks, [1] * len(rooms), 1, {})
-        return [whole, _Granularity(supply.block_size, rooms, rooms[0], {})]
-    cuts = [_Granularity(supply.block_size, rooms, 1, {})]
-    if supply.constraints:
+        yield _coarsen(supply, rooms[0])
+    yield supply
+    if supply.constraints and not supply.limits.all_or_nothing:
         # Consecutive units on one node may belong to classes that lie far apart, and bind them together. Counted in
         # units as large as a node, each node has one and nothing is bound; a node's further slots stay idle.
-        cuts += [
-            _Granularity(brick * supply.block_size, [int(room >= brick) for room in rooms], 1, {})
-            for brick in sorted(set(rooms), reverse=True)
-        ]
-    return cuts
+        yield from (_coarsen(supply, brick) for brick in rooms)
 
 
-def _find_last_fit(
-    supply: units.Supply, granularity: _Granularity, sizes: Sequence[int]
-) -> tuple[int, list[Run]] | None:
-    """Return the largest of the sizes, which rise, for which there is a layout in this granularity; and the layout."""
+def _coarsen(supply: units.Supply, brick: int) -> units.Supply:
+    """Return the same in units of so many of its units, of which an item holds one; a smaller item holds none."""
+    block_size = brick * supply.block_size
+    items = [replace(item, room=1) for item in supply.items if item.room >= brick]
+    small = tuple(node for item in supply.items if item.room < brick for node in item.nodes)
+    unused = [*supply.unused, *units.list_too_small(small, block_size)]
+    return replace(supply, block_size=block_size, items=items, unused=unused)
+
+
+def _find_last_fit(supply: units.Supply, cut: units.Supply, sizes: Sequence[int]) -> tuple[int, list[Run]] | None:
+    """Return the largest of the sizes, which rise, for which there is a layout; and the layout.
+
+    `cut`: the supply in the units that are counted.
+    """
     fillings: dict[int, list[Run] | None] = {}
+    known: dict[tuple[int, ...], list[units.CapacityLayer]] = {}
 
     def is_too_large(size: int) -> bool:
-        fillings[size] = _lay_out(supply, granularity, size)
+        fillings[size] = _lay_out(supply, cut, known, size)
         return fillings[size] is None
 
     count = len(sizes)
@@ -194,30 +184,36 @@ def _find_last_fit(
     return (sizes[count - 1], filling) if filling else None
 
 
-def _lay_out(supply: units.Supply, granularity: _Granularity, size: int) -> list[Run] | None:
-    """Return a layout of `size` replicas."""
+def _lay_out(
+    supply: units.Supply, cut: units.Supply, known: dict[tuple[int, ...], list[units.CapacityLayer]], size: int
+) -> list[Run] | None:
+    """Return a layout of `size` replicas.
+
+    `known`: the result of `build_layers` for classes of these sizes; often the same for all sizes of the axis.
+    """
     shape = supply.mesh.resolve_shape(size * supply.mesh.replica_size)
-    counts = units.compute_grid(shape, granularity.block_size)
+    counts = units.compute_grid(shape, cut.block_size)
     if counts is None:
         return None
     host = len(supply.tree.levels) if supply.tree else 0
-    sizes, domains = [granularity.at_once], []
+    rooms = [item.room for item in cut.items]
+    sizes, domains = [max(1, cut.item_ranks // cut.block_size)], []
     for constraint in supply.constraints:
-        if max(granularity.rooms) > 1 and not constraint.is_in_line(counts):
+        if max(rooms) > 1 and not constraint.is_in_line(counts):
             return None
         if constraint.level < host:
             assert supply.tree is not None
-            domains.append([supply.tree.domains[constraint.level][item.position] for item in supply.items])
+            domains.append([supply.tree.domains[constraint.level][item.position] for item in cut.items])
             sizes.append(math.lcm(sizes[-1], constraint.compute_class_size(counts)))
         elif supply.limits.all_or_nothing is None:
             sizes[0] = constraint.compute_class_size(counts)
         elif not _is_inside_host(supply, constraint, shape):
             return None
     key = tuple(sizes)
-    if key not in granularity.layers:
-        rooms = [room // sizes[0] * sizes[0] for room in granularity.rooms]
-        granularity.layers[key] = units.build_layers(rooms, domains, sizes[1:])
-    return _fill_items(supply, granularity.layers[key], math.prod(counts))
+    if key not in known:
+        rooms = [room // sizes[0] * sizes[0] for room in rooms]
+        known[key] = units.build_layers(rooms, domains, sizes[1:])
+    return _fill_items(supply, known[key], math.prod(counts))
 
 
 def _is_inside_host(supply: units.Supply, constraint: units.Constraint, shape: tuple[int, ...]) -> bool:
