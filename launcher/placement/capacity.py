@@ -29,28 +29,24 @@ from rendezvous.reasons import Reason
 class LargestWorld(Struct, frozen=True):
     """The largest valid world, and a layout that proves it."""
 
+    supply: units.Supply
+    """In the units in which it was counted, with what they leave unused."""
     size: int
     """Ranks."""
-    block_size: int
-    """Ranks of a unit."""
-    items: tuple[units.Item, ...]
-    """What can hold units, in the order of the nodes given."""
     filling: list[Run]
     """A valid layout, class by class."""
-    unused: tuple[units.UnusedNodes, ...]
-    """Nodes that cannot hold any."""
     reason: Reason
     """Why it is not larger."""
 
     @property
     def node_count(self) -> int:
         """Active nodes of the filling."""
-        return sum(len(self.items[item].nodes) for item, _ in self.filling)
+        return sum(len(self.supply.items[item].nodes) for item, _ in self.filling)
 
-    def explain(self, present: int, limits: Limits) -> Reason:
+    def explain(self, present: int) -> Reason:
         """Return the reason of the whole world. `present`: how many nodes there are."""
         count = self.node_count
-        is_most = limits.nodes_max == count < present
+        is_most = self.supply.limits.nodes_max == count < present
         return Reason.of(
             "placement/world", ranks=self.size, nodes=count, present=present, why=self.reason, is_most=is_most
         )
@@ -62,18 +58,18 @@ def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Siz
         world = find_largest_world(nodes, mesh, limits)
     except NoWorldError as error:
         return Size(0, False, error.reason)
-    return Size(world.size, _is_full(world, mesh, limits), world.explain(len(nodes), limits))
+    return Size(world.size, _is_full(world), world.explain(len(nodes)))
 
 
-def _is_full(world: LargestWorld, mesh: Mesh, limits: Limits) -> bool:
+def _is_full(world: LargestWorld) -> bool:
     """Whether nodes like the largest present could not add another replica."""
+    supply, mesh, limits = world.supply, world.supply.mesh, world.supply.limits
     if mesh.elastic_axis is None or world.size == (limits.elastic_max or 0) * mesh.replica_size:
         return True
     if limits.nodes_max is None:
         return False
-    hosts = len(world.items[0].nodes)
-    most = limits.nodes_max // hosts * max(item.room for item in world.items) * world.block_size
-    return len(world.items) * hosts >= limits.nodes_max or most < world.size + mesh.replica_size
+    most = limits.nodes_max // supply.hosts * max(item.room for item in supply.items) * supply.block_size
+    return len(supply.items) * supply.hosts >= limits.nodes_max or most < world.size + mesh.replica_size
 
 
 def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None = None) -> LargestWorld:
@@ -110,14 +106,8 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
 def _make_world(supply: units.Supply, size: int, filling: list[Run], high: int) -> LargestWorld:
     """Return the world of `size` replicas, of at most `high` for which there are devices. Raises NoWorldError."""
     mesh, limits = supply.mesh, supply.limits
-    world = LargestWorld(
-        size * mesh.replica_size,
-        supply.block_size,
-        tuple(supply.items),
-        filling,
-        tuple(supply.unused),
-        _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
-    )
+    reason = _explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits)
+    world = LargestWorld(supply, size * mesh.replica_size, filling, reason)
     if world.node_count < limits.nodes_min:
         reason = Reason.of(
             "placement/too-few-active",

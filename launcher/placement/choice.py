@@ -25,7 +25,6 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, Costs, LayoutChoice, Limits, Run
@@ -61,11 +60,9 @@ GONE, NEW = -1, -2
 """In place of the node that held a rank's coordinates: it has left; none, the coordinates are new."""
 
 
-def choose_layout(
-    world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
-) -> LayoutChoice:
+def choose_layout(world: LargestWorld, tree: Tree, costs: Costs, owners: list[str | None] | None) -> LayoutChoice:
     """Choose a layout. `owners`: rank -> node that held its coordinates, None if new; None without a previous plan."""
-    candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
+    candidates = LayoutCandidates(world, tree, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
     if owners is None:
@@ -140,20 +137,20 @@ def _choose_cheapest(candidates: LayoutCandidates, bound: int) -> LayoutCandidat
 class LayoutCandidates:
     """Those of one world. `owners`: rank -> node that held its coordinates, None if they are new; or None for all."""
 
-    def __init__(
-        self, world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
-    ) -> None:
+    def __init__(self, world: LargestWorld, tree: Tree, costs: Costs, owners: list[str | None] | None) -> None:
         self._world = world
+        supply, mesh, limits = world.supply, world.supply.mesh, world.supply.limits
+        self._block_size = supply.block_size
         self.moves_per_cost = 20 * world.size
         """Moved ranks that are worth as much as J: moving all is worth a twentieth."""
         shape = mesh.resolve_shape(world.size)
-        rooms = [item.room for item in world.items]
-        members = [item.position for item in world.items]
-        self.problem = problems.make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
+        rooms = [item.room for item in supply.items]
+        members = [item.position for item in supply.items]
+        self.problem = problems.make_problem(tree, mesh, shape, self._block_size, limits, costs, rooms, members)
         place = {node.id: position for position, node in enumerate(tree.nodes)}
-        self._positions = np.array([[place[node.id] for node in item.nodes] for item in world.items], dtype=np.int32)
+        self._positions = np.array([[place[node.id] for node in item.nodes] for item in supply.items], dtype=np.int32)
         # Ranks that only go together: a unit, or all of a domain that is used as a whole, host by host.
-        self._group_size = world.block_size
+        self._group_size = self._block_size
         self._by_host = self.problem
         if limits.all_or_nothing:
             self._group_size *= rooms[0]
@@ -173,7 +170,7 @@ class LayoutCandidates:
         hosts = self._positions.shape[1]
         group_count = world.size // self._group_size
         repeats = self._by_host.traffic.block_count // (group_count * hosts)
-        self._spread = HostMap(hosts, self._group_size // world.block_size, repeats)
+        self._spread = HostMap(hosts, self._group_size // self._block_size, repeats)
         self.timer: StepTimer | None = None
         if costs.rates:
             timer = StepTimer(self._by_host, tree, self._positions.ravel().tolist(), mesh, shape, costs, self._spread)
@@ -184,7 +181,7 @@ class LayoutCandidates:
         found = compute_lower_bound(self.problem)
         if self._by_host is self.problem:
             return found
-        if self._group_size == self._world.block_size:
+        if self._group_size == self._block_size:
             # Slices are boxes of the mesh, so their inner traffic costs the same in every layout.
             filling = self._make_filling()
             return found + self._compute_cost(filling) - self.problem.compute_cost(filling)
@@ -251,10 +248,10 @@ class LayoutCandidates:
             if runs is None:
                 continue
             layout = _lay_runs(runs)
-            blocks = layout.reshape(-1, self._group_size // self._world.block_size)
+            blocks = layout.reshape(-1, self._group_size // self._block_size)
             if problems.is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
-                move = found[-1].cost * self._world.block_size
+                move = found[-1].cost * self._block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before
                     move = move * easy.compute_cost(layout) // max(1, self.problem.compute_cost(layout))
                 better = _repair(easy, graph, layout, self._held_items, self.moves_per_cost, move)
@@ -290,7 +287,7 @@ class LayoutCandidates:
         first = np.where(owners[:, 0] >= 0, item_of[owners[:, 0]], NO_ITEM)
         expected = np.repeat(self._positions, self._group_size // self._positions.shape[1], axis=1)[first]
         held = np.where((first != NO_ITEM) & (owners == expected).all(axis=1), first, NO_ITEM)
-        return np.repeat(held, self._group_size // self._world.block_size).astype(np.int32)
+        return np.repeat(held, self._group_size // self._block_size).astype(np.int32)
 
 
 def _lay_runs(runs: Iterable[Run]) -> Layout:

@@ -38,17 +38,17 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         from launcher.placement.stability import count_moved, find_owners
 
         owners = find_owners(previous, mesh, shape)
-    answer = _choose_by_number(world) or _choose_without_search(world, tree, mesh, limits, costs, owners)
+    answer = _choose_by_number(world) or _choose_without_search(world, tree, costs, owners)
     if answer is None:
         # docs/internals/decisions/0007-numpy-in-the-planner.md
         from launcher.placement.choice import choose_layout  # it imports numpy
 
-        answer = choose_layout(world, tree, mesh, limits, costs, owners)
+        answer = choose_layout(world, tree, costs, owners)
     stretches = list(_list_stretches(world, answer.runs))
     ranks = {node.id: tuple(range(start, end)) for node, start, end in stretches}
     moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches) if owners else 0
     spares = _list_spares(world, tree, costs, answer.runs)
-    unused = {node.id: each.reason for each in world.unused for node in each.nodes}
+    unused = {node.id: each.reason for each in world.supply.unused for node in each.nodes}
     cost = _simplify(answer.cost)
     remarks: tuple[str, ...] = ()
     step_time: StepTime | None = None
@@ -58,12 +58,12 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
 
         remarks = resolve_rates(costs.rates, tree).remarks
         step_time = compute_step_time(ranks, shape, tree, mesh, costs)
-    reason = world.explain(len(tree.nodes), limits)
+    reason = world.explain(len(tree.nodes))
     if spares:
         reason = reason.add(Reason.of("placement/spares", nodes=name_some([node.id for node in spares])))
     reasons = [
         reason,
-        *explain_unused(world.unused),
+        *explain_unused(world.supply.unused),
         *_explain_idle_slots(world, ranks),
         *_explain_cost(answer, cost),
         *_explain_time(step_time),
@@ -94,9 +94,9 @@ def _list_stretches(world: LargestWorld, runs: Iterable[Run]) -> Iterator[tuple[
     """Yield the nodes of the runs, each with its first rank and the one after its last."""
     start = 0
     for item, length in runs:
-        nodes = world.items[item].nodes
+        nodes = world.supply.items[item].nodes
         for node in nodes:
-            end = start + length * world.block_size // len(nodes)
+            end = start + length * world.supply.block_size // len(nodes)
             yield node, start, end
             start = end
 
@@ -106,8 +106,8 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Iterable[R
 
     Near means a low cost of hops to all active nodes.
     """
-    active = dict(runs)
-    spare = [index for index in range(len(world.items)) if index not in active]
+    active, items = dict(runs), world.supply.items
+    spare = [index for index in range(len(items)) if index not in active]
     if not spare:
         return []
     level_costs, _ = scale_to_integers(resolve_level_costs(tree.levels, costs.level_costs))
@@ -115,14 +115,14 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Iterable[R
     for level_cost, level in zip(level_costs, tree.domains, strict=False):
         inside: dict[int, int] = {}
         for index, length in active.items() if level_cost else ():
-            domain = level[world.items[index].position]
+            domain = level[items[index].position]
             inside[domain] = inside.get(domain, 0) + length
         for index in spare:
-            cost_sums[index] -= level_cost * inside.get(level[world.items[index].position], 0)
+            cost_sums[index] -= level_cost * inside.get(level[items[index].position], 0)
     lengths = sorted(active.values())
     usual_length = lengths[len(lengths) // 2]
-    spare.sort(key=lambda index: (world.items[index].room < usual_length, cost_sums[index], index))
-    return [node for index in spare for node in world.items[index].nodes]
+    spare.sort(key=lambda index: (items[index].room < usual_length, cost_sums[index], index))
+    return [node for index in spare for node in items[index].nodes]
 
 
 # Layouts without a search
@@ -130,32 +130,33 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Iterable[R
 
 def _choose_by_number(world: LargestWorld) -> LayoutChoice | None:
     """Return the layout in the order of the nodes' numbers; None if they have none. Its cost is not computed."""
-    numbers = [item.nodes[0].rank for item in world.items]
+    numbers = [item.nodes[0].rank for item in world.supply.items]
     if None in numbers:
         return None
     return LayoutChoice(sorted(world.filling, key=lambda run: numbers[run[0]] or 0), 0, 0)
 
 
 def _choose_without_search(
-    world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+    world: LargestWorld, tree: Tree, costs: Costs, owners: list[str | None] | None
 ) -> LayoutChoice | None:
     """Return the layout if no search is needed; None if one is."""
+    supply, mesh, limits = world.supply, world.supply.mesh, world.supply.limits
     if limits.all_or_nothing and len(tree.nodes) > 1:
         return None
-    unit_count = world.size // world.block_size
+    unit_count = world.size // supply.block_size
     held = _find_held_items(world, owners)
     if limits.nodes_min <= 1:
-        able = [index for index, item in enumerate(world.items) if item.room >= unit_count]
+        able = [index for index, item in enumerate(supply.items) if item.room >= unit_count]
         if able:
-            best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
-            if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
+            best = min(able, key=lambda index: (-held.count(index), supply.items[index].room))
+            if len(able) == len(supply.items) == 1 or all(each in (best, NO_ITEM) for each in held):
                 return LayoutChoice([(best, unit_count)], 0, 0)
     if limits.within or costs.rates:
         return None
-    rooms = [item.room for item in world.items]
+    rooms = [item.room for item in supply.items]
     level_costs = resolve_level_costs(tree.levels, costs.level_costs)
     is_free = not any(level_costs) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
-    cost = 0 if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
+    cost = 0 if is_free else _compute_flat_cost(world, tree, costs, level_costs)
     if cost is None:
         return None
     for runs in _list_simple_layouts(world, held, rooms):
@@ -177,19 +178,20 @@ def _list_simple_layouts(world: LargestWorld, held: Sequence[int], rooms: Sequen
 
 
 def _compute_flat_cost(
-    world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
+    world: LargestWorld, tree: Tree, costs: Costs, level_costs: Sequence[int | float]
 ) -> Fraction | None:
     """Return J where only leaving a host costs, all are equal and full, and a host's ranks are a box; else None."""
     from fractions import Fraction  # not needed on one node, where it would delay the start
 
-    positions = [item.position for item in world.items]
+    supply, mesh = world.supply, world.supply.mesh
+    positions = [item.position for item in supply.items]
     for level_cost, level in zip(level_costs, tree.domains, strict=False):
         if level_cost and any(level[position] != level[positions[0]] for position in positions):
             return None
-    room = world.items[0].room
+    room = supply.items[0].room
     shape = mesh.resolve_shape(world.size)
-    counts = compute_grid(shape, room * world.block_size)
-    if counts is None or any(item.room != room for item in world.items):
+    counts = compute_grid(shape, room * supply.block_size)
+    if counts is None or any(item.room != room for item in supply.items):
         return None
     total = Fraction(0)
     for one in costs.traffic or make_default_traffic(mesh):
@@ -209,10 +211,11 @@ def _compute_flat_cost(
 
 def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> list[int]:
     """Return for every unit the item that held all of its ranks. For single nodes."""
+    step = world.supply.block_size
     if owners is None:
-        return [NO_ITEM] * (world.size // world.block_size)
-    items: dict[str | None, int] = {item.nodes[0].id: index for index, item in enumerate(world.items)}
-    blocks = (owners[start : start + world.block_size] for start in range(0, world.size, world.block_size))
+        return [NO_ITEM] * (world.size // step)
+    items: dict[str | None, int] = {item.nodes[0].id: index for index, item in enumerate(world.supply.items)}
+    blocks = (owners[start : start + step] for start in range(0, world.size, step))
     return [items.get(block[0], NO_ITEM) if block.count(block[0]) == len(block) else NO_ITEM for block in blocks]
 
 
@@ -220,7 +223,7 @@ def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> li
 
 
 def _explain_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[Reason]:
-    nodes = (node for item in world.items for node in item.nodes if node.id in ranks)
+    nodes = (node for item in world.supply.items for node in item.nodes if node.id in ranks)
     idle = sum(node.slot_count - len(ranks[node.id]) for node in nodes)
     return [Reason.of("placement/idle-slots", slots=idle)] if idle else []
 
