@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.startup import stale_agents
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
-from launcher.hardware.linux import control_group, kernel
+from launcher.hardware.linux import control_group, kernel, locked_files
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
@@ -393,7 +392,7 @@ def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
     with pytest.raises(UsageError) as refusal:
-        stale_agents.find_lock_path("a.lock", folders)
+        locked_files.find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
         f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
         f"{folders[1]} is not a directory that only this user can access"
@@ -406,7 +405,7 @@ def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(TemporaryError, match="No space left on device"):
-        stale_agents.find_lock_path("a.lock", [str(tmp_path / "places")])
+        locked_files.find_lock_path("a.lock", [str(tmp_path / "places")])
 
 
 def test_what_another_user_has_made_first_is_passed_over_and_told(
@@ -414,7 +413,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node is in {second}: {first} is not a directory that only this user can access\n"
     )
@@ -424,11 +423,11 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert stale_agents.find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert locked_files.find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -455,15 +454,15 @@ def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
     folder = str(tmp_path / "places")
     os.mkdir(folder, 0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's
-    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
-    monkeypatch.setattr(stale_agents, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
-    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
+    monkeypatch.setattr(locked_files, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
+    monkeypatch.setattr(locked_files, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
+    assert locked_files.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
     assert capfd.readouterr().err == f"meshrun: the lock of this node is in {folder}-b: it is another's\n"
     os.mkdir(f"{folder}-c", 0o700)
     (tmp_path / "places-c" / "a.lock").touch()
-    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: None)
-    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-c/a.lock"
-    assert stale_agents.find_lock_path("b.lock", [folder]) == f"{folder}/b.lock"
+    monkeypatch.setattr(locked_files, "_find_fault", lambda place: None)
+    assert locked_files.find_lock_path("a.lock", [folder]) == f"{folder}-c/a.lock"
+    assert locked_files.find_lock_path("b.lock", [folder]) == f"{folder}/b.lock"
 
 
 @pytest.mark.parametrize(

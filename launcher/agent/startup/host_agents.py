@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from launcher.agent.startup import stale_agents
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
+from launcher.hardware.linux import locked_files
 from launcher.hardware.linux.files import replacing
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
@@ -60,7 +61,7 @@ class HostAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        return self.pid > 0 and stale_agents.read_start_time(self.pid) == self.started
+        return self.pid > 0 and locked_files.read_start_time(self.pid) == self.started
 
 
 # docs/internals/decisions/0054-several-agents-of-one-host.md
@@ -68,7 +69,7 @@ class HostAgents:
     """The agents of a run on this host, among them this one. `path`: of their list."""
 
     def __init__(self, run_id: str, host: str, path: str, *, limit_s: float = stale_agents.LIMIT_S) -> None:
-        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=stale_agents.read_start_time(os.getpid()))
+        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=locked_files.read_start_time(os.getpid()))
         self._run_id = run_id
         self._host = host
         self._path = path
@@ -172,7 +173,7 @@ class HostAgents:
                 os.unlink(self._path)
             elif agents != before:
                 # An agent that is killed meanwhile, or a full disk, leaves the list as it was.
-                with replacing(self._path, stale_agents.FILE_MODE) as written:  # only the holder of the lock writes it
+                with replacing(self._path, locked_files.FILE_MODE) as written:  # only the holder of the lock writes it
                     written.write(codec.encode(agents))
             return result
         except OSError as error:
@@ -185,7 +186,7 @@ class HostAgents:
         deadline = time.monotonic() + self._limit_s
         while True:
             try:
-                if (file := stale_agents.open_locked(self._path)) is not None:
+                if (file := locked_files.open_locked(self._path)) is not None:
                     return file
             except OSError as error:
                 raise self._make_error("open", error) from None
@@ -213,9 +214,9 @@ def take_host_place(
     folder: str = "",
 ) -> tuple[HostAgents, stale_agents.NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
-    folders = [folder] if folder else stale_agents.list_lock_dirs()
+    folders = [folder] if folder else locked_files.list_lock_dirs()
     name = stale_agents.hash_text("\0".join((run_id, scope, host, boot_id, __version__)))
-    agents = HostAgents(run_id, host, stale_agents.find_lock_path(f"{name}.agents", folders, is_told=False))
+    agents = HostAgents(run_id, host, locked_files.find_lock_path(f"{name}.agents", folders, is_told=False))
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
         return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope, folder=folder)
