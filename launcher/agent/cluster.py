@@ -6,7 +6,6 @@ supervisor's fork; `startup` has done what must precede it.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.locality_path import LEVELS
 from launcher.model.node import Device
+from launcher.model.text import hash_words
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
@@ -272,7 +272,7 @@ def make_spec(workers: WorkerOptions, mesh: str, options: Mapping[str, str]) -> 
         mesh=mesh,
         options=options,
         digest=hash_program(workers.launch_mode, workers.script),
-        arguments_digest=_hash(workers.script_args),
+        arguments_digest=hash_words(*workers.script_args),
         shared_options={} if workers.framework == "auto" else {"--framework": workers.framework},
     )
 
@@ -303,10 +303,4 @@ def list_agreed_options(settings: Settings, node_rank: int | None, master_port: 
 
 def hash_program(launch_mode: LaunchMode, script: str) -> str:
     """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
-    return _hash([launch_mode, os.path.basename(script) or script])
-
-
-def _hash(words: Sequence[str]) -> str:
-    import hashlib
-
-    return hashlib.sha256(json.dumps(words).encode(errors="surrogateescape")).hexdigest()[:16]
+    return hash_words(launch_mode, os.path.basename(script) or script)

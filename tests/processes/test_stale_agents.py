@@ -21,10 +21,13 @@ from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
 from tests.support.processes.lock_agents import (
     BEGIN_WORKER,
+    LIMIT_S,
     SLEEP,
+    USE_FOLDER,
     LockAgents,
     act_after_open,
     kill_all_three,
+    locks_in,
     read_words,
 )
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
@@ -34,10 +37,12 @@ from tests.support.waiting import wait_until
 # An agent that takes its place and forks a supervisor with a worker; then it waits.
 AGENT = f"""
 import os, sys
-from launcher.agent.startup.stale_agents import take_node_lock
+from launcher.agent.startup import stale_agents
 exec(os.environ.get("BEFORE", ""))
 _, folder, run, name, limit_s, worker = sys.argv
-place = take_node_lock(run, name, os.environ, folder=folder, limit_s=float(limit_s))
+{USE_FOLDER}
+stale_agents.LIMIT_S = float(limit_s)
+place = stale_agents.take_node_lock(run, name, os.environ)
 {BEGIN_WORKER}
 print(os.getpid(), reports[0].pid, flush=True)
 sys.stdin.readline()
@@ -49,14 +54,18 @@ class Lives(LockAgents):
     """Agents of one run on this node, one after another or side by side."""
 
     def start(
-        self, run_id: str = RUN, name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
+        self, run_id: str = RUN, name: str = "node", limit_s: float = LIMIT_S, worker: str = SLEEP, **environment: str
     ) -> subprocess.Popen[str]:
         return self.run(run_id, name, str(limit_s), worker, **environment)
 
-    def take(self, limit_s: float = 20.0) -> NodeLock:
+    def take(self, limit_s: float = LIMIT_S) -> NodeLock:
         """Take the place in this process."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        return take_node_lock(RUN, "node", {}, folder=str(self.folder), limit_s=limit_s)
+        with locks_in(self.folder, limit_s=limit_s):
+            return take_node_lock(RUN, "node", {})
+
+    def list_running(self) -> list[int]:
+        with locks_in(self.folder):
+            return list_running_agents()
 
     def leave_a_sleeper(self) -> subprocess.Popen[bytes]:
         """A process that carries the mark of an agent that has gone."""
@@ -70,6 +79,12 @@ class Lives(LockAgents):
     def worker_of(self, process: subprocess.Popen[str]) -> int:
         """Once the agent has its place and its worker runs."""
         return int(read_words(process)[1])
+
+
+def find(file: str, *folders: Path) -> str:
+    """Where a lock is, or would be."""
+    with locks_in(*folders):
+        return locked_files.find_lock_path(file)
 
 
 @pytest.fixture
@@ -108,9 +123,9 @@ def test_only_agents_that_live_are_listed(lives: Lives) -> None:
     agents = [lives.start(name=name) for name in ("one", "two")]
     for agent in agents:
         lives.worker_of(agent)
-    assert sorted(list_running_agents(str(lives.folder))) == sorted(agent.pid for agent in agents)
+    assert sorted(lives.list_running()) == sorted(agent.pid for agent in agents)
     kill_all_three(agents[0])
-    assert list_running_agents(str(lives.folder)) == [agents[1].pid]
+    assert lives.list_running() == [agents[1].pid]
 
 
 def test_agents_of_another_network_namespace_are_not_listed(lives: Lives) -> None:
@@ -121,8 +136,8 @@ def test_agents_of_another_network_namespace_are_not_listed(lives: Lives) -> Non
         with network.inside("n1"):
             agent = lives.start()
             lives.worker_of(agent)
-            assert list_running_agents(str(lives.folder)) == [agent.pid]
-        assert list_running_agents(str(lives.folder)) == []
+            assert lives.list_running() == [agent.pid]
+        assert lives.list_running() == []
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:
@@ -137,13 +152,13 @@ def test_a_holder_of_the_lock_is_found_below_a_link(tmp_path: Path) -> None:
     """As where /tmp is a link: the kernel names an open file by its real path."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    folder = str(tmp_path / "link" / "places")
-    place = take_node_lock(RUN, "node", {}, folder=folder)
+    lives = Lives(AGENT, tmp_path / "link" / "places")
+    place = lives.take()
     with subprocess.Popen(["sleep", "1000"], pass_fds=(place.descriptor,)) as holder:
         os.pwrite(place.descriptor, b"0 0".ljust(64), 0)  # its agent has ended
         os.close(place.descriptor)
         try:
-            take_node_lock(RUN, "node", {}, folder=folder, limit_s=20.0).release()
+            lives.take().release()
             assert holder.wait(10.0) == -signal.SIGKILL
         finally:
             holder.kill()
@@ -328,7 +343,8 @@ def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: L
     place = lives.take()
     os.close(place.descriptor)
     script = "import sys; from launcher.agent.startup.stale_agents import take_node_lock; "
-    script += f"take_node_lock('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
+    script += "from launcher.hardware.linux import locked_files; locked_files.list_lock_dirs = lambda: sys.argv[1:]; "
+    script += f"take_node_lock('{RUN}', 'node', {{}}); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
     done = subprocess.run(
@@ -347,7 +363,7 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="not a directory that only this user can access"):
-        take_node_lock(RUN, "node", {}, folder=str(folder))
+        Lives(AGENT, folder).take()
 
 
 def test_a_released_lock_leaves_no_file_and_a_dead_agents_is_taken_over(lives: Lives) -> None:
@@ -390,9 +406,9 @@ def test_one_of_many_agents_that_begin_at_once_gets_the_lock_and_none_dies(lives
 
 def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
+    folders = [tmp_path / "file" / "places", tmp_path / "file"]
     with pytest.raises(UsageError) as refusal:
-        locked_files.find_lock_path("a.lock", folders)
+        find("a.lock", *folders)
     assert str(refusal.value) == (
         f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
         f"{folders[1]} is not a directory that only this user can access"
@@ -405,7 +421,7 @@ def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(TemporaryError, match="No space left on device"):
-        locked_files.find_lock_path("a.lock", [str(tmp_path / "places")])
+        find("a.lock", tmp_path / "places")
 
 
 def test_what_another_user_has_made_first_is_passed_over_and_told(
@@ -413,7 +429,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert find("a.lock", first, second) == str(second / "a.lock")
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node is in {second}: {first} is not a directory that only this user can access\n"
     )
@@ -423,11 +439,11 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()
-    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert locked_files.find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    assert find("a.lock", first, second) == str(second / "a.lock")
+    assert find("b.lock", first, second) == str(first / "b.lock")
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert locked_files.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    assert find("a.lock", first, second) == str(first / "a.lock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -440,7 +456,7 @@ def test_another_user_s_directory_keeps_no_agent_from_its_lock(lives: Lives) -> 
     winner = lives.start(limit_s=3.0)
     worker = lives.worker_of(winner)
     assert lives.start(limit_s=0.5).wait(60) == 1, "the first one has the lock"
-    assert list_running_agents(str(lives.folder)) == [winner.pid]
+    assert lives.list_running() == [winner.pid]
     winner.kill()
     assert is_alive(lives.worker_of(lives.start()))
     assert not is_alive(worker)
@@ -456,13 +472,13 @@ def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
     monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's
     monkeypatch.setattr(locked_files, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
     monkeypatch.setattr(locked_files, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
-    assert locked_files.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
+    assert find("a.lock", Path(folder)) == f"{folder}-b/a.lock"
     assert capfd.readouterr().err == f"meshrun: the lock of this node is in {folder}-b: it is another's\n"
     os.mkdir(f"{folder}-c", 0o700)
     (tmp_path / "places-c" / "a.lock").touch()
     monkeypatch.setattr(locked_files, "_find_fault", lambda place: None)
-    assert locked_files.find_lock_path("a.lock", [folder]) == f"{folder}-c/a.lock"
-    assert locked_files.find_lock_path("b.lock", [folder]) == f"{folder}/b.lock"
+    assert find("a.lock", Path(folder)) == f"{folder}-c/a.lock"
+    assert find("b.lock", Path(folder)) == f"{folder}/b.lock"
 
 
 @pytest.mark.parametrize(
@@ -471,7 +487,8 @@ def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
 def test_one_id_in_another_store_is_another_run(tmp_path: Path, other: tuple[str, str, str]) -> None:
     taken = []
     for run, scope, name in (("run", "store", "node"), other):
-        taken.append(take_node_lock(run, name, {}, scope=scope, folder=str(tmp_path / "places"), limit_s=0.0))
+        with locks_in(tmp_path / "places", limit_s=0.0):
+            taken.append(take_node_lock(run, name, {}, scope=scope))
     for one in taken:
         one.release()
 

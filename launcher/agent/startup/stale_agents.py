@@ -34,6 +34,7 @@ from launcher.hardware.linux import control_group, locked_files
 from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_text
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
+from launcher.model.text import hash_words
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous import __version__
 from rendezvous.errors import MeshrunError
@@ -76,29 +77,18 @@ class NodeLock(Struct, frozen=True):
         return False
 
 
-def take_node_lock(
-    run_id: str,
-    node_name: str,
-    environ: Mapping[str, str],
-    *,
-    scope: str = "",
-    limit_s: float = LIMIT_S,
-    folder: str = "",
-) -> NodeLock:
+def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, scope: str = "") -> NodeLock:
     """End what an earlier agent of this run has left here, and take its lock; call before the supervisor's fork.
 
-    `scope`: what tells apart runs of one id, their store and the prefix of their keys there. `folder`: the directory of
-    the locks, by default one of this user's. Raises TemporaryError with the pids that still exist after `limit_s`, and
-    UsageError when there is no directory that only this user can write to.
+    `scope`: what tells apart runs of one id, their store and the prefix of their keys there. Raises TemporaryError with
+    the pids that still exist after `LIMIT_S`, and UsageError when there is no directory to which only this user can
+    write.
     """
-    name = hash_text("\0".join((run_id, scope, node_name, *list_visible_devices(environ))))
-    directory, file = os.path.split(
-        locked_files.find_lock_path(f"{name}.lock", [folder] if folder else locked_files.list_lock_dirs())
-    )
+    name = hash_words(run_id, scope, node_name, *list_visible_devices(environ))
+    directory, file = os.path.split(locked_files.find_lock_path(f"{name}.lock"))
     path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
-    began = time.monotonic()
-    deadline, agentless_since, has_logged = began + limit_s, math.inf, False
+    deadline, agentless_since, has_logged = time.monotonic() + LIMIT_S, math.inf, False
     refused: dict[int, str] = {}
     lock = None
     try:
@@ -118,7 +108,7 @@ def take_node_lock(
                 return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
-                raise _make_refusal(run_id, node_name, agent, holders, refused, limit_s)
+                raise _make_refusal(run_id, node_name, agent, holders, refused)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -131,7 +121,7 @@ def take_node_lock(
             elif agent and not has_logged:
                 has_logged = True
                 here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
-                log(f"{here}: waiting up to {limit_s:g} s for it to exit")
+                log(f"{here}: waiting up to {LIMIT_S:g} s for it to exit")
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
@@ -144,15 +134,13 @@ def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(environ.get(variable, "") for variable in _VISIBLE_DEVICES)
 
 
-def list_running_agents(folder: str = "") -> list[int]:
+def list_running_agents() -> list[int]:
     """Return the pids of this user's agents on this node and in this network namespace, of any run, by lock files.
 
     The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
     """
     found = []
-    for directory in locked_files._list_with_suffixed([folder] if folder else locked_files.list_lock_dirs()):
-        if not os.path.isdir(directory) or locked_files._find_fault(directory):
-            continue
+    for directory in locked_files.list_used_dirs():
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 path = os.path.join(directory, name)
@@ -170,7 +158,7 @@ def _is_in_this_network(pid: str) -> bool:
 
 
 def _make_refusal(
-    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str], limit_s: float
+    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str]
 ) -> MeshrunError:
     """`refused`: why a process could not be killed, "" for one that was."""
     if agent:
@@ -185,7 +173,7 @@ def _make_refusal(
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
         return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
-    sentence = f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}"
+    sentence = f"{left} were killed but still exist after {LIMIT_S:g} s: pid {', '.join(map(str, holders))}"
     return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
 
 
@@ -260,9 +248,3 @@ def _kill(pid: int, name: str, path: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def hash_text(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 from launcher.hardware.linux.kernel import read_stat
 from launcher.model.console import log
@@ -29,31 +30,60 @@ def list_lock_dirs() -> list[str]:
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
 
-def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> str:
+def list_used_dirs() -> list[str]:
+    """Return the directories that may contain locks already, those that took another's place included."""
+    places = (place for folder in list_lock_dirs() for place in (folder, *_list_suffixed(folder)))
+    return [place for place in places if os.path.isdir(place) and not _find_fault(place)]
+
+
+def find_lock_path(file: str, *, is_told: bool = True) -> str:
     """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
 
     `is_told`: whether to log which it is, if not the first of all. Raises UsageError, or TemporaryError if only space
     is lacking.
     """
-    for folder in _list_with_suffixed(folders):
-        path = os.path.join(folder, file)
-        if os.path.lexists(path) and not _find_fault(folder):
+    for place in list_used_dirs():
+        if os.path.lexists(path := os.path.join(place, file)):
             return path
     faults: list[tuple[str, int]] = []
-    for folder in folders:
-        place, fault = folder, _find_fault(folder)
-        if fault and _is_foreign(folder):
+    for place in (place for folder in list_lock_dirs() for place in _list_candidates(folder)):
+        if fault := _find_fault(place):
             faults.append(fault)
-            place, fault = _make_suffixed(folder)
-        if not fault:
-            if faults and is_told:
-                log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
-            return os.path.join(place, file)
-        faults.append(fault)
+            continue
+        if faults and is_told:
+            log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
+        return os.path.join(place, file)
     sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
     raise UsageError(sentence, "mount a writable /tmp, such as a tmpfs or an emptyDir")
+
+
+def _list_candidates(folder: str) -> Iterator[str]:
+    """Yield the directory, and then, if another user has made it by now, those that may take its place.
+
+    Nobody can make the last one first, as its name ends in a random word; it is found again by whose it is.
+    """
+    yield folder
+    if _is_foreign(folder):
+        yield from (place for place in _list_suffixed(folder) if not _find_fault(place))
+        yield f"{folder}-{os.urandom(8).hex()}"
+
+
+def _list_suffixed(folder: str) -> list[str]:
+    """Return the directories of this user that took this one's place at some time."""
+    parent, name = os.path.split(folder)
+    with suppress(OSError):
+        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if entry.startswith(f"{name}-")]
+        return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
+    return []
+
+
+def _is_foreign(folder: str) -> bool:
+    """Whether another user has made what has this name."""
+    with suppress(OSError):
+        return os.lstat(folder).st_uid != os.geteuid()
+    return False
 
 
 def _find_fault(folder: str) -> tuple[str, int] | None:
@@ -71,65 +101,21 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
     return None
 
 
-def _is_foreign(folder: str) -> bool:
-    """Whether another user has made what has this name."""
-    try:
-        return os.lstat(folder).st_uid != os.geteuid()
-    except OSError:
-        return False
-
-
-def _list_with_suffixed(folders: list[str]) -> list[str]:
-    """Return the directories, each followed by those of this user that were made in its place (`_make_suffixed`)."""
-    return [place for folder in folders for place in (folder, *_list_suffixed(folder))]
-
-
-def _list_suffixed(folder: str) -> list[str]:
-    parent, name = os.path.split(folder)
-    try:
-        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if entry.startswith(f"{name}-")]
-    except OSError:
-        return []
-    return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
-
-
-def _make_suffixed(folder: str) -> tuple[str, tuple[str, int] | None]:
-    """Return the directory that takes this one's place, which another user has made, and why it cannot be used.
-
-    Nobody can make it first, as its name ends in a random word; it is found again by whose it is.
-    """
-    if place := next((place for place in _list_suffixed(folder) if not _find_fault(place)), ""):
-        return place, None
-    place = f"{folder}-{os.urandom(8).hex()}"
-    return place, _find_fault(place)
-
-
 def open_locked(path: str, head: bytes = b"", flags: int = os.O_CREAT) -> int | None:
     """Return the file, locked and with `head` written at its start; None if another process has locked or replaced it.
 
     Raises OSError.
     """
     lock = os.open(path, os.O_RDWR | flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, lock):
-            os.pwrite(lock, head, 0)
-            return lock
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(lock)
-        raise
-    os.close(lock)
+    with ExitStack() as opened:
+        opened.callback(os.close, lock)
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.lstat(path)):  # the previous holder may have removed it
+                os.pwrite(lock, head, 0)
+                opened.pop_all()
+                return lock
     return None
-
-
-def _is_at(path: str, lock: int) -> bool:
-    """Whether the open file is still the one of that name: the previous holder may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(lock), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def read_start_time(pid: int) -> str:
