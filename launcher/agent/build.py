@@ -103,6 +103,7 @@ def build_agent(
             run_id=layout.run_id,
             worker_port=port.number,
             wake=wakeup.wake,
+            is_leaving=wakeup.has_signal,
             devices=[device for slot in slots for device in slot.devices],
         )
     node = PartContext(

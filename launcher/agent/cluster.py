@@ -71,10 +71,12 @@ def open_membership(
     run_id: str,
     worker_port: int,
     wake: Callable[[], None],
+    is_leaving: Callable[[], bool] = lambda: False,
     devices: Sequence[Device] = (),
 ) -> NodeMembership:
     """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
 
+    `is_leaving`: whether a signal has come that makes this node leave.
     Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
     """
     options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
@@ -85,7 +87,8 @@ def open_membership(
     with ExitStack() as opened:
         meeting = meet(options, settings, startup, run_id, opened)
         if node_rank is not None:  # last: a claim lasts for the time of a lease
-            require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
+            own = (meeting.store, startup, run_id, node_rank)
+            require_unique_rank(*own, lease_ttl_s=settings.lease_ttl_s, is_leaving=is_leaving)
         node_count = 0 if node_rank is None else config.placement.nodes_min
         planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
         agreed = list_agreed_options(settings, node_rank, options.master_port)
