@@ -113,7 +113,7 @@ def open_membership(
         machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
         driver = connect(startup, meeting.store, machine, planner.plan, wake)
         opened.pop_all()  # the membership closes it
-    return NodeMembership(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
+    return NodeMembership(driver, found.path, limits.elastic_max, meeting.server)
 
 
 def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:

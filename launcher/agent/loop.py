@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -63,7 +62,6 @@ from launcher.supervisor.messages import (
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
 from rendezvous.reasons import Reason
-from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
@@ -88,9 +86,6 @@ class Agent(Struct, kw_only=True, eq=False):
     """The loop of one node's agent. Its pieces come from `build`."""
 
     script: str
-    reason: str
-    """Explains the number of workers, for the first line."""
-    settings: Settings
     supervisor: Supervisor
     fork_server: ForkServerClient | None
     membership: NodeMembership
@@ -121,11 +116,6 @@ class Agent(Struct, kw_only=True, eq=False):
     _stop_reason: str = ""  # of a round whose workers save
 
     def run(self) -> int:
-        log(self.reason)
-        for remark in filter(None, (self.spec_builder.choice.reason, *self.spec_builder.list_remarks())):
-            log(remark)
-        self.parts.poll.register(self.wakeup, select.POLLIN)
-        self.parts.poll.register(self.supervisor, select.POLLIN)
         self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
@@ -317,7 +307,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._carry_out_all(round, round.kill())
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
-        grace_s = self.settings.get_grace_s(mode)
+        grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
         if mode == "grace":
             self._stop_reason = describe(reason)
             grace_s = self._request_stop(round, grace_s)

@@ -95,7 +95,7 @@ class Turns:
         monkeypatch.setattr(loop, "read_clock", lambda: self.now)
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
         self.builder.list_log_files.return_value = {}
-        self.machine = Mock(is_leader=False)
+        self.machine = Mock(is_leader=False, settings=Settings(shutdown_timeout_s=30.0))
         self.driver = Mock(wake_at=0.0, machine=self.machine)
         self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
         self.channel = Mock(wake_at=math.inf)
@@ -116,8 +116,6 @@ class Turns:
         parts.add(Seen(self.log, asks or {}))
         self.agent = Agent(
             script="train.py",
-            reason="",
-            settings=Settings(shutdown_timeout_s=30.0),
             supervisor=self.supervisor,
             fork_server=None,
             membership=Mock(driver=self.driver),
