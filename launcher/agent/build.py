@@ -40,7 +40,7 @@ def build_agent(
     layout: LogLayout,
     slots: Sequence[Slot],
     reason: str,
-    show: Callable[[Ask, str], object] | None = None,
+    show: Callable[[Ask, str], object] | None,
 ) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 

@@ -13,12 +13,8 @@ grandchildren included. Only then is the round reported as stopped.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    pass
 
 VICTIM_WINDOW_S = 0.3
 """How long the report of a possible victim waits for a primary failure on this node, and for a look at the survivors.
