@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -52,16 +52,6 @@ _PAUSE_S = 0.1  # between two probes
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
-class Meeting(NamedTuple):
-    """Where this node meets the others: the store, which is open, and what is known of it."""
-
-    store: EtcdStore
-    server: StoreServer | None
-    """Of the store, if this agent serves it."""
-    owner: StoreOwner | None
-    """Of a store that an agent serves."""
-
-
 def open_membership(
     config: Config,
     settings: Settings,
@@ -85,10 +75,9 @@ def open_membership(
     limits, costs = resolve_limits(config.placement, levels)
     require_feasible(config.devices, mesh, limits, slot_count)
     with ExitStack() as opened:
-        meeting = meet(options, settings, startup, run_id, opened)
+        store, server, owner = meet(options, settings, startup, run_id, opened)
         if node_rank is not None:  # last: a claim lasts for the time of a lease
-            own = (meeting.store, startup, run_id, node_rank)
-            require_unique_rank(*own, lease_ttl_s=settings.lease_ttl_s, is_leaving=is_leaving)
+            require_unique_rank(store, startup, run_id, node_rank, settings.lease_ttl_s, is_leaving)
         node_count = 0 if node_rank is None else config.placement.nodes_min
         planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
         agreed = list_agreed_options(settings, node_rank, options.master_port)
@@ -107,19 +96,22 @@ def open_membership(
             run_id=run_id,
             attempt=options.attempt or 0,
             sizer=planner.compute_size,
-            hosts_store=meeting.server is not None,
-            store_owner=meeting.owner,
+            hosts_store=server is not None,
+            store_owner=owner,
         )
         machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
-        driver = connect(startup, meeting.store, machine, planner.plan, wake)
+        driver = connect(startup, store, machine, planner.plan, wake)
         opened.pop_all()  # the membership closes it
-    return NodeMembership(driver, found.path, limits.elastic_max, meeting.server)
+    return NodeMembership(driver, found.path, limits.elastic_max, server)
 
 
-def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
+def meet(
+    options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack
+) -> tuple[EtcdStore, StoreServer | None, StoreOwner | None]:
     """Serve the store if that is this node's part, and open it; wait while it is another run's that has ended.
 
-    `opened` closes it again. Raises UsageError and TemporaryError.
+    Returns the store, its server if this agent serves it, and its owner if an agent does. `opened` closes it again.
+    Raises UsageError and TemporaryError.
     """
     own = StoreOwner(
         prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
@@ -157,7 +149,7 @@ def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_i
                         refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
                     opened.enter_context(tried.pop_all())
                     _log_meeting(startup, run_id, options.node_rank, store, version)
-                    return Meeting(store, server, None if occupant is None else occupant.owner)
+                    return store, server, None if occupant is None else occupant.owner
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
         if time.monotonic() >= deadline:

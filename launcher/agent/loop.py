@@ -152,7 +152,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 call()
         if self._round is not None and self._pending is None:
             for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
-                self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
+                end = Exited(self._round.round, local_rank, pid, -signal.SIGKILL, time.time())
+                self._take_exit(self._round, end, sentence)
             if self.worker_channel.check_saves(read_clock()):
                 self._submit(events.CheckpointSaved(self._round.round))
         if self._round is not None:
@@ -330,16 +331,16 @@ class Agent(Struct, kw_only=True, eq=False):
         match report:
             case Spawned(number, local_rank, pid) if round is not None and round.round == number:
                 self.running.pids[local_rank] = pid
-            case Exited(number, local_rank, pid, exit_code, at):
+            case Exited(number, local_rank):
                 # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
-                    self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
+                    self._take_exit(round, report, self.worker_channel.explain_end(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
                     hint = find_shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
-                    exit_code = find_spawn_exit_code(error_number)
-                    self._take_exit(round, local_rank, 0, exit_code, time.time(), sentence, error_number)
+                    end = Exited(number, local_rank, 0, find_spawn_exit_code(error_number), time.time())
+                    self._take_exit(round, end, sentence, error_number)
             case RoundSwept(number):
                 if round is not None and round.round == number:
                     self._carry_out_all(round, round.take_gone())
@@ -349,16 +350,9 @@ class Agent(Struct, kw_only=True, eq=False):
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
 
-    def _take_exit(
-        self,
-        round: lifecycle.Round,
-        local_rank: int,
-        pid: int,
-        exit_code: int,
-        at: float,
-        sentence: str | None,
-        spawn_error: int = 0,
-    ) -> None:
+    def _take_exit(self, round: lifecycle.Round, end: Exited, sentence: str | None, spawn_error: int = 0) -> None:
+        """`sentence`: why it ended, if this agent knows; `spawn_error`: why it could not be started."""
+        local_rank, exit_code = end.local_rank, end.exit_code
         claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
         has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
@@ -366,9 +360,9 @@ class Agent(Struct, kw_only=True, eq=False):
         if has_failed:
             origin = self.failures.note(
                 local_rank,
-                pid,
+                end.pid,
                 exit_code,
-                at,
+                end.at,
                 sentence,
                 spawn_error=spawn_error,
                 claim=claim,

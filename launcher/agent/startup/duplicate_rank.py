@@ -31,13 +31,7 @@ PAUSE_S = 0.25
 
 
 def require_unique_rank(
-    store: Store,
-    startup: Startup,
-    run_id: str,
-    node_rank: int,
-    *,
-    lease_ttl_s: float,
-    is_leaving: Callable[[], bool],
+    store: Store, startup: Startup, run_id: str, node_rank: int, lease_ttl_s: float, is_leaving: Callable[[], bool]
 ) -> None:
     """Raise UsageError, with both names, if another node has this number for longer than the time of a lease.
 

@@ -72,7 +72,7 @@ def look(
     """A TTL of -1 is no patience at all."""
     place = arrival(name)
     with place.listener:
-        require_unique_rank(store, place, "run7", number, lease_ttl_s=lease_ttl_s, is_leaving=is_leaving)
+        require_unique_rank(store, place, "run7", number, lease_ttl_s, is_leaving)
 
 
 def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
