@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from launcher.agent.membership import NodeContext, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
+from launcher.config.files import require_log_space
 from launcher.config.options.readers import Value
 from launcher.extensions import NOTICES
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
-from launcher.model.errors import UnfitError, sanitize
+from launcher.model.errors import UnfitError
 from launcher.model.node import Slot
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, LatePart, Part
@@ -89,11 +90,6 @@ def run(
     return exit_code
 
 
-FREE_BYTES_MIN = 16 << 20
-"""With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
-FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
-
-
 def wait_until_ready(node: NodeContext) -> tuple[tuple[Slot, ...], str]:
     """Return the slots and the reason for their number, once this node is fit to join.
 
@@ -136,26 +132,3 @@ def _make_notices(asked: Value | None, shutdown_timeout_s: float, wakeup: Wakeup
         return part
 
     return LatePart("preemption notices", make, {Start: LATER_S, LeaveRequest: math.inf})
-
-
-def require_log_space(directory: str | None) -> None:
-    """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
-    if not directory or directory == os.devnull:
-        return
-    name = f"log directory {sanitize(directory)}"
-    try:
-        disk = os.statvfs(directory)
-    except OSError as error:
-        raise UnfitError(f"{name} cannot be examined: {error.strerror}", kind=("logs", error.errno or 0)) from None
-    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UnfitError(f"{name} is not writable", "check mount and ls -ld", kind=("logs", "no access"))
-    is_root = os.geteuid() == 0  # many file systems reserve a part for root
-    free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
-    files = disk.f_ffree if is_root else disk.f_favail
-    if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
-        sentence = f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free"
-        raise UnfitError(sentence, "check df -h", kind=("logs", "full"))
-    if disk.f_files and not files:  # some file systems do not count files
-        raise UnfitError(
-            f"{name} is on a disk where no more files can be created", "check df -i", kind=("logs", "files")
-        )
