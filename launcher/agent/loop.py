@@ -195,9 +195,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._tell(what)
             case LimitGrace():
                 self._grace = effect
-                left_s = math.inf if round is None else round.wake_at - read_clock()
-                if round is not None and self._stop_reason and left_s < math.inf:  # a save is under way
-                    grace_s = self._request_stop(round, left_s)
+                if round is not None and self._stop_reason and round.wake_at < math.inf:  # a save is under way
+                    grace_s = self._request_stop(round, round.wake_at - read_clock())
                     self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
             case HoldQuit(until) if self._quit in self._timers:
                 self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)

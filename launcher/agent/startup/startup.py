@@ -166,8 +166,7 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
     """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":
-        wait_for_store(network, limit_s)
-        return ()
+        return wait_for_store(network, limit_s)
     if options.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
         hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
@@ -180,8 +179,7 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
         whose = "the agent of the node with that address serves it"
         hint = f"check --rdzv-endpoint: {host} is not an address of this node, nor of a node seen so far; see is_host"
     if network.is_host is False:
-        wait_for_store(network, limit_s, server_note=whose, hint=hint)
-        return ()
+        return wait_for_store(network, limit_s, server_note=whose, hint=hint)
     if network.is_host:
         whose = f"this node will serve it once {host} is an address of this node"
     believed_until, noted = time.monotonic() + STALE_S, ""
