@@ -83,11 +83,8 @@ def add_parts(node: PartContext) -> Ask:
     limits = config.hangs.hang_limits
     if limits is not None:
         parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
-    watcher, listener = parts.make_watcher(), open_listener()
-    name = ""
-    if listener is not None:
-        name = listener.getsockname()[1:].decode()
-        watcher.register(listener.fileno())
+    listener = open_listener()
+    name = "" if listener is None else listener.getsockname()[1:].decode()
 
     def open_journal() -> Journal:
         from launcher.views.node.journal_part import JournalPart
@@ -109,7 +106,9 @@ def add_parts(node: PartContext) -> Ask:
         asked,
         discard=None if listener is None else listener.close,
     )
-    parts.add(inquiries, watcher)
+    watcher = parts.add(inquiries)
+    if listener is not None:
+        watcher.register(listener.fileno())
     for option, entry in PARTS.items():
         if option in config.extensions:
             from launcher.config.plugins import load_entry

@@ -151,9 +151,9 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._timers.pop(call, None)
                 call()
         if self._round is not None and self._pending is None:
-            for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
-                end = Exited(self._round.round, local_rank, pid, -signal.SIGKILL, time.time())
-                self._take_exit(self._round, end, sentence)
+            for rank in self.worker_channel.check_heartbeats(self._round, read_clock()):
+                pid = self.running.pids.get(rank, 0)
+                self._take_exit(self._round, Exited(self._round.round, rank, pid, -signal.SIGKILL, time.time()))
             if self.worker_channel.check_saves(read_clock()):
                 self._submit(events.CheckpointSaved(self._round.round))
         if self._round is not None:
@@ -333,13 +333,13 @@ class Agent(Struct, kw_only=True, eq=False):
             case Exited(number, local_rank):
                 # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
-                    self._take_exit(round, report, self.worker_channel.explain_end(local_rank))
+                    self._take_exit(round, report)
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
                     hint = find_shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
                     end = Exited(number, local_rank, 0, find_spawn_exit_code(error_number), time.time())
-                    self._take_exit(round, end, sentence, error_number)
+                    self._take_exit(round, end, error_number, sentence)
             case RoundSwept(number):
                 if round is not None and round.round == number:
                     self._carry_out_all(round, round.take_gone())
@@ -349,8 +349,8 @@ class Agent(Struct, kw_only=True, eq=False):
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
 
-    def _take_exit(self, round: lifecycle.Round, end: Exited, sentence: str | None, spawn_error: int = 0) -> None:
-        """`sentence`: why it ended, if this agent knows; `spawn_error`: why it could not be started."""
+    def _take_exit(self, round: lifecycle.Round, end: Exited, spawn_error: int = 0, sentence: str = "") -> None:
+        """`spawn_error`, `sentence`: why it could not be started."""
         local_rank, exit_code = end.local_rank, end.exit_code
         claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
@@ -362,7 +362,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 end.pid,
                 exit_code,
                 end.at,
-                sentence,
+                sentence or self.worker_channel.end_reasons.get(local_rank),
                 spawn_error=spawn_error,
                 claim=claim,
                 is_leaving=self.termination.signum is not None,

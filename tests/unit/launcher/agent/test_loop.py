@@ -98,7 +98,7 @@ class Turns:
         self.machine = Mock(is_leader=False, settings=Settings(shutdown_timeout_s=30.0))
         self.driver = Mock(wake_at=0.0, machine=self.machine)
         self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
-        self.channel = Mock(wake_at=math.inf)
+        self.channel = Mock(wake_at=math.inf, end_reasons={})
         for name in ("check_saves", "check_heartbeats", "list_claims"):
             getattr(self.channel, name).return_value = {}
         self.channel.read_step.return_value = -1
