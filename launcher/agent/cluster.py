@@ -282,11 +282,10 @@ def list_agreed_options(settings: Settings, node_rank: int | None, master_port: 
         ("--lease-ttl", settings.lease_ttl_s, DEFAULTS.lease_ttl_s),
         ("--max-restarts", settings.max_restarts, DEFAULTS.max_restarts),
         ("--restart-window", settings.restart_window_s, DEFAULTS.restart_window_s),
+        ("--grow", settings.grow, DEFAULTS.grow),
     ):
         if value != default:
             options[name] = f"{value:g}" if isinstance(value, float) else str(value)
-    if settings.grow != DEFAULTS.grow:
-        options["--grow"] = settings.grow
     if not settings.continues_without_store:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:

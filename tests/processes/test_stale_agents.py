@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
+from launcher.extensions.measure import measurement
 from launcher.hardware.linux import control_group, kernel, locked_files
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.jobs.attacks import NOBODY, Stranger
@@ -128,16 +129,20 @@ def test_only_agents_that_live_are_listed(lives: Lives) -> None:
     assert lives.list_running() == [agents[1].pid]
 
 
-def test_agents_of_another_network_namespace_are_not_listed(lives: Lives) -> None:
+def test_an_agent_in_another_network_namespace_is_disturbed_by_no_measurement(lives: Lives) -> None:
     if why_no_namespaces():
         pytest.skip(why_no_namespaces())
-    with Network() as network:
+    usual = {"run_id": "net", "node_count": 4, "levels": "leaf", "output": None, "as_json": False, "wait_s": 1.0}
+    request = measurement.MeasureRequest(insist=False, options={}, **usual)  # type: ignore[arg-type]
+    with Network() as network, locks_in(lives.folder):
         network.host("n1")
         with network.inside("n1"):
             agent = lives.start()
             lives.worker_of(agent)
-            assert lives.list_running() == [agent.pid]
-        assert lives.list_running() == []
+            with pytest.raises(UsageError, match=f"an agent runs on this node.*: pid {agent.pid}"):
+                measurement.run(request)
+        with pytest.raises(UsageError, match="needs --rdzv-endpoint"):  # the next thing that is missing
+            measurement.run(request)
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:

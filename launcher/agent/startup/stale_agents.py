@@ -135,7 +135,7 @@ def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def list_running_agents() -> list[int]:
-    """Return the pids of this user's agents on this node and in this network namespace, of any run, by lock files.
+    """Return the pids of this user's agents on this node, of any run, by lock files.
 
     The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
     """
@@ -144,17 +144,9 @@ def list_running_agents() -> list[int]:
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 path = os.path.join(directory, name)
-                if name.endswith(".lock") and (pid := _read_agent(path)[0]) and _is_in_this_network(pid):
+                if name.endswith(".lock") and (pid := _read_agent(path)[0]):
                     found.append(int(pid))
     return found
-
-
-def _is_in_this_network(pid: str) -> bool:
-    """Whether the process has the interfaces of this one; also if that may not be read."""
-    try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net"))
-    except OSError:
-        return True
 
 
 def _make_refusal(
