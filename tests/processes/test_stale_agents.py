@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ import pytest
 
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
 from launcher.extensions.measure import measurement
-from launcher.hardware.linux import control_group, kernel, locked_files
+from launcher.hardware.linux import control_group, kernel
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
@@ -80,12 +79,6 @@ class Lives(LockAgents):
     def worker_of(self, process: subprocess.Popen[str]) -> int:
         """Once the agent has its place and its worker runs."""
         return int(read_words(process)[1])
-
-
-def find(file: str, *folders: Path) -> str:
-    """Where a lock is, or would be."""
-    with locks_in(*folders):
-        return locked_files.find_lock_path(file)
 
 
 @pytest.fixture
@@ -409,46 +402,18 @@ def test_one_of_many_agents_that_begin_at_once_gets_the_lock_and_none_dies(lives
     assert is_alive(lives.worker_of(winner))
 
 
-def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    folders = [tmp_path / "file" / "places", tmp_path / "file"]
-    with pytest.raises(UsageError) as refusal:
-        find("a.lock", *folders)
-    assert str(refusal.value) == (
-        f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
-        f"{folders[1]} is not a directory that only this user can access"
-    )
-
-
-def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: str, mode: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(TemporaryError, match="No space left on device"):
-        find("a.lock", tmp_path / "places")
-
-
 def test_what_another_user_has_made_first_is_passed_over_and_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert find("a.lock", first, second) == str(second / "a.lock")
+    with locks_in(first, second):
+        place = take_node_lock(RUN, "node", {})
+    assert os.path.dirname(place.path) == str(second)
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node is in {second}: {first} is not a directory that only this user can access\n"
     )
-
-
-def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    second.mkdir(mode=0o700)
-    (second / "a.lock").touch()
-    assert find("a.lock", first, second) == str(second / "a.lock")
-    assert find("b.lock", first, second) == str(first / "b.lock")
-    first.rename(tmp_path / "away")
-    second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert find("a.lock", first, second) == str(first / "a.lock")
+    place.release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -467,23 +432,6 @@ def test_another_user_s_directory_keeps_no_agent_from_its_lock(lives: Lives) -> 
     assert not is_alive(worker)
     assert len(list(lives.folder.parent.glob("places-*/*.lock"))) == 1
     assert list(lives.folder.iterdir()) == []
-
-
-def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(tmp_path / "places")
-    os.mkdir(folder, 0o700)
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's
-    monkeypatch.setattr(locked_files, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
-    monkeypatch.setattr(locked_files, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
-    assert find("a.lock", Path(folder)) == f"{folder}-b/a.lock"
-    assert capfd.readouterr().err == f"meshrun: the lock of this node is in {folder}-b: it is another's\n"
-    os.mkdir(f"{folder}-c", 0o700)
-    (tmp_path / "places-c" / "a.lock").touch()
-    monkeypatch.setattr(locked_files, "_find_fault", lambda place: None)
-    assert find("a.lock", Path(folder)) == f"{folder}-c/a.lock"
-    assert find("b.lock", Path(folder)) == f"{folder}/b.lock"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def take_host_place(
 ) -> tuple[HostAgents, stale_agents.NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     name = hash_words(run_id, scope, host, boot_id, __version__)
-    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", is_told=False))
+    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents")[0])
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
         return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope)

@@ -85,7 +85,10 @@ def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, s
     write.
     """
     name = hash_words(run_id, scope, node_name, *list_visible_devices(environ))
-    directory, file = os.path.split(locked_files.find_lock_path(f"{name}.lock"))
+    path, remark = locked_files.find_lock_path(f"{name}.lock")
+    directory, file = os.path.split(path)
+    if remark:
+        log(f"the lock of this node is in {directory}: {remark}")
     path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
     deadline, agentless_since, has_logged = time.monotonic() + LIMIT_S, math.inf, False

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 from launcher.hardware.linux.kernel import read_stat
-from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 
 FILE_MODE = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
@@ -36,23 +35,21 @@ def list_used_dirs() -> list[str]:
     return [place for place in places if os.path.isdir(place) and not _find_fault(place)]
 
 
-def find_lock_path(file: str, *, is_told: bool = True) -> str:
+def find_lock_path(file: str) -> tuple[str, str]:
     """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
 
-    `is_told`: whether to log which it is, if not the first of all. Raises UsageError, or TemporaryError if only space
-    is lacking.
+    Then also why those before it cannot be used, "" for the first of all. Raises UsageError, or TemporaryError if only
+    space is lacking.
     """
     for place in list_used_dirs():
         if os.path.lexists(path := os.path.join(place, file)):
-            return path
+            return path, ""
     faults: list[tuple[str, int]] = []
     for place in (place for folder in list_lock_dirs() for place in _list_candidates(folder)):
-        if fault := _find_fault(place):
-            faults.append(fault)
-            continue
-        if faults and is_told:
-            log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
-        return os.path.join(place, file)
+        fault = _find_fault(place)
+        if fault is None:
+            return os.path.join(place, file), "; ".join(sentence for sentence, _ in faults)
+        faults.append(fault)
     sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
