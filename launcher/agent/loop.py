@@ -324,7 +324,8 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _take_report(self, report: Report) -> None:
         if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
-            self._take_fork_server_error(refusal)
+            self._fork_server_error = refusal  # without the fork server no worker can start
+            self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(refusal)), EXIT_USAGE))
         self._tell(report)
         round = self._round
         match report:
@@ -409,11 +410,6 @@ class Agent(Struct, kw_only=True, eq=False):
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.take_gone())
-
-    def _take_fork_server_error(self, error: UsageError) -> None:
-        """Leave the job: without the fork server no worker can start."""
-        self._fork_server_error = error
-        self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(error)), EXIT_USAGE))
 
     def _report_stuck(self) -> None:
         log(

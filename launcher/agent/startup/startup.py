@@ -28,7 +28,7 @@ from launcher.config import credentials
 from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
-from launcher.hardware.linux.kernel import read_text
+from launcher.hardware.linux.kernel import read_boot_id
 from launcher.hardware.linux.limits import require_timer
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
@@ -297,8 +297,3 @@ def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
                 f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
             ) from None
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
-
-
-def read_boot_id() -> str:
-    """Return the kernel's id of this boot of the machine, "" where it has none."""
-    return read_text("/proc/sys/kernel/random/boot_id").strip()
