@@ -343,7 +343,7 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._take_exit(round, end, error_number, sentence)
             case RoundSwept(number):
                 if round is not None and round.round == number:
-                    self._carry_out_all(round, round.take_gone())
+                    self._report_stopped(round)
             case WorkersFenced():
                 log("the watchdog expired: this node could not renew its membership, so its workers were killed")
                 self._submit(events.WatchdogExpired())
@@ -409,7 +409,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
         if self._round is not None:
-            self._carry_out_all(self._round, self._round.take_gone())
+            self._report_stopped(self._round)
 
     def _report_stuck(self) -> None:
         log(
@@ -439,8 +439,6 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
                     self._report_failed(round, cause)
-                case lifecycle.ReportStopped():
-                    self._report_stopped(round)
 
     def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
         """Report the cause, with what a worker claims and what follows from its class."""
@@ -468,6 +466,7 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
+        """Report that nothing of the round is left."""
         if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
             self._submit(events.CheckpointSaved(round.round))
         step = self._read_step() if self.running.has_workers else -1

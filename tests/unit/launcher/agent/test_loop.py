@@ -183,6 +183,13 @@ def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.Mo
     assert told[-2:] == [("submit", RoundSucceeded(1)), RoundSucceeded(1)]
 
 
+def test_a_round_is_reported_as_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    job.turn(stop("kill"))
+    assert job.turn(reports=(RoundSwept(1), RoundSwept(1))).count(RoundStopped(1, 1)) == 1
+
+
 def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bad:
         wake_at = -math.inf
