@@ -70,8 +70,7 @@ def run(
             parts.add(_make_notices(asked, config.shutdown.shutdown_timeout_s, wakeup))
         for descriptor in (wakeup, supervisor):
             parts.poll.register(descriptor, select.POLLIN)
-        pieces = (startup, shared_page, fork_server, termination, wakeup, parts, marker)
-        node = NodeContext(config, supervisor, *pieces)
+        node = NodeContext(config, supervisor, startup, shared_page, fork_server, termination, wakeup, parts, marker)
         slots, reason = wait_until_ready(node)
         layout = LogLayout(
             log_dir=config.output.log_dir,
