@@ -85,3 +85,10 @@ def test_workers_must_fill_the_mesh(mesh: str, workers: int, sentence: str | Non
         with pytest.raises(UsageError) as caught:
             meshes.require_fit(meshes.parse(mesh), workers)
         assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_of_mesh"), [((4, 1, 8), True), ((4, 9, 8), True), ((4, 9, 4), False), ((4, 8), False), ((), False)]
+)
+def test_a_grid_is_of_a_mesh_with_any_size_of_its_elastic_axis(shape: tuple[int, ...], is_of_mesh: bool) -> None:
+    assert meshes.parse("pp=4,dp=*,tp=8").has_shape(shape) == is_of_mesh

@@ -384,3 +384,11 @@ def test_where_no_number_of_nodes_helps_more_of_them_do_not(
         for node in nodes
     ]
     assert not assess_feasibility(more, mesh, replace(rules, nodes_max=None)).world_size
+
+
+def test_a_node_too_small_for_the_units_in_which_a_world_is_counted_is_not_usable() -> None:
+    # The stages of a replica lie far apart, so nodes of two units are counted as one: the smaller one has no place.
+    nodes = [*leaves(4), Node(id="small", slot_count=4, path=("p0", "l0"))]
+    answer = formed(nodes, "pp=2,dp=*,tp=4", limits(within={"pp": "leaf"}))
+    assert answer.spares == ("small",)
+    assert "unused why=(too-small ranks=8) nodes=(names names=small count=1)" in map(spell, answer.reasons)

@@ -249,6 +249,22 @@ def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
     assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 3), (0, 3), (1, 3)]
 
 
+@pytest.mark.parametrize(
+    ("held", "rooms", "runs"),
+    [
+        ([0, 0, NO_ITEM, 1, 1], [3, 2], [(0, 3), (1, 2)]),
+        ([0, 0, NO_ITEM, 1, 1], [2, 3], [(0, 2), (1, 3)]),
+        ([0, NO_ITEM, 1, NO_ITEM], [1, 1, 1, 1], [(0, 1), (2, 1), (1, 1), (3, 1)]),
+        ([0, NO_ITEM, NO_ITEM, 1], [2, 2], [(0, 2), (1, 2)]),
+        ([0, NO_ITEM, 1], [1, 1], None),
+    ],
+)
+def test_a_hole_goes_to_a_neighbour_or_to_whoever_is_free(
+    held: list[int], rooms: list[int], runs: list[tuple[int, int]] | None
+) -> None:
+    assert fill_holes(held, rooms, make_first_fit(rooms)) == runs
+
+
 def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
     assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 

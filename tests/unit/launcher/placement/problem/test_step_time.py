@@ -164,6 +164,16 @@ def test_a_part_names_the_link_that_it_waits_for(
     assert (part.link, part.seconds, found.is_absolute) == (link, seconds, True)
 
 
+def test_a_link_has_the_rate_of_its_own_domain() -> None:
+    grid, rates = parse("pp=2,dp=3"), parse_rates("leaf:l0=8Mbit,leaf:l1=4Mbit")
+    tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
+    timer = _make_timer(grid, tree, Costs(traffic=traffic.parse("dp=0,pp=1MB", grid), rates=rates))
+    found = timer.explain(np.arange(6, dtype=np.int32))
+    assert found is not None
+    (part,) = found.parts
+    assert (part.link, part.rate, part.amount) == ("leaf l1's uplink", 4_000_000, 3.0)
+
+
 def test_an_axis_of_one_rank_takes_no_time_and_without_rates_nothing_does() -> None:
     mesh = parse("dp=*,tp=6")
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
