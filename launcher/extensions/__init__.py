@@ -13,6 +13,9 @@ COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "
 DEVICES = {"intel": "launcher.extensions.devices.intel:Detector", "tpu": "launcher.extensions.devices.tpu:Detector"}
 """Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
 
+TORCH_DEVICES = "launcher.extensions.devices.from_torch:count_devices"
+"""Counts devices of a type that only torch knows: a function from type, interpreter and environment to an Inventory."""
+
 ENVIRONMENTS = {
     "paddle": "launcher.extensions.paddle.environment:PaddleEnvironment",
     "tpu": "launcher.extensions.devices.tpu_environment:TpuEnvironment",

@@ -465,7 +465,7 @@ def parse_worker_count(value: Value) -> int | str:
         return count
     if _WORKER_KEYWORDS.get(value.text) == value.text:
         return value.text
-    # An extension of torch may register a device type of any name, which only torch knows (accelerators/from_torch.py).
+    # An extension of torch may register a device type of any name, which only torch knows.
     question = suggest(value.text, _WORKER_KEYWORDS)
     if question or not (value.text.isascii() and value.text.isidentifier()):
         raise UsageError(f"{value} is neither a number nor auto, gpu, cpu or a type of device", question)

@@ -49,18 +49,12 @@ class Detector(Protocol):
 
 
 class CpuDetector:
-    """CPUs in place of accelerators: the affinity set, which a container or batch system grants, as torchrun counts.
-
-    `affinity`: the CPUs to count, for tests.
-    """
+    """CPUs in place of accelerators: the affinity set, which a container or batch system grants, as torchrun counts."""
 
     kind = "cpu"
 
-    def __init__(self, *, affinity: Iterable[int] | None = None) -> None:
-        self._affinity = affinity
-
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        cpus = sorted(os.sched_getaffinity(0) if self._affinity is None else self._affinity)
+        cpus = sorted(os.sched_getaffinity(0))
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"cpu{cpu}", visible=str(cpu)) for index, cpu in enumerate(cpus)
         )

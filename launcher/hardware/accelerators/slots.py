@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from launcher import extensions
 from launcher.config.config import DeviceOptions, WorkerOptions
 from launcher.config.frameworks import choose_environments
 from launcher.hardware.accelerators import contract
@@ -30,53 +31,44 @@ _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides th
 
 
 def make_node_slots(
-    options: DeviceOptions,
-    workers: WorkerOptions,
-    environ: Mapping[str, str],
-    *,
-    accelerators: Sequence[Detector] | None = None,
-    cpu: Detector | None = None,
+    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
 ) -> tuple[tuple[Slot, ...], str]:
     """Return the slots of this node under these options, and a sentence that explains their number.
 
-    The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
+    Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
     count, width, request = options.worker_count, options.devices_per_worker, options.request
-    cpu = cpu or contract.CpuDetector()
+    cpu = contract.CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
         return _assign_cpus(request.number if count is None else count, width, cpu.detect(environ))
-    inventory = _find_inventory(options, workers, environ, accelerators)
+    inventory = _find_inventory(options, workers, environ)
     if inventory.devices:
         width = width or _choose_width(inventory.devices, workers, environ)
         return _assign_accelerators(count, width, inventory)
     return _assign_cpus(count, width, cpu.detect(environ), inventory.reason)
 
 
-def _find_inventory(
-    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str], detectors: Sequence[Detector] | None
-) -> Inventory:
+def _find_inventory(options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]) -> Inventory:
     """Return the accelerators to use; none where workers run on the CPU. Raises UsageError."""
     worker_count, origin = options.worker_count, options.origins["worker_count"]
     isolates_workers = workers.device_binding == "visible"
     if options.request is not None:
         from launcher.hardware.accelerators import named
 
-        return named.detect_requested(options.request, environ, isolates_workers=isolates_workers, detectors=detectors)
+        return named.detect_requested(options.request, environ, isolates_workers=isolates_workers)
     if worker_count == "cpu":
         return Inventory((), "not looked for")
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
-        from launcher.hardware.accelerators.named import TorchDetector
+        from launcher.config.plugins import load_entry
 
         inventory = _check_form(environ, (contract.find_visible_variable(worker_count) or "",))
-        inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, workers.python),), environ)
+        inventory = inventory or load_entry(extensions.TORCH_DEVICES)(worker_count, workers.python, environ).single_line
         contract.refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")
         return inventory
-    if detectors is None:
-        kinds = GPU_KINDS if worker_count == "gpu" else tuple(contract.KINDS)
-        detectors = list_candidates(kinds, environ, isolates_workers)
-    inventory = find_devices(detectors, environ)
+    kinds = GPU_KINDS if worker_count == "gpu" else tuple(contract.KINDS)
+    inventory = find_devices(list_candidates(kinds, environ, isolates_workers), environ)
     if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
         raise contract.make_unresponsive_error(inventory)
     if not inventory.devices and not inventory.mistake:
@@ -106,9 +98,7 @@ def _check_form(environ: Mapping[str, str], variables: Sequence[str]) -> Invento
     return None
 
 
-def list_candidates(
-    kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool = False
-) -> tuple[Detector, ...]:
+def list_candidates(kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool) -> tuple[Detector, ...]:
     """Return the detectors of those kinds of which this machine shows a sign: a driver's file, or a variable."""
     likely = [
         kind
