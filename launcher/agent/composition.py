@@ -205,7 +205,7 @@ def _make_inquiries(
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
-    from launcher.hardware.accelerators.device_memory import make_device_memory
+    from launcher.views.node.device_memory import make_device_memory
     from launcher.views.node.local_state import LocalState
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.node.snapshot import SnapshotSource

@@ -74,8 +74,12 @@ def _run(
     try:
         call = payload.FunctionCall(directory)
         call.write(fn, args)
-        end = _start(ParsedArgs(values), FunctionToCall(payload.format_name(fn), call.read_call()))
-        call.write_files(end.files)
+        with open(os.path.join(directory, payload.CALL), "rb") as file:
+            function = FunctionToCall(payload.format_name(fn), file.read())
+        end = _start(ParsedArgs(values), function)
+        for name, content in end.files.items():
+            with open(os.path.join(directory, name), "wb", opener=payload.open_private) as file:
+                file.write(content)
         found, failures = end.outcome, end.outcome.failures
         cause = call.read_exception(found.round, failures[0].rank) if failures else None
         require_success(end.script, found, failures, cause)
