@@ -82,11 +82,12 @@ def add_parts(node: PartContext) -> Ask:
     Raises UsageError for what can never work.
     """
     config, layout, parts = node.config, node.layout, node.parts
-    is_written = bool(node.sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
+    has_extensions = not config.extensions.keys().isdisjoint(PARTS)
+    is_written = bool(node.sinks) or has_extensions or (layout.keeps_files and not layout.is_temporary)
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node),
-        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
+        LATER_S if is_written else math.inf,
         is_written=is_written,
     )
     parts.add(journal)

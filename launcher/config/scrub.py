@@ -19,8 +19,6 @@ END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see l
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
 # Variables that no process inherits which the agent starts.
 PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
-# By which others than the agent would find the server that takes a TrainJob's progress.
-PROGRESS_NAMES = frozenset(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",
@@ -59,13 +57,9 @@ def drop_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if name not in PRIVATE}
 
 
-def list_unset_variables(parent: Iterable[str], *, reports_progress: bool = False) -> tuple[str, ...]:
-    """Return the names in `parent` that no process of this job inherits: of a foreign step, and secrets.
-
-    `reports_progress`: whether the agent does, and so no worker may.
-    """
-    private = PRIVATE | PROGRESS_NAMES if reports_progress else PRIVATE
-    return (*list_step_variables(parent), *sorted(private.intersection(parent)))
+def list_unset_variables(parent: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names in `parent` that no process of this job inherits: of a foreign step, secrets, and `more`."""
+    return (*list_step_variables(parent), *sorted(PRIVATE.union(more).intersection(parent)))
 
 
 def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def make_fork_server_spec(
     return ForkServerSpec(
         argv=make_fork_server_argv(options, is_jax=is_jax),
         env=variables,
-        unset=list_unset_variables(parent, reports_progress=options.reports_progress),
+        unset=list_unset_variables(parent, options.unset),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
         modules=options.preload,
         standby=options.standby * len(slots),

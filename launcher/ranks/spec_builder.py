@@ -75,7 +75,7 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        unset = list_unset_variables(parent, reports_progress=workers.reports_progress)
+        unset = list_unset_variables(parent, workers.unset)
         self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables = extra_variables or {}
         self._shared_page = shared_page

@@ -79,6 +79,12 @@ class Option(Struct, frozen=True):
     """One more, outside both families, that is read last."""
     why_ignored: str = ""
     """Of an option that is checked and has no effect: what holds instead."""
+    why_ignored_alone: str = ""
+    """Of an option that has no effect on one machine: the end of the sentence that says so."""
+    unset: tuple[str, ...] = ()
+    """Variables that no worker inherits unless this extension's option has its default: the agent does what they are
+    for.
+    """
 
     @property
     def takes_value(self) -> bool:
