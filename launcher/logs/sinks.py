@@ -73,16 +73,13 @@ class LineFilter:
 
     As with torchrun 2.13 the input is what the console shows, so a stream has to be teed for it and not be silenced by
     --local-ranks-filter; a line is copied with its prefix, which names the worker; and one file lies beside the
-    workers' directories in every round. Used in the output thread, except for `add_stream` and `close_if_unused`.
+    workers' directories in every round. Used in the output thread.
     """
 
     def __init__(self, texts: Sequence[str], file: LogFile) -> None:
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
         self._file = file
-        self._stream_count = 0
-
-    def add_stream(self) -> None:
-        self._stream_count += 1
+        file.close()  # it exists now, and is open from the first line on
 
     def take(self, lines: bytes, prefix_size: int) -> None:
         """Search whole lines, each after a prefix of `prefix_size` bytes, which is not searched."""
@@ -94,16 +91,9 @@ class LineFilter:
         if found:
             self._file.write(memoryview(b"\n".join((*found, b""))))
 
-    def remove_stream(self) -> None:
-        """Count one stream less. The file is closed with the last; a later line opens it again."""
-        self._stream_count -= 1
-        if self._stream_count <= 0:
-            self._file.close()
-
-    def close_if_unused(self) -> None:
-        """Close the file if no stream was ever added, and none will be."""
-        if self._stream_count == 0:
-            self._file.close()
+    def close(self) -> None:
+        """Close the file, since a stream has ended; a line of another one opens it again."""
+        self._file.close()
 
 
 class Console:

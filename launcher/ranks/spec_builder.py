@@ -150,8 +150,6 @@ class WorkerSpecBuilder:
             for descriptor in opened.values():
                 if descriptor is not None:
                     os.close(descriptor)  # with which the pump's end of it ends
-            for one in filters.values():
-                one.close_if_unused()
             raise make_shortage_error(f"cannot prepare {format_workers(len(places))}", error) from error
         return [self._make_spec(*each, opened) for each in zip(places, variables, strict=True)]
 
