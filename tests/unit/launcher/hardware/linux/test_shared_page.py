@@ -23,6 +23,7 @@ from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, wri
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
     LINE_SIZE,
+    NUMBER_SIZE,
     REACHED_STEP,
     STEPS_MAX,
     VARIABLE,
@@ -465,7 +466,7 @@ def test_what_cannot_be_a_step_is_none(board: SharedPage, be: Any, number: int) 
     board.begin(2, None)
     be(board, 0)
     progress(STEPS_MAX - 1)
-    os.pwrite(board.descriptor, number.to_bytes(8, sys.byteorder), 2 * LINE_SIZE + REACHED_STEP)
+    os.pwrite(board.descriptor, number.to_bytes(8, sys.byteorder), 2 * LINE_SIZE + REACHED_STEP * NUMBER_SIZE)
     assert board.read_steps() == [STEPS_MAX - 1, -1]
     assert board.read_step() == STEPS_MAX - 1
 
