@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.hardware import slice_types
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.visible_list import examine
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
@@ -25,6 +24,18 @@ VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 """The variable that selects chips, and its older name."""
 VISIBLE_PATHS = "TPU_VISIBLE_DEVICE_PATHS"
 
+MODELS_BY_PCI_ID = {
+    "0x0027": "v2/v3",
+    "0x0056": "TPU",  # a chip without a public name, which JAX and torch_xla count
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "tpu7x",
+}
+"""As in JAX (_src/hardware_utils.py)."""
+
+_PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chip is known by both ids
 _NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be passed through as well
 
 
@@ -110,10 +121,10 @@ class Detector:
         return "" if environ.get(SKIP) else f" ({answer.reason})"
 
     def _is_google(self, device: str) -> bool:
-        return self._files.read_text(f"{device}/vendor") == slice_types.PCI_VENDOR
+        return self._files.read_text(f"{device}/vendor") == _PCI_VENDOR
 
     def _read_model(self, device: str) -> str:
-        return slice_types.find_by_pci_id(self._files.read_text(f"{device}/device"))
+        return MODELS_BY_PCI_ID.get(self._files.read_text(f"{device}/device"), "")
 
 
 def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[list[int], str]:

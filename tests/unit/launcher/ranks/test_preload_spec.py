@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.config import Config
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.hardware.cpu_binding import CpuBinding
@@ -22,7 +22,7 @@ from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
 
 
 def parse(*words: str, **environ: str) -> Config:
-    return cli.parse(["--preload=torch", *words], environ)
+    return command.parse(["--preload=torch", *words], environ)
 
 
 def asked(*options: str) -> Config:
@@ -167,7 +167,7 @@ def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
 
 
 def test_without_the_option_workers_are_started_by_exec_alone() -> None:
-    (spec,) = specs(cli.parse(["train.py"], {}), slots(1), {}, 1, 0)
+    (spec,) = specs(command.parse(["train.py"], {}), slots(1), {}, 1, 0)
     assert spec.fork_argv == ()
 
 

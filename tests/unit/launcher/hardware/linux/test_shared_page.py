@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.command import parse
 from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
-from launcher.cli import parse
 from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, write_figures
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
