@@ -18,7 +18,7 @@ from launcher.config.frameworks import choose_environments
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.model.errors import UsageError
-from launcher.model.node import Device, Slot
+from launcher.model.node import Device, Slot, format_workers
 
 FLAG = "--nproc-per-node"
 GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on either
@@ -151,12 +151,12 @@ def _assign_cpus(
         why = why if absence is None else f"no accelerator found: {absence}"
         return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why})"
     if isinstance(worker_count, int):
-        sentence = f"{_format_worker_count(worker_count)} on the CPU, as asked"
+        sentence = f"{format_workers(worker_count)} on the CPU, as asked"
         return _make_slots(worker_count, cpus.devices), f"{sentence} ({cpus.reason if absence is None else absence})"
     if devices_per_worker == "all":
         return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_describe_devices(cpus.devices)} ({cpus.reason})"
     found = _make_slots(len(cpus.devices), cpus.devices)
-    return found, f"{_format_worker_count(len(found))}, one per CPU ({cpus.reason})"
+    return found, f"{format_workers(len(found))}, one per CPU ({cpus.reason})"
 
 
 def _assign_accelerators(
@@ -169,7 +169,7 @@ def _assign_accelerators(
         width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
         if width == 1 and worker_count > len(devices) and can_share:
             # torchrun starts them too; the workers decide how they share.
-            sentence = f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)}"
+            sentence = f"{format_workers(worker_count)} as asked, more than the {_describe_devices(devices)}"
             return _make_slots(worker_count, devices), f"{sentence} they share ({reason})"
     else:
         width = len(devices) if devices_per_worker == "all" else devices_per_worker
@@ -178,7 +178,7 @@ def _assign_accelerators(
     if not 0 < used <= len(devices):
         worker_total, each_one = max(worker_count, 1), max(width, 1)
         raise UsageError(
-            f"{_format_worker_count(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
+            f"{format_workers(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
             f"{worker_total * each_one} {name}s are needed, {len(devices)} are present ({reason})",
             f"use {FLAG}={max(worker_total, 2)} without --devices-per-worker to let workers share devices"
             if can_share
@@ -189,7 +189,7 @@ def _assign_accelerators(
     )
     each = f", one per {name}" if width == 1 else f" with {width} {name}s each"
     rest = "" if used == len(devices) else f", on {used} of {_describe_devices(devices)}"
-    return found, f"{_format_worker_count(worker_count)}{each}{rest} ({reason})"
+    return found, f"{format_workers(worker_count)}{each}{rest} ({reason})"
 
 
 def _choose_width(
@@ -215,7 +215,3 @@ def _describe_kind(devices: Sequence[Device]) -> str:
 
 def _describe_devices(devices: Sequence[Device]) -> str:
     return f"{len(devices)} {_describe_kind(devices)}{'s' * (len(devices) > 1)}"
-
-
-def _format_worker_count(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

@@ -11,7 +11,6 @@ from launcher.agent import command
 from launcher.config.config import Config
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.hardware.cpu_binding import CpuBinding
-from launcher.hardware.node_binding import NodeBinding
 from launcher.logs.layout import LogLayout
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
@@ -89,9 +88,9 @@ def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> Non
 def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert spec_builder.bind_workers(None, slots(2)) is None
+    assert spec_builder.bind_workers(None, slots(2)) == ()
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: NodeBinding(bindings, ""))
+    monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: bindings)
     spec = server(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
