@@ -10,7 +10,11 @@ nothing is imported here. They are asked only for words that the kernel does not
 COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "launcher.extensions.page.command:serve"}
 """Of meshctl: a command of click's, which adds itself to the group of launcher/meshctl/group.py."""
 
-DEVICES = {"intel": "launcher.extensions.devices.intel:Detector", "tpu": "launcher.extensions.devices.tpu:Detector"}
+DEVICES = {
+    "amd": "launcher.extensions.devices.amd:Detector",
+    "intel": "launcher.extensions.devices.intel:Detector",
+    "tpu": "launcher.extensions.devices.tpu:Detector",
+}
 """Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
 
 TORCH_DEVICES = "launcher.extensions.devices.from_torch:count_devices"

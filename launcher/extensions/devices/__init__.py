@@ -1,5 +1,6 @@
-"""Rare accelerators: GPUs of Intel, and TPUs with what libtpu and torch_xla are told.
+"""Accelerators of other kinds than NVIDIA's: GPUs of AMD and Intel, and TPUs with what libtpu and torch_xla are told.
 
+    amd               the detector of AMD's GPUs
     intel             the detector of Intel's GPUs
     tpu               the detector of TPU chips
     tpu_environment   the variables of workers on TPUs, and of torch_xla
