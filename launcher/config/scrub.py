@@ -67,10 +67,10 @@ def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     names = frozenset(parent)
     unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
-        from launcher.config.schedulers import KNOWN_BY  # only where such a variable is set
+        from launcher.config.schedulers import list_schedulers  # only where such a variable is set
 
         # Of controllers that number processes. Workers may read what describes the pod itself.
-        for *_, variables in KNOWN_BY:
+        for *_, variables in list_schedulers():
             if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables):
                 unset |= {*variables, *(names & {"JAX_COORDINATOR_PORT"})}
     return tuple(sorted(unset))

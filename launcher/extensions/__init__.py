@@ -7,6 +7,9 @@ nothing is imported here. They are asked only for words that the kernel does not
 `launcher.config.plugins.load_entry` imports what they say.
 """
 
+CONTROLLERS = "launcher.extensions.kubernetes.controllers:CONTROLLERS"
+"""Schedulers that set variables in pods: rows as launcher.config.schedulers has them, asked behind its own."""
+
 COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "launcher.extensions.page.command:serve"}
 """Of meshctl: a command of click's, which adds itself to the group of launcher/meshctl/group.py."""
 

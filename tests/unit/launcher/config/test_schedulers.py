@@ -423,7 +423,7 @@ def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
 
 
 def test_every_controller_is_looked_for_where_its_variables_are() -> None:
-    assert [names for *_, names in schedulers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
+    assert [names for *_, names in schedulers.list_schedulers() if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
 
 
 def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
