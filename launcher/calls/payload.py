@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing import process
 from typing import IO, Any
 
+from msgspec import Struct
+
 from launcher.hardware.linux.files import replacing
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
 
@@ -29,11 +31,10 @@ CALL, RESULT, EXCEPTION = "call", "result", "exception"
 _PICKLE_ERRORS = (Exception, SystemExit)  # exceptions of user code in a pickle; an interrupt is not caught
 
 
-class FunctionCall:
-    """One call and its directory, for both sides."""
+class FunctionCall(Struct, frozen=True):
+    """One call, for both sides."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    directory: str
 
     # --- the caller ---
 

@@ -19,6 +19,8 @@ import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from launcher.model.console import open_unblocked
 
 PENDING_LIMIT = 1024 * 1024  # bytes that wait for a slow console before the streams that feed it are no longer read
@@ -212,21 +214,22 @@ def enlarge_pipe(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
 
 
-class _Gap:
-    """What is missing at the end of a file: how many bytes, and why."""
+class _Gap(Struct):
+    """What is missing at the end of a file."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.is_mid_line = False
-        self._reason = ""
+    size: int = 0
+    """In bytes."""
+    reason: str = ""
+    is_mid_line: bool = False
+    """Whether what is before it has no line end."""
 
     def widen(self, size: int, error: OSError) -> None:
         self.size += size
-        self._reason = error.strerror or str(error)
+        self.reason = error.strerror or str(error)
 
     def write_note(self, fd: int) -> None:
         start = "\n" if self.is_mid_line else ""
-        note = f"{start}[meshrun: {self.size} bytes are missing here: {self._reason}]\n".encode()
+        note = f"{start}[meshrun: {self.size} bytes are missing here: {self.reason}]\n".encode()
         self.is_mid_line = os.write(fd, note) < len(note)
         self.size = 0
 
