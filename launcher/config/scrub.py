@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from launcher import extensions
+
 CALL_VARIABLE = "LAUNCHER_CALL"  # for workers that run a function: the directory of the call
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
@@ -33,9 +35,6 @@ _PREFIXES = (
 _NAMES = frozenset(
     {
         END_FILE,
-        "LAUNCHER_METRICS_FILE",  # one agent's own: another that a worker starts would find the port taken
-        "LAUNCHER_METRICS_PORT",
-        "LAUNCHER_PROGRESS",
         "MPI_LOCALNRANKS",  # Hydra: MPICH, Intel MPI
         "MPI_LOCALRANKID",
         "SLURM_GTIDS",
@@ -65,7 +64,7 @@ def list_unset_variables(parent: Iterable[str], more: Iterable[str] = ()) -> tup
 def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     """Return the names in `parent` that belong to a foreign launcher's step and are to be unset; sorted."""
     names = frozenset(parent)
-    unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
+    unset = {name for name in names if name in _NAMES or name in extensions.OWN_VARIABLES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
         from launcher.config.schedulers import list_schedulers  # only where such a variable is set
 

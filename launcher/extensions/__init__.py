@@ -42,6 +42,9 @@ OPTIONS = {
 }
 """Options of meshrun: the rows among which the option's is, each an Option of launcher/config/options/readers.py."""
 
+OWN_VARIABLES = ("LAUNCHER_METRICS_FILE", "LAUNCHER_METRICS_PORT", "LAUNCHER_PROGRESS")
+"""Variables of options that are one agent's own: another that a worker starts would find the port taken."""
+
 PARTS = {
     "progress": "launcher.extensions.kubernetes.options:add_sink",
     "request-nodes": "launcher.extensions.kubernetes.options:add_requester",

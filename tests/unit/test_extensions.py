@@ -17,7 +17,7 @@ from launcher.ranks.environments.contract import Environment
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launcher/extensions"
-NAMED = [value for name, value in vars(extensions).items() if name.isupper()]
+NAMED = [value for name, value in vars(extensions).items() if name.isupper() and not isinstance(value, tuple)]
 ENTRIES = sorted({entry for value in NAMED for entry in (value.values() if isinstance(value, dict) else [value])})
 
 

@@ -12,10 +12,17 @@ import subprocess
 from collections.abc import Mapping
 
 from launcher.config.scrub import drop_secrets
-from launcher.hardware.accelerators.contract import Inventory, find_visible_variable
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.visible_list import examine
 from launcher.model.node import Device
 
 LIMIT_S = 120.0  # importing torch from a network file system is slow
+_VISIBLE_VARIABLES = {
+    "xpu": "ZE_AFFINITY_MASK",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "hpu": "HABANA_VISIBLE_MODULES",
+}
+"""Make devices of a type visible, where that is known."""
 
 # Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
 # a file of the user's may have the name of a module of Python's.
@@ -47,14 +54,18 @@ answer(module.device_count(), f"torch {torch.__version__}")
 
 def count_devices(kind: str, python: str, environ: Mapping[str, str]) -> Inventory:
     """Return as many devices as torch counts. `kind`: the type, as torch calls it; `python`: the workers'."""
+    variable = _VISIBLE_VARIABLES.get(kind, "")
+    if mistaken := examine(environ, (variable,)):
+        return mistaken
     count, reason = _ask_torch(kind, python, environ)
     # torch counts what the kind's variable has left, if it is set: entry by entry.
-    value = environ.get(find_visible_variable(kind) or "", "")
+    value = environ.get(variable, "")
     entries = [entry.strip() for entry in value.split(",")]
     if len(entries) != count or not value:
         entries = [str(index) for index in range(count)]
     devices = tuple(
-        Device(kind=kind, index=index, id=f"{kind}{entry}", visible=entry) for index, entry in enumerate(entries)
+        Device(kind=kind, index=index, id=f"{kind}{entry}", visible=entry, variable=variable)
+        for index, entry in enumerate(entries)
     )
     return Inventory(devices, f"{count} found by {reason}" if count else reason)
 

@@ -86,20 +86,13 @@ KINDS: Mapping[str, DeviceKind] = {
 
 MISTAKE_HINT = "list devices that are present, all by number or all by id, or unset the variable to use all of them"
 
-# Types of device that torch counts under names of its own.
-_TORCH_VISIBLE_VARIABLES = {
-    "xpu": "ZE_AFFINITY_MASK",
-    "npu": "ASCEND_RT_VISIBLE_DEVICES",
-    "hpu": "HABANA_VISIBLE_MODULES",
-}
-
 
 def find_visible_variable(kind: str) -> str | None:
     """Return the variable that selects devices of this kind; None where there is none, or none is known.
 
-    A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
+    A kind of a plug-in, of --visible-env or of torch has its variable at the device itself (`Device.variable`).
     """
-    return KINDS[kind].variable if kind in KINDS else _TORCH_VISIBLE_VARIABLES.get(kind)
+    return KINDS[kind].variable if kind in KINDS else None
 
 
 def format_visible_variable(devices: Sequence[Device]) -> tuple[str, str] | None:

@@ -61,8 +61,7 @@ def _find_inventory(options: DeviceOptions, workers: WorkerOptions, environ: Map
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
         from launcher.config.plugins import load_entry
 
-        inventory = _check_form(environ, (contract.find_visible_variable(worker_count) or "",))
-        inventory = inventory or load_entry(extensions.TORCH_DEVICES)(worker_count, workers.python, environ).single_line
+        inventory: Inventory = load_entry(extensions.TORCH_DEVICES)(worker_count, workers.python, environ).single_line
         contract.refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")

@@ -202,7 +202,7 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
         "3,GPU-a",
     )
     assert format_visible_variable([device("tpu", "0")]) == ("TPU_VISIBLE_CHIPS", "0")
-    assert format_visible_variable([device("xpu", "1")]) == ("ZE_AFFINITY_MASK", "1")
+    assert format_visible_variable([device("intel", "1")]) == ("ZE_AFFINITY_MASK", "1")
     assert format_visible_variable([device("foo", "1", "FOO")]) == ("FOO", "1")
     assert format_visible_variable([device("foo", "1")]) is None
     assert format_visible_variable([device("cpu", "1")]) is None
