@@ -48,7 +48,7 @@ demo: .demo-venv/installed ## train on two workers of this machine, in an enviro
 # More processes than cores: the tests of whole jobs, which come first, wait more than they compute; short files come
 # last, so that all end together. A file stays in one process, so that what it shares is made once. Jobs of several hosts
 # have short leases, and are tried one at a time.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 test: ## lint, types, and every test
 	@$(MAKE) --no-print-directory --output-sync=target -j3 lint .witness/installed packages
 	@$(MAKE) --no-print-directory --output-sync=target -j2 test-network test-others
