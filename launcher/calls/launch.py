@@ -214,11 +214,12 @@ def format_argument(value: object) -> str:
     return word
 
 
-def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
-    """Return the equivalent command line. Raises UsageError for what is no option of a launch."""
+def format_arguments(options: Mapping[str, OptionValue], extra: Sequence[Option] = ()) -> list[str]:
+    """Return the equivalent command line. Raises UsageError for what is no option of a launch, nor one of `extra`."""
+    own = {option.name.replace("-", "_"): option for option in extra}
     found = []
     for keyword, value in options.items():
-        option = _find_option(keyword)
+        option = own.get(keyword) or _find_option(keyword)
         if value is None:
             continue
         if not option.takes_value:

@@ -25,8 +25,6 @@ from launcher.extensions.ray.options import OPTIONS, split
 from launcher.model.errors import UsageError
 from rendezvous.errors import MeshrunError
 
-_OWN = {option.name.replace("-", "_"): option for option in OPTIONS}
-
 
 def run(
     fn: Callable[..., Any] | str | Sequence[str],
@@ -58,9 +56,7 @@ def run(
 def _run(
     fn: Callable[..., Any] | str | Sequence[str], args: Sequence[Any], options: Mapping[str, OptionValue]
 ) -> dict[int, Any]:
-    words = format_arguments({name: value for name, value in options.items() if name not in _OWN})
-    words += [_format_own(name, value) for name, value in options.items() if name in _OWN and value is not None]
-    values = command_line.parse(words, OPTIONS).values
+    values = command_line.parse(format_arguments(options, OPTIONS), OPTIONS).values
     if not callable(fn):
         words = [fn] if isinstance(fn, str) else [*fn]
         if not words:
@@ -91,12 +87,3 @@ def _run(
 def _start(args: ParsedArgs, function: FunctionToCall | None) -> JobEnd:
     own, rest = split(args, os.environ)
     return run_job(own, rest, os.environ, function)
-
-
-def _format_own(name: str, value: OptionValue) -> str:
-    """Format a value of one of Ray's options as on a command line."""
-    if isinstance(value, Mapping):
-        value = ",".join(f"{key}={part}" for key, part in value.items())
-    elif not isinstance(value, (str, int, float)):
-        value = ",".join(map(str, value or ()))
-    return f"{_OWN[name].flag}={value}"
