@@ -250,7 +250,7 @@ def resolve(
     if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
         from launcher.config import schedulers  # one machine rarely has one
 
-        resolved = schedulers.resolve(args.values, environ, hostname)
+        resolved = schedulers.resolve(values, environ, hostname)
         values, notes, missing = resolved.values, [*resolved.notes], resolved.missing
     is_explained = bool(notes)
     if args.script is None:

@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher import extensions
-from launcher.config.options import command_line
 from launcher.config.options.network import SERVED_PORT
 from launcher.config.options.readers import Value, is_host, parse_integer
 from launcher.config.options.table import BY_NAME
@@ -76,9 +75,9 @@ class ResolvedOptions(Struct, frozen=True):
 
 
 # docs/internals/decisions/0019-job-size-from-scheduler-variables.md
-def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
-    """Resolve the options, with the scheduler's values between the user's and the defaults. Raises UsageError."""
-    given = command_line.resolve_values(flags, environ)
+def resolve(values: Mapping[str, Value], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
+    """Resolve the options, with the scheduler's values between the user's, `values`, and the defaults."""
+    given = dict(values)
     found = detect(environ, hostname)
     if found is None:
         return ResolvedOptions(given, None, {})

@@ -86,7 +86,8 @@ class Detector:
         for number in self._files.list_openable("/dev/accel"):
             path = f"/dev/accel{number}"
             if not self._files.is_directory(path):
-                address = self._files.read_link_name(f"/sys/class/accel/accel{number}/device")
+                link = self._files.resolve(f"/sys/class/accel/accel{number}/device")
+                address = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
                 chips.append(Chip(path, address, self._read_model(get_pci_folder(address))))
         return chips
 

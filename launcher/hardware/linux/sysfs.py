@@ -59,13 +59,6 @@ class FileTree(Struct, frozen=True):
         except ValueError:
             return None
 
-    def read_link_name(self, link: str) -> str:
-        """Return the last part of a link's target; "" if it is no link."""
-        try:
-            return os.path.basename(os.readlink(self.resolve(link)))
-        except OSError:
-            return ""
-
     def read_numa_node(self, device: str) -> int | None:
         """Return the NUMA node of a device, a folder of /sys; None for -1: the firmware does not name it."""
         node = self.read_number(f"{device}/numa_node")
