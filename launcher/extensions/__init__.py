@@ -20,6 +20,11 @@ DEVICES = {
 }
 """Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
 
+SHAPES = {"tpu": "launcher.extensions.devices.tpu:count_chips"}
+"""Kinds that --devices can request by the type of a slice: a function from request, what was found and environment to
+the number of devices, and the reason.
+"""
+
 TORCH_DEVICES = "launcher.extensions.devices.from_torch:count_devices"
 """Counts devices of a type that only torch knows: a function from type, interpreter and environment to an Inventory."""
 

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from launcher.config.options.readers import DeviceRequest
+from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.visible_list import examine
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.hardware.slice_identity import SKIP, TYPE, fetch_metadata
+from launcher.model.errors import UsageError
 from launcher.model.node import Device
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
@@ -142,3 +145,18 @@ def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[li
             return [], f"{variable}={value} names TPU chip {entry} twice"
         chosen.append(numbers[entry])
     return chosen, ""
+
+
+def count_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return the number of chips that this host has in a slice of the type, and the reason extended by it.
+
+    Raises UsageError if the slice of this host has another number of hosts.
+    """
+    try:
+        slice_type = slice_types.parse(request.shape, len(found.devices) or None)
+    except UsageError as error:
+        raise UsageError(f"{request}: {error}", error.hint) from None
+    identity, said = slice_identity.read_identity(environ)
+    if identity is not None and identity.host_count != slice_type.hosts:
+        raise UsageError(f"{request}: such a slice has {slice_type.hosts} hosts, but this host is one of {said}")
+    return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from launcher import extensions
 from launcher.config import plugins
-from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
@@ -57,7 +56,7 @@ def detect_requested(
     found = found.single_line
     count, reason = request.number, found.reason
     if request.shape:
-        count, reason = _count_tpu_chips(request, found, environ)
+        count, reason = plugins.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise contract.make_unresponsive_error(found)
     contract.refuse_mistake(found)
@@ -89,21 +88,6 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
         for index, entry in enumerate(entries[:count])
     )
     return Inventory(devices, f"as --devices says, by {request.variable}")
-
-
-def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number of chips that this host has in a slice of the type, and the reason extended by it.
-
-    Raises UsageError if the slice of this host has another number of hosts.
-    """
-    try:
-        slice_type = slice_types.parse(request.shape, len(found.devices) or None)
-    except UsageError as error:
-        raise UsageError(f"{request}: {error}", error.hint) from None
-    identity, said = slice_identity.read_identity(environ)
-    if identity is not None and identity.host_count != slice_type.hosts:
-        raise UsageError(f"{request}: such a slice has {slice_type.hosts} hosts, but this host is one of {said}")
-    return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"
 
 
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
