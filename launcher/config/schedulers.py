@@ -22,7 +22,6 @@ from launcher import extensions
 from launcher.config.options.network import SERVED_PORT
 from launcher.config.options.readers import Value, is_host, parse_integer
 from launcher.config.options.table import BY_NAME
-from launcher.config.plugins import load_entry
 from launcher.model.errors import sanitize
 from rendezvous.stores.addresses import join_address, split_address
 
@@ -434,4 +433,6 @@ def list_schedulers() -> Iterator[Row]:
     """Yield the schedulers, the controllers of pods last: they are imported then. The first that is detected counts."""
     yield "SkyPilot", _detect_skypilot, ("SKYPILOT_NODE_RANK",)
     yield "Slurm", _detect_slurm, ("SLURM_JOB_ID",)
+    from launcher.config.plugins import load_entry  # not under the two
+
     yield from load_entry(extensions.CONTROLLERS)
