@@ -27,7 +27,7 @@ from benchmarks import etcd_figures, members, pairs, words
 from benchmarks import figures as names
 from benchmarks.rendezvous import parse_sizes
 from benchmarks.runs import NEVER, fit
-from launcher.agent.startup.startup import raise_descriptor_limit
+from launcher.hardware.linux.limits import raise_descriptor_limit
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.stores.etcd import EtcdServer
 

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from launcher.agent.composition import Ask, PartContext, add_parts, open_sinks
 from launcher.agent.loop import Agent
-from launcher.agent.membership import (
-    PREFIX,
-    NodeMembership,
-    draw_random,
-    make_settings,
-    read_clock,
-)
-from launcher.agent.signals import Termination, Wakeup
+from launcher.agent.membership import PREFIX, NodeContext, NodeMembership, draw_random, make_settings, read_clock
 from launcher.agent.worker_channel import WorkerChannel
-from launcher.config.config import Config, PlacementOptions, RendezvousOptions
-from launcher.hardware.linux.shared_page import SharedPage
+from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
+from launcher.model.console import log
 from launcher.model.node import Slot
-from launcher.parts.host import PartHost
 from launcher.parts.part import RunningRound
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
-from launcher.supervisor.handle import Supervisor
 from rendezvous.driver.driver import Driver
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Member, Spec
@@ -40,30 +32,22 @@ from rendezvous.state.state import Setup
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from launcher.agent.preload import ForkServerClient
-    from launcher.agent.startup.startup import Startup
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
 def build_agent(
-    config: Config,
-    supervisor: Supervisor,
+    node: NodeContext,
     layout: LogLayout,
-    startup: Startup | None,
     slots: Sequence[Slot],
     reason: str,
-    termination: Termination,
-    wakeup: Wakeup,
-    parts: PartHost,
-    shared_page: SharedPage | None,
-    fork_server: ForkServerClient | None = None,
-    show: Callable[[Ask, str], object] | None = None,
+    show: Callable[[Ask, str], object] | None,
 ) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    `parts`: has those that there are before the agent; the others are added. `show`: as for `node_main.run`. Raises
-    UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
+    The other parts are added to those of the node. `show`: as for `node_main.run`. Raises UsageError for options that
+    the present nodes cannot satisfy, TemporaryError when the store fails.
     """
+    config, startup, wakeup = node.config, node.startup, node.wakeup
     host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
     if startup is None:
         meshes.require_fit(config.placement.grid, len(slots))
@@ -76,22 +60,21 @@ def build_agent(
         host=host,
         layout=layout,
         parent=os.environ,
-        shared_page=shared_page,
-        extra_variables=startup.node_lock.environment if startup else {},
+        shared_page=node.shared_page,
+        extra_variables=node.marker,
     )
     limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
     settings = make_settings(config.rendezvous, *limits, handles_sigterm=not spec_builder.is_jax)
     worker_channel = WorkerChannel(
-        shared_page,
-        supervisor,
+        node.shared_page,
+        node.supervisor,
         config.hangs.heartbeat_timeout_s,
         reads_saves=startup is not None and settings.grow == "checkpoint",
         watches_progress=config.hangs.hang_limits is not None,
     )
     sinks = open_sinks(config.monitoring, lambda: membership.driver.machine.is_leader)
     if startup is None:
-        asked = (config.rendezvous, config.placement, config.workers.role)
-        membership = _join_alone(*asked, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
+        membership = _join_alone(config, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
         from launcher.agent.cluster import open_membership
 
@@ -103,53 +86,48 @@ def build_agent(
             run_id=layout.run_id,
             worker_port=port.number,
             wake=wakeup.wake,
+            is_leaving=wakeup.has_signal,
             devices=[device for slot in slots for device in slot.devices],
         )
-    node = PartContext(
-        config=config,
+    pump = spec_builder.make_pump()
+    context = PartContext(
+        **asdict(node),
         layout=layout,
         host=host,
         slots=slots,
         reason=reason,
-        shared_page=shared_page,
-        pump=spec_builder.make_pump(),
+        pump=pump,
         spec_builder=spec_builder,
-        supervisor=supervisor,
         membership=membership,
         running=RunningRound(),
-        parts=parts,
         sinks=sinks,
-        wake=wakeup.wake,
-        started_at=time.time(),
     )
-    ask = add_parts(node)
+    ask = add_parts(context)
     if show is not None:
         show(ask, layout.run_id)
+    for remark in filter(None, (reason, spec_builder.choice.reason, *spec_builder.list_remarks())):
+        log(remark)
     return Agent(
         script=config.workers.script,
-        reason=reason,
-        settings=settings,
-        supervisor=supervisor,
-        fork_server=fork_server,
+        supervisor=node.supervisor,
+        fork_server=node.fork_server,
         membership=membership,
-        termination=termination,
+        termination=node.termination,
         wakeup=wakeup,
         port=port,
         spec_builder=spec_builder,
         worker_channel=worker_channel,
-        pump=node.pump,
-        parts=parts,
-        running=node.running,
+        pump=pump,
+        parts=node.parts,
+        running=context.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
-        failures=Failures(host, node.pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
+        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
         progress_file=config.hangs.progress_file,
     )
 
 
 def _join_alone(
-    meeting: RendezvousOptions,
-    placement: PlacementOptions,
-    role: str,
+    config: Config,
     settings: Settings,
     slot_count: int,
     run_id: str,
@@ -158,8 +136,11 @@ def _join_alone(
     wake: Callable[[], None],
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
+    meeting, placement = config.rendezvous, config.placement
     mesh, address = placement.grid, meeting.master_addr or meeting.local_addr or "127.0.0.1"
-    description = Description(slot_count=slot_count, address=address, role=role, master_port=meeting.master_port or 0)
+    description = Description(
+        slot_count=slot_count, address=address, role=config.workers.role, master_port=meeting.master_port or 0
+    )
     planner: OneMachinePlanner | PlannerAdapter
     if placement.texts:
         from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
@@ -183,4 +164,4 @@ def _join_alone(
     machine = MemberMachine(setup, worker_port, draw_random)
     store = MemoryStore(clock=read_clock)
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
-    return NodeMembership(driver, settings.call_limit_s)
+    return NodeMembership(driver)

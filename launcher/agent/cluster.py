@@ -6,12 +6,11 @@ supervisor's fork; `startup` has done what must precede it.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,6 +28,7 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.locality_path import LEVELS
 from launcher.model.node import Device
+from launcher.model.text import hash_words
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
@@ -52,16 +52,6 @@ _PAUSE_S = 0.1  # between two probes
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
-class Meeting(NamedTuple):
-    """Where this node meets the others: the store, which is open, and what is known of it."""
-
-    store: EtcdStore
-    server: StoreServer | None
-    """Of the store, if this agent serves it."""
-    owner: StoreOwner | None
-    """Of a store that an agent serves."""
-
-
 def open_membership(
     config: Config,
     settings: Settings,
@@ -71,10 +61,12 @@ def open_membership(
     run_id: str,
     worker_port: int,
     wake: Callable[[], None],
+    is_leaving: Callable[[], bool] = lambda: False,
     devices: Sequence[Device] = (),
 ) -> NodeMembership:
     """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
 
+    `is_leaving`: whether a signal has come that makes this node leave.
     Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
     """
     options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
@@ -83,9 +75,9 @@ def open_membership(
     limits, costs = resolve_limits(config.placement, levels)
     require_feasible(config.devices, mesh, limits, slot_count)
     with ExitStack() as opened:
-        meeting = meet(options, settings, startup, run_id, opened)
+        store, server, owner = meet(options, settings, startup, run_id, opened)
         if node_rank is not None:  # last: a claim lasts for the time of a lease
-            require_unique_rank(meeting.store, startup, run_id, node_rank, lease_ttl_s=settings.lease_ttl_s)
+            require_unique_rank(store, startup, run_id, node_rank, settings.lease_ttl_s, is_leaving)
         node_count = 0 if node_rank is None else config.placement.nodes_min
         planner = PlannerAdapter(mesh, limits, costs, node_count=node_count)
         agreed = list_agreed_options(settings, node_rank, options.master_port)
@@ -104,19 +96,22 @@ def open_membership(
             run_id=run_id,
             attempt=options.attempt or 0,
             sizer=planner.compute_size,
-            hosts_store=meeting.server is not None,
-            store_owner=meeting.owner,
+            hosts_store=server is not None,
+            store_owner=owner,
         )
         machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
-        driver = connect(startup, meeting.store, machine, planner.plan, wake)
+        driver = connect(startup, store, machine, planner.plan, wake)
         opened.pop_all()  # the membership closes it
-    return NodeMembership(driver, settings.call_limit_s, found.path, limits.elastic_max, meeting.server)
+    return NodeMembership(driver, found.path, limits.elastic_max, server)
 
 
-def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack) -> Meeting:
+def meet(
+    options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack
+) -> tuple[EtcdStore, StoreServer | None, StoreOwner | None]:
     """Serve the store if that is this node's part, and open it; wait while it is another run's that has ended.
 
-    `opened` closes it again. Raises UsageError and TemporaryError.
+    Returns the store, its server if this agent serves it, and its owner if an agent does. `opened` closes it again.
+    Raises UsageError and TemporaryError.
     """
     own = StoreOwner(
         prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
@@ -154,7 +149,7 @@ def meet(options: RendezvousOptions, settings: Settings, startup: Startup, run_i
                         refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
                     opened.enter_context(tried.pop_all())
                     _log_meeting(startup, run_id, options.node_rank, store, version)
-                    return Meeting(store, server, None if occupant is None else occupant.owner)
+                    return store, server, None if occupant is None else occupant.owner
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
         if time.monotonic() >= deadline:
@@ -272,7 +267,7 @@ def make_spec(workers: WorkerOptions, mesh: str, options: Mapping[str, str]) -> 
         mesh=mesh,
         options=options,
         digest=hash_program(workers.launch_mode, workers.script),
-        arguments_digest=_hash(workers.script_args),
+        arguments_digest=hash_words(*workers.script_args),
         shared_options={} if workers.framework == "auto" else {"--framework": workers.framework},
     )
 
@@ -287,11 +282,10 @@ def list_agreed_options(settings: Settings, node_rank: int | None, master_port: 
         ("--lease-ttl", settings.lease_ttl_s, DEFAULTS.lease_ttl_s),
         ("--max-restarts", settings.max_restarts, DEFAULTS.max_restarts),
         ("--restart-window", settings.restart_window_s, DEFAULTS.restart_window_s),
+        ("--grow", settings.grow, DEFAULTS.grow),
     ):
         if value != default:
             options[name] = f"{value:g}" if isinstance(value, float) else str(value)
-    if settings.grow != DEFAULTS.grow:
-        options["--grow"] = settings.grow
     if not settings.continues_without_store:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:
@@ -303,10 +297,4 @@ def list_agreed_options(settings: Settings, node_rank: int | None, master_port: 
 
 def hash_program(launch_mode: LaunchMode, script: str) -> str:
     """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
-    return _hash([launch_mode, os.path.basename(script) or script])
-
-
-def _hash(words: Sequence[str]) -> str:
-    import hashlib
-
-    return hashlib.sha256(json.dumps(words).encode(errors="surrogateescape")).hexdigest()[:16]
+    return hash_words(launch_mode, os.path.basename(script) or script)

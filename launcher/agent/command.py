@@ -48,7 +48,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
         supervisor.start(keep, startup.node_lock.group if startup else "", draw_temporary_dirs())
         if startup is not None:
-            from launcher.agent.startup.startup import raise_descriptor_limit
+            from launcher.hardware.linux.limits import raise_descriptor_limit
 
             raise_descriptor_limit()
         from launcher.agent import node_main

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from launcher.agent.membership import NodeMembership
-from launcher.config.config import Config, MonitoringOptions
+from launcher.agent.membership import NodeContext, NodeMembership
+from launcher.config.config import MonitoringOptions
 from launcher.extensions import PARTS
-from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.node import Slot
-from launcher.parts.host import PartHost, Watcher
+from launcher.parts.host import Watcher
 from launcher.parts.part import (
     LATER_S,
     Effect,
@@ -33,7 +31,6 @@ from launcher.parts.part import (
     VictimSuspected,
 )
 from launcher.ranks.spec_builder import WorkerSpecBuilder
-from launcher.supervisor.handle import Supervisor
 from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
 
@@ -52,28 +49,20 @@ Ask = Callable[["Question", float], bytes]
 """Asks this agent from another of its threads, as other processes do. Raises OSError."""
 
 
-class PartContext(Struct, frozen=True, kw_only=True):
+class PartContext(NodeContext, frozen=True, kw_only=True):
     """What parts may look at. None of it is theirs to change."""
 
-    config: Config
     layout: LogLayout
     host: str
     slots: Sequence[Slot]
     reason: str
     """Explains the number of slots."""
-    shared_page: SharedPage | None
     pump: OutputPump | None
     spec_builder: WorkerSpecBuilder
-    supervisor: Supervisor
     membership: NodeMembership
     running: RunningRound
-    parts: PartHost
     sinks: list[Callable[[], EventSink]]
     """Make what events go to, once there are any; extensions add theirs."""
-    wake: Callable[[], None]
-    """Wakes the loop, from any thread."""
-    started_at: float
-    """Seconds since 1970."""
 
 
 def add_parts(node: PartContext) -> Ask:
@@ -81,12 +70,12 @@ def add_parts(node: PartContext) -> Ask:
 
     Raises UsageError for what can never work.
     """
-    config, layout, parts = node.config, node.layout, node.parts
+    config, layout, parts, started_at = node.config, node.layout, node.parts, time.time()
     has_extensions = not config.extensions.keys().isdisjoint(PARTS)
     is_written = bool(node.sinks) or has_extensions or (layout.keeps_files and not layout.is_temporary)
     journal = LatePart(
         "the view of this run",
-        lambda: _make_journal(node),
+        lambda: _make_journal(node, started_at),
         LATER_S if is_written else math.inf,
         is_written=is_written,
     )
@@ -95,11 +84,8 @@ def add_parts(node: PartContext) -> Ask:
     limits = config.hangs.hang_limits
     if limits is not None:
         parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
-    watcher, listener = parts.make_watcher(), open_listener()
-    name = ""
-    if listener is not None:
-        name = listener.getsockname()[1:].decode()
-        watcher.register(listener.fileno())
+    listener = open_listener()
+    name = "" if listener is None else listener.getsockname()[1:].decode()
 
     def open_journal() -> Journal:
         from launcher.views.node.journal_part import JournalPart
@@ -121,7 +107,9 @@ def add_parts(node: PartContext) -> Ask:
         asked,
         discard=None if listener is None else listener.close,
     )
-    parts.add(inquiries, watcher)
+    watcher = parts.add(inquiries)
+    if listener is not None:
+        watcher.register(listener.fileno())
     for option, entry in PARTS.items():
         if option in config.extensions:
             from launcher.config.plugins import load_entry
@@ -130,7 +118,7 @@ def add_parts(node: PartContext) -> Ask:
     return ask
 
 
-def _make_journal(node: PartContext) -> Part:
+def _make_journal(node: PartContext, started_at: float) -> Part:
     from launcher.views.node.journal import Journal, JournalHeader
     from launcher.views.node.journal_part import JournalPart
 
@@ -145,7 +133,7 @@ def _make_journal(node: PartContext) -> Part:
         run_id=layout.run_id,
         node=node.host,
         pid=os.getpid(),
-        started_at=node.started_at,
+        started_at=started_at,
         worker_count=len(node.slots),
         reason=node.reason,
         max_restarts=config.workers.max_restarts,
@@ -177,7 +165,7 @@ def _make_inquiries(
 
     machine, layout = node.membership.driver.machine, node.layout
     effects: deque[Effect] = deque()
-    surveys, reporter = Surveys(machine, effects.append), Reporter(node.wake)
+    surveys, reporter = Surveys(machine, effects.append), Reporter(node.wakeup.wake)
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
         effects.append,

@@ -13,12 +13,8 @@ grandchildren included. Only then is the round reported as stopped.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    pass
 
 VICTIM_WINDOW_S = 0.3
 """How long the report of a possible victim waits for a primary failure on this node, and for a look at the survivors.
@@ -61,11 +57,7 @@ class ReportFailed(Struct, frozen=True):
     cause: WorkerExit
 
 
-class ReportStopped(Struct, frozen=True):
-    """Nothing of the round is left."""
-
-
-RoundAction = SignalWorkers | SweepRound | ReportSucceeded | ReportFailed | ReportStopped
+RoundAction = SignalWorkers | SweepRound | ReportSucceeded | ReportFailed
 
 
 class Round:
@@ -76,7 +68,6 @@ class Round:
         self.live = set(range(worker_count))
         self.failures: list[WorkerExit] = []  # before any stop, in the order of observation
         self.wake_at = math.inf
-        self.is_gone = False
         self.is_stopping = False
         self._is_sweeping = False
         self._is_reported = False
@@ -128,15 +119,6 @@ class Round:
         if self._report_at < math.inf:
             self._report_at = now
         return self.advance(now)
-
-    def take_gone(self) -> list[RoundAction]:
-        """Handle that nothing of the round is left."""
-        if self.is_gone:
-            return []
-        self.is_gone = True
-        self.live.clear()
-        self.wake_at = math.inf
-        return [ReportStopped()]
 
     def _report_failure(self) -> list[RoundAction]:
         self._report_at = math.inf

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -63,7 +62,6 @@ from launcher.supervisor.messages import (
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
 from rendezvous.reasons import Reason
-from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
@@ -88,9 +86,6 @@ class Agent(Struct, kw_only=True, eq=False):
     """The loop of one node's agent. Its pieces come from `build`."""
 
     script: str
-    reason: str
-    """Explains the number of workers, for the first line."""
-    settings: Settings
     supervisor: Supervisor
     fork_server: ForkServerClient | None
     membership: NodeMembership
@@ -121,11 +116,6 @@ class Agent(Struct, kw_only=True, eq=False):
     _stop_reason: str = ""  # of a round whose workers save
 
     def run(self) -> int:
-        log(self.reason)
-        for remark in filter(None, (self.spec_builder.choice.reason, *self.spec_builder.list_remarks())):
-            log(remark)
-        self.parts.poll.register(self.wakeup, select.POLLIN)
-        self.parts.poll.register(self.supervisor, select.POLLIN)
         self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
@@ -161,8 +151,9 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._timers.pop(call, None)
                 call()
         if self._round is not None and self._pending is None:
-            for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
-                self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
+            for rank in self.worker_channel.check_heartbeats(self._round, read_clock()):
+                pid = self.running.pids.get(rank, 0)
+                self._take_exit(self._round, Exited(self._round.round, rank, pid, -signal.SIGKILL, time.time()))
             if self.worker_channel.check_saves(read_clock()):
                 self._submit(events.CheckpointSaved(self._round.round))
         if self._round is not None:
@@ -204,9 +195,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._tell(what)
             case LimitGrace():
                 self._grace = effect
-                left_s = math.inf if round is None else round.wake_at - read_clock()
-                if round is not None and self._stop_reason and left_s < math.inf:  # a save is under way
-                    grace_s = self._request_stop(round, left_s)
+                if round is not None and self._stop_reason and round.wake_at < math.inf:  # a save is under way
+                    grace_s = self._request_stop(round, round.wake_at - read_clock())
                     self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
             case HoldQuit(until) if self._quit in self._timers:
                 self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)
@@ -317,7 +307,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._carry_out_all(round, round.kill())
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
-        grace_s = self.settings.get_grace_s(mode)
+        grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
         if mode == "grace":
             self._stop_reason = describe(reason)
             grace_s = self._request_stop(round, grace_s)
@@ -334,41 +324,35 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _take_report(self, report: Report) -> None:
         if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
-            self._take_fork_server_error(refusal)
+            self._fork_server_error = refusal  # without the fork server no worker can start
+            self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(refusal)), EXIT_USAGE))
         self._tell(report)
         round = self._round
         match report:
             case Spawned(number, local_rank, pid) if round is not None and round.round == number:
                 self.running.pids[local_rank] = pid
-            case Exited(number, local_rank, pid, exit_code, at):
+            case Exited(number, local_rank):
                 # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
-                    self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
+                    self._take_exit(round, report)
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
                     hint = find_shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
-                    exit_code = find_spawn_exit_code(error_number)
-                    self._take_exit(round, local_rank, 0, exit_code, time.time(), sentence, error_number)
+                    end = Exited(number, local_rank, 0, find_spawn_exit_code(error_number), time.time())
+                    self._take_exit(round, end, error_number, sentence)
             case RoundSwept(number):
                 if round is not None and round.round == number:
-                    self._carry_out_all(round, round.take_gone())
+                    self._report_stopped(round)
             case WorkersFenced():
                 log("the watchdog expired: this node could not renew its membership, so its workers were killed")
                 self._submit(events.WatchdogExpired())
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
 
-    def _take_exit(
-        self,
-        round: lifecycle.Round,
-        local_rank: int,
-        pid: int,
-        exit_code: int,
-        at: float,
-        sentence: str | None,
-        spawn_error: int = 0,
-    ) -> None:
+    def _take_exit(self, round: lifecycle.Round, end: Exited, spawn_error: int = 0, sentence: str = "") -> None:
+        """`spawn_error`, `sentence`: why it could not be started."""
+        local_rank, exit_code = end.local_rank, end.exit_code
         claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
         has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
@@ -376,10 +360,10 @@ class Agent(Struct, kw_only=True, eq=False):
         if has_failed:
             origin = self.failures.note(
                 local_rank,
-                pid,
+                end.pid,
                 exit_code,
-                at,
-                sentence,
+                end.at,
+                sentence or self.worker_channel.end_reasons.get(local_rank),
                 spawn_error=spawn_error,
                 claim=claim,
                 is_leaving=self.termination.signum is not None,
@@ -425,12 +409,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
         self._submit(events.LeaveRequest(self._loss_reason, exit_code))
         if self._round is not None:
-            self._carry_out_all(self._round, self._round.take_gone())
-
-    def _take_fork_server_error(self, error: UsageError) -> None:
-        """Leave the job: without the fork server no worker can start."""
-        self._fork_server_error = error
-        self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(error)), EXIT_USAGE))
+            self._report_stopped(self._round)
 
     def _report_stuck(self) -> None:
         log(
@@ -460,8 +439,6 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
                     self._report_failed(round, cause)
-                case lifecycle.ReportStopped():
-                    self._report_stopped(round)
 
     def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
         """Report the cause, with what a worker claims and what follows from its class."""
@@ -489,6 +466,7 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
+        """Report that nothing of the round is left."""
         if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
             self._submit(events.CheckpointSaved(round.round))
         step = self._read_step() if self.running.has_workers else -1

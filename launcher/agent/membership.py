@@ -1,4 +1,4 @@
-"""This node's membership in the agreement: its description, its settings, its store.
+"""This node, before it is a member of its job, and its membership in the agreement: its settings, its store.
 
 On one machine the store is inside the agent and no other process can reach it. So the lease has no end and there is
 no watchdog unless the user sets one: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and
@@ -10,20 +10,46 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from launcher.config.config import RendezvousOptions
+from launcher.config.config import Config, RendezvousOptions
 from launcher.model.errors import UsageError
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
 from rendezvous.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
+    from launcher.agent.preload import ForkServerClient
+    from launcher.agent.signals import Termination, Wakeup
+    from launcher.agent.startup.startup import Startup
+    from launcher.hardware.linux.shared_page import SharedPage
+    from launcher.parts.host import PartHost
+    from launcher.supervisor.handle import Supervisor
     from rendezvous.stores.server.server import StoreServer
 
 PREFIX = "meshrun"
+
+
+class NodeContext(Struct, frozen=True):
+    """What there is of this node before it is a member."""
+
+    config: Config
+    supervisor: Supervisor
+    startup: Startup | None
+    """The preparation, before the supervisor's fork, of a node that is one of several."""
+    shared_page: SharedPage | None
+    """Created then, too; None where the kernel refused one."""
+    fork_server: ForkServerClient | None
+    """None without --preload and --standby."""
+    termination: Termination
+    wakeup: Wakeup
+    parts: PartHost
+    """With the parts that there are before the agent."""
+    marker: Mapping[str, str]
+    """Variables by which the next agent finds processes that this one has left."""
 
 
 def make_settings(
@@ -52,7 +78,6 @@ class NodeMembership(Struct, eq=False):
     """This node's membership of the job. Close it when the agent has ended."""
 
     driver: Driver
-    call_limit_s: float
     locality: tuple[tuple[str, str], ...] = ()
     """The node's place in the network, (level, domain) pairs, outermost first."""
     elastic_max: int | None = None
@@ -62,7 +87,7 @@ class NodeMembership(Struct, eq=False):
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""
-        self.driver.close(self.call_limit_s)
+        self.driver.close(self.driver.machine.settings.call_limit_s)
         if self.server is not None:
             self.server.close()
 

@@ -17,16 +17,17 @@ import select
 import signal
 from typing import TYPE_CHECKING
 
-from launcher.agent.membership import read_clock
+from launcher.agent.membership import NodeContext, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
+from launcher.config.files import require_log_space
 from launcher.config.options.readers import Value
 from launcher.extensions import NOTICES
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
-from launcher.model.errors import UnfitError, sanitize
+from launcher.model.errors import UnfitError
 from launcher.model.node import Slot
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, LatePart, Part
@@ -37,30 +38,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.agent.composition import Ask
-    from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
 
 
 def run(
     config: Config,
     supervisor: Supervisor,
-    startup: Startup | None = None,
-    shared_page: SharedPage | None = None,
-    show: Callable[[Ask, str], object] | None = None,
+    startup: Startup | None,
+    shared_page: SharedPage | None,
+    show: Callable[[Ask, str], object] | None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
-    `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
-    then, too. `show`: called with what asks this agent, and the run's id.
+    `startup`, `shared_page`: as in NodeContext. `show`: called with what asks this agent, and the run's id.
     """
     exit_code = 1
     layout: LogLayout | None = None
+    marker = startup.node_lock.environment if startup else {}
     fork_server = None
     try:
         if config.workers.preload or config.workers.standby:
             from launcher.agent.preload import ForkServerClient
 
-            fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
+            fork_server = ForkServerClient(config, supervisor, marker)
             fork_server.start()
         termination = Termination(config.shutdown)
         wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
@@ -68,7 +68,10 @@ def run(
         asked = config.extensions.get("notices")
         if asked is None or asked.read() != "off":
             parts.add(_make_notices(asked, config.shutdown.shutdown_timeout_s, wakeup))
-        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, parts, startup, fork_server)
+        for descriptor in (wakeup, supervisor):
+            parts.poll.register(descriptor, select.POLLIN)
+        node = NodeContext(config, supervisor, startup, shared_page, fork_server, termination, wakeup, parts, marker)
+        slots, reason = wait_until_ready(node)
         layout = LogLayout(
             log_dir=config.output.log_dir,
             run_id=config.rendezvous.run_id or os.urandom(8).hex(),
@@ -76,9 +79,7 @@ def run(
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        pieces = (slots, reason, termination, wakeup, parts)
-        agent = build_agent(config, supervisor, layout, startup, *pieces, shared_page, fork_server, show)
-        exit_code = agent.run()
+        exit_code = build_agent(node, layout, slots, reason, show).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
@@ -88,33 +89,21 @@ def run(
     return exit_code
 
 
-FREE_BYTES_MIN = 16 << 20
-"""With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
-FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
-
-
-def wait_until_ready(
-    config: Config,
-    supervisor: Supervisor,
-    termination: Termination,
-    wakeup: Wakeup,
-    parts: PartHost,
-    startup: Startup | None,
-    fork_server: ForkServerClient | None,
-) -> tuple[tuple[Slot, ...], str]:
+def wait_until_ready(node: NodeContext) -> tuple[tuple[Slot, ...], str]:
     """Return the slots and the reason for their number, once this node is fit to join.
 
     With --preload, start the fork server once the devices are known. Raises UsageError for what waiting cannot fix,
     TemporaryError if it is not fit in time, and EarlyExitError if this node has to leave meanwhile.
     """
+    config, startup = node.config, node.startup
 
     def examine() -> tuple[tuple[Slot, ...], str]:
         require_log_space(config.output.log_dir)
         slots, reason = make_node_slots(config.devices, config.workers, os.environ)
         if startup is not None and startup.host_agents is not None:
             startup.host_agents.take_devices(slots)
-        if fork_server is not None:
-            fork_server.start(slots)
+        if node.fork_server is not None:
+            node.fork_server.start(slots)
         return slots, reason
 
     if config.health.health_check is None:
@@ -124,9 +113,7 @@ def wait_until_ready(
             pass  # it is examined again
     from launcher.agent.health_gate import HealthGate
 
-    place = startup.node_lock.environment if startup else {}
-    limit_s, pieces = config.rendezvous.start_timeout_s, (supervisor, termination, wakeup, parts, place, fork_server)
-    return HealthGate(config.health, limit_s, *pieces).wait_until_fit(examine)
+    return HealthGate(node).wait_until_fit(examine)
 
 
 def _make_notices(asked: Value | None, shutdown_timeout_s: float, wakeup: Wakeup) -> LatePart:
@@ -144,26 +131,3 @@ def _make_notices(asked: Value | None, shutdown_timeout_s: float, wakeup: Wakeup
         return part
 
     return LatePart("preemption notices", make, {Start: LATER_S, LeaveRequest: math.inf})
-
-
-def require_log_space(directory: str | None) -> None:
-    """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
-    if not directory or directory == os.devnull:
-        return
-    name = f"log directory {sanitize(directory)}"
-    try:
-        disk = os.statvfs(directory)
-    except OSError as error:
-        raise UnfitError(f"{name} cannot be examined: {error.strerror}", kind=("logs", error.errno or 0)) from None
-    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UnfitError(f"{name} is not writable", "check mount and ls -ld", kind=("logs", "no access"))
-    is_root = os.geteuid() == 0  # many file systems reserve a part for root
-    free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
-    files = disk.f_ffree if is_root else disk.f_favail
-    if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
-        sentence = f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free"
-        raise UnfitError(sentence, "check df -h", kind=("logs", "full"))
-    if disk.f_files and not files:  # some file systems do not count files
-        raise UnfitError(
-            f"{name} is on a disk where no more files can be created", "check df -i", kind=("logs", "files")
-        )

@@ -30,8 +30,8 @@ class ForkServerClient(Struct, eq=False):
 
     config: Config
     supervisor: Supervisor
-    process_marker: Mapping[str, str] | None = None
-    """Variables by which the next agent finds processes that this one has left."""
+    marker: Mapping[str, str]
+    """For its environment."""
     wake_at: float = math.inf
     """When to call `advance`."""
     _is_started: bool = False
@@ -53,7 +53,7 @@ class ForkServerClient(Struct, eq=False):
         if known := slots or predict_slots(config.devices.worker_count, workers, os.environ):
             self._is_started = True
             spec = make_fork_server_spec(workers, config.placement.grid, config.rendezvous.run_id, known, os.environ)
-            self.supervisor.preload(spec.replace(env={**spec.env, **(self.process_marker or {})}))
+            self.supervisor.preload(spec.replace(env={**spec.env, **self.marker}))
 
     def expect_workers(self, now: float) -> None:
         """Note that workers are about to be forked from it."""

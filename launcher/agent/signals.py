@@ -123,6 +123,10 @@ class Wakeup:
         with contextlib.suppress(BlockingIOError):  # the pipe is full: the loop has been woken already
             os.write(self._write_end, b"\0")
 
+    def has_signal(self) -> bool:
+        """Whether a signal other than a child's waits to be taken."""
+        return any(signum != signal.SIGCHLD for signum in self._signals)
+
     def take(self) -> list[int]:
         """Clear the wake-up; return the signals since the last call, in order."""
         with contextlib.suppress(BlockingIOError):

@@ -46,13 +46,14 @@ class WorkerChannel(Struct, eq=False):
     """Whether saved checkpoints are reported."""
     watches_progress: bool = False
     """Whether heartbeats are read even without a time-out of theirs."""
+    end_reasons: dict[int, str] = field(default_factory=dict)
+    """Why the agent has ended workers of the round, by local rank."""
     _saves_at: float = math.inf
     _save_count: int = 0
     _heartbeats: Heartbeats | None = None
     _pids: Mapping[int, int] = field(default_factory=dict)
     _stop_round: int = 0
     _unresponsive: dict[int, float] = field(default_factory=dict)  # local rank -> when it is killed, then infinite
-    _reasons: dict[int, str] = field(default_factory=dict)  # why, of these
 
     def __post_init__(self) -> None:
         if (self.heartbeat_timeout_s is not None or self.reads_saves) and self.shared_page is None:
@@ -67,7 +68,7 @@ class WorkerChannel(Struct, eq=False):
 
     def begin(self, pids: Mapping[int, int], worker_count: int, now: float) -> None:
         """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed."""
-        self._pids, self._unresponsive, self._reasons = pids, {}, {}
+        self._pids, self._unresponsive, self.end_reasons = pids, {}, {}
         if self.heartbeat_timeout_s is not None:
             from launcher.supervisor.heartbeats import Heartbeats
 
@@ -105,11 +106,11 @@ class WorkerChannel(Struct, eq=False):
             spared |= {rank for rank in noticing if not self._has_handler(rank, signum)}
         self.supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
 
-    def check_heartbeats(self, local_round: Round, now: float) -> list[tuple[int, int, str]]:
+    def check_heartbeats(self, local_round: Round, now: float) -> list[int]:
         """Send SIGABRT to workers that are unresponsive, and SIGKILL to those that still live `ABORT_GRACE_S` later.
 
-        Returns these: local rank, pid, and a sentence with the reason. Workers that are stopping are not checked: they
-        save, and their time is limited anyway.
+        Returns the local ranks of these. Workers that are stopping are not checked: they save, and their time is
+        limited anyway.
         """
         live: Collection[int] = () if local_round.is_stopping else local_round.live
         if self.shared_page is not None and self._heartbeats is not None and now >= self._heartbeats.wake_at:
@@ -119,7 +120,7 @@ class WorkerChannel(Struct, eq=False):
         if stuck:
             self.supervisor.signal(local_round.round, signal.SIGKILL, stuck)
         self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
-        return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
+        return stuck
 
     def check_saves(self, now: float) -> bool:
         """Whether the round's workers have reported a saved checkpoint since the last look.
@@ -136,12 +137,8 @@ class WorkerChannel(Struct, eq=False):
         """End these workers: SIGABRT now, SIGKILL by `check_heartbeats` for those that still live later."""
         if local_ranks:
             self._unresponsive.update(dict.fromkeys(local_ranks, now + ABORT_GRACE_S))
-            self._reasons.update(dict.fromkeys(local_ranks, reason))
+            self.end_reasons.update(dict.fromkeys(local_ranks, reason))
             self.supervisor.signal(local_round.round, signal.SIGABRT, local_ranks)
-
-    def explain_end(self, local_rank: int) -> str | None:
-        """Return why the agent has ended this worker; None if it has not."""
-        return self._reasons.get(local_rank)
 
     def read_step(self) -> int:
         """Return the highest training step that the round's workers have reported; -1 for none."""

@@ -10,9 +10,12 @@ import os
 import stat
 
 from launcher.config.config import WorkerOptions
-from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
+from launcher.model.errors import TemporaryError, UnfitError, UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
 
+FREE_BYTES_MIN = 16 << 20
+"""With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
+FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 _MOUNT_PROC = "run mount -t proc proc /proc, or unshare with --mount-proc"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
@@ -122,3 +125,26 @@ def check_log_dir(directory: str | None) -> None:
         raise UsageError(f"{called} cannot be created: it has too many levels") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"{called} is not writable")
+
+
+def require_log_space(directory: str | None) -> None:
+    """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
+    if not directory or directory == os.devnull:
+        return
+    name = f"log directory {sanitize(directory)}"
+    try:
+        disk = os.statvfs(directory)
+    except OSError as error:
+        raise UnfitError(f"{name} cannot be examined: {error.strerror}", kind=("logs", error.errno or 0)) from None
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UnfitError(f"{name} is not writable", "check mount and ls -ld", kind=("logs", "no access"))
+    is_root = os.geteuid() == 0  # many file systems reserve a part for root
+    free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
+    files = disk.f_ffree if is_root else disk.f_favail
+    if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
+        sentence = f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free"
+        raise UnfitError(sentence, "check df -h", kind=("logs", "full"))
+    if disk.f_files and not files:  # some file systems do not count files
+        raise UnfitError(
+            f"{name} is on a disk where no more files can be created", "check df -i", kind=("logs", "files")
+        )

@@ -60,6 +60,14 @@ def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
+def hash_words(*words: str) -> str:
+    """Return 16 hexadecimal digits that stand for these words, on every machine."""
+    import hashlib
+    import json
+
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+
 def format_duration(seconds: float) -> str:
     """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
     if seconds < 10:

@@ -58,7 +58,7 @@ class Watcher:
 class _Hosted:
     """A part, and what the host knows of it."""
 
-    def __init__(self, part: Part, watcher: Watcher | None) -> None:
+    def __init__(self, part: Part, watcher: Watcher) -> None:
         self.part = part
         self.watcher = watcher
         self.name = part.name if isinstance(part, LatePart) else type(part).__name__
@@ -77,13 +77,11 @@ class PartHost:
         self.off: list[str] = []
         """Names of the parts that have failed."""
 
-    def make_watcher(self) -> Watcher:
-        """Return what a part watches descriptors with; give it to `add`, too."""
-        return Watcher(self.poll)
-
-    def add(self, part: Part, watcher: Watcher | None = None) -> None:
-        """Add a part after those that are there."""
+    def add(self, part: Part) -> Watcher:
+        """Add a part after those that are there; return what it watches descriptors with, if it has any."""
+        watcher = Watcher(self.poll)
         self._places.append(_Hosted(part, watcher))
+        return watcher
 
     @property
     def wake_at(self) -> float:
@@ -98,7 +96,7 @@ class PartHost:
     def tell_ready(self, descriptors: Sequence[int], fact: Fact) -> None:
         """Tell each of these descriptors to the part that watches it. `fact`: has the times and the round."""
         for place in [*self._places]:
-            for descriptor in place.watcher.descriptors.intersection(descriptors) if place.watcher else ():
+            for descriptor in place.watcher.descriptors.intersection(descriptors):
                 self._take(place, Fact(Ready(descriptor), fact.round, fact.at, fact.wall))
 
     def run(self, carry_out: Callable[[Effect], object]) -> None:
@@ -134,8 +132,7 @@ class PartHost:
 
     def _advance(self, place: _Hosted, now: float) -> list[Effect]:
         """Advance a part; return its effects, none if it fails."""
-        if place.watcher is not None:
-            place.watcher.resume()
+        place.watcher.resume()
         began_at = self._clock()
         try:
             effects = [*place.part.advance(now)]
@@ -158,8 +155,7 @@ class PartHost:
             self._close(place)
             return
         place.retry_at = self._clock() + RETRY_S
-        if place.watcher is not None:  # what can be read would wake the loop in vain
-            place.watcher.pause()
+        place.watcher.pause()  # what can be read would wake the loop in vain
         if not place.is_short:
             place.is_short = True
             self._log(f"{place.name}: {describe_bug(error)}; the job continues, retrying every {RETRY_S:g} s")
@@ -169,8 +165,7 @@ class PartHost:
         if place not in self._places:
             return
         self._places.remove(place)
-        if place.watcher is not None:
-            place.watcher.clear()
+        place.watcher.clear()
         try:
             place.part.close()
         except Exception as error:

@@ -201,60 +201,51 @@ class Part(Protocol):
         ...
 
 
-class LatePart:
-    """A part that is imported and made when it is needed: no worker waits for what takes milliseconds to import.
+class LatePart(Struct, eq=False):
+    """A part that is imported and made when it is needed: no worker waits for what takes milliseconds to import."""
 
-    `make` makes it, or returns None if it has nothing to do here after all. `wants`: the kinds of facts that are kept
-    for it, and how many seconds after one of a kind has come the part is made; infinite for kinds that do not need it.
-    A number is for facts of all kinds. `make_at`: when it is made in any case. `is_written`: facts that are kept when
-    the agent ends make it, too. `discard`: called at the end if it was never made.
+    name: str
+    """As in what is said of it."""
+    make: Callable[[], Part | None]
+    """Makes it, or returns None if it has nothing to do here after all."""
+    wants: Mapping[type, float] | float
+    """The kinds of facts that are kept for it, and how many seconds after one of a kind has come the part is made;
+    infinite for kinds that do not need it. A number is for facts of all kinds.
     """
-
-    def __init__(
-        self,
-        name: str,
-        make: Callable[[], Part | None],
-        wants: Mapping[type, float] | float,
-        *,
-        make_at: float = math.inf,
-        is_written: bool = False,
-        discard: Callable[[], object] | None = None,
-    ) -> None:
-        self.name = name
-        """As in what is said of it."""
-        self._make = make
-        self._wants = wants
-        self._make_at = make_at
-        self._is_written = is_written
-        self._discard = discard
-        self._kept: list[Fact] = []
-        self._part: Part | None = None
+    make_at: float = math.inf
+    """When it is made in any case."""
+    is_written: bool = False
+    """Facts that are kept when the agent ends make it, too."""
+    discard: Callable[[], object] | None = None
+    """Called at the end if it was never made."""
+    _kept: list[Fact] = field(default_factory=list)
+    _part: Part | None = None
 
     @property
     def wake_at(self) -> float:
-        return self._make_at if self._part is None else self._part.wake_at
+        return self.make_at if self._part is None else self._part.wake_at
 
     def take(self, fact: Fact) -> None:
-        delay_s = self._wants if isinstance(self._wants, float) else self._wants.get(type(fact.what))
+        delay_s = self.wants if isinstance(self.wants, float) else self.wants.get(type(fact.what))
         if self._part is not None:
             self._part.take(fact)
         elif delay_s is not None:
             self._kept.append(fact)
-            self._make_at = min(self._make_at, fact.at if len(self._kept) >= KEPT_MAX else fact.at + delay_s)
+            self.make_at = min(self.make_at, fact.at if len(self._kept) >= KEPT_MAX else fact.at + delay_s)
 
     def open(self) -> Part | None:
         """Return the part, which has taken all that was kept. Raises what making it does."""
         if self._part is None:
             kept, self._kept = self._kept, []
             try:
-                self._part = self._make()
+                self._part = self.make()
             except Exception as error:
                 if is_shortage(error):  # else it is off, and nothing is kept for it
                     self._kept = kept
                 raise
-            self._make_at = math.inf
+            self.make_at = math.inf
             if self._part is None:
-                self._wants = {}
+                self.wants = {}
             else:
                 for fact in kept:
                     self._part.take(fact)
@@ -265,9 +256,9 @@ class LatePart:
         return part.advance(now) if part is not None and part.wake_at <= now else ()
 
     def close(self) -> None:
-        if self._part is None and self._kept and self._is_written:
+        if self._part is None and self._kept and self.is_written:
             self.open()
         if self._part is not None:
             self._part.close()
-        elif self._discard is not None:
-            self._discard()
+        elif self.discard is not None:
+            self.discard()

@@ -41,7 +41,7 @@ def test_with_the_proc_of_another_namespace_nothing_is_started() -> None:
 
 
 def test_a_node_that_can_have_no_timer_does_not_join() -> None:
-    require = "from launcher.agent.startup.startup import require_timer; require_timer()"
+    require = "from launcher.hardware.linux.limits import require_timer; require_timer()"
     fine = subprocess.run([sys.executable, "-c", require], cwd=REPOSITORY)
     assert fine.returncode == 0
     done = subprocess.run(

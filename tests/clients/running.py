@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_examples import LIMIT_S, Run
+from tests.support.jobs.examples import LIMIT_S, Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 # A thread of gloo's that still has a tensor to give back when Python ends aborts the process, whoever has started it

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import said
-from tests.end_to_end.test_examples import EXAMPLES, finish_after_kill
+from tests.support.jobs.examples import EXAMPLES, finish_after_kill
 
 pytest.importorskip("accelerate")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS, said
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, finish_after_kill
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, Run, finish_after_kill
 from tests.support.waiting import wait_until
 
 pytest.importorskip("jax")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, finish
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, Run, finish
 from tests.support.jobs.multi_node import BEAT_IN_A_THREAD, Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer

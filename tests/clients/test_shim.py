@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, accuracy
 from tests.support.jobs.single_node import Command
 
 WHO = str(PROGRAMS / "who_started.py")

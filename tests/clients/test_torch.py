@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS, losses, said
-from tests.end_to_end.test_examples import EXAMPLES, accuracy
+from tests.support.jobs.examples import EXAMPLES, accuracy
 
 pytest.importorskip("torch")
 

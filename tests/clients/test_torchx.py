@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S
 from tests.support.jobs.single_node import Command
 from tests.support.network.namespaces import free_port
 

@@ -9,23 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.single_node import Command
-from tests.support.processes.tree import REPOSITORY
-
-EXAMPLES = REPOSITORY / "examples"
-LIMIT_S = 180.0
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, finish
 
 
 def test_what_is_trained_under_meshrun_is_trained_under_torchrun_too(tmp_path: Path) -> None:
     """Unmodified, and with nothing of ours to import."""
     pytest.importorskip("torch")
-    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    words = (str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved", "--epochs", "1")
-    with Command(tmp_path, [*launch, *words], {**os.environ, "PYTHONPATH": str(REPOSITORY)}) as run:
-        ended = run.wait(LIMIT_S)
-    assert ended.exit_code == 0, ended.stderr
-    assert "epoch 1 of 1" in ended.stdout
-    assert "test accuracy " in ended.stdout
+    words = ("--nproc-per-node=2", str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved", "--epochs", "1")
+    output = finish("torchrun", tmp_path, *words)
+    assert "epoch 1 of 1" in output
+    assert "test accuracy " in output
     assert os.listdir(tmp_path / "saved") == ["digits.pt"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, finish_after_kill
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, finish_after_kill
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import free_port, loopback_hosts

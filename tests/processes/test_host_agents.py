@@ -21,9 +21,11 @@ from launcher.model.node import Device, Slot
 from tests.support.processes.lock_agents import (
     BEGIN_WORKER,
     SLEEP,
+    USE_FOLDER,
     LockAgents,
     act_after_open,
     kill_all_three,
+    locks_in,
     read_words,
 )
 from tests.support.processes.tree import freeze, is_alive
@@ -38,8 +40,9 @@ from launcher.agent.startup.host_agents import take_host_place
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
 _, folder, run, uses, worker = sys.argv
+{USE_FOLDER}
 agents, place = take_host_place(
-    run, "host", "boot", os.environ, uses_accelerators=uses != "cpu", folder=folder,
+    run, "host", "boot", os.environ, uses_accelerators=uses != "cpu",
     node_rank=int(os.environ["NUMBER"]) if "NUMBER" in os.environ else None,
 )
 {BEGIN_WORKER}
@@ -165,7 +168,8 @@ def test_an_agent_with_the_number_of_one_that_runs_waits_for_its_end(host: Host)
 
 def test_after_a_boot_nothing_is_left_and_names_begin_anew(host: Host) -> None:
     kill(host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0")[1])
-    agents, place = take_host_place(host.run_id, "host", "next boot", {}, folder=str(host.folder))
+    with locks_in(host.folder):
+        agents, place = take_host_place(host.run_id, "host", "next boot", {})
     assert agents.name == "host"
     agents.leave(is_clean=place.release())
 
@@ -189,7 +193,8 @@ def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Hos
 def take_place(folder: Path, device: str = "") -> tuple[HostAgents, NodeLock]:
     """A place in this process. Two of them are agents of one pid, which differ by their names alone."""
     environ = {"CUDA_VISIBLE_DEVICES": device}
-    return take_host_place("run", "host", "boot", environ, uses_accelerators=False, folder=str(folder))
+    with locks_in(folder):
+        return take_host_place("run", "host", "boot", environ, uses_accelerators=False)
 
 
 def test_an_agent_that_leaves_something_is_remembered_like_a_killed_one(tmp_path: Path) -> None:
@@ -317,7 +322,8 @@ def test_a_list_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -
 
 def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
     """As containers may, which have host names of their own and count their devices from 0."""
-    own, place = take_host_place(host.run_id, "other", "boot", {}, folder=str(host.folder))
+    with locks_in(host.folder):
+        own, place = take_host_place(host.run_id, "other", "boot", {})
     own.take_devices([slot("foo0")])
     assert host.begin("foo0")[0] == "host"
     assert own.name == "other"
@@ -325,10 +331,9 @@ def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
 
 
 def test_a_list_that_stays_locked_is_named_after_the_limit(tmp_path: Path) -> None:
-    agents = HostAgents("run", "host", str(tmp_path / "x.agents"), limit_s=0.2)
-    other = HostAgents("run", "host", str(tmp_path / "x.agents"))
+    agents, other = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(2))
     file = other._open()
-    with pytest.raises(TemporaryError, match=r"was locked for 0\.2 s"):
+    with locks_in(limit_s=0.2), pytest.raises(TemporaryError, match=r"was locked for 0\.2 s"):
         agents.join({}, uses_accelerators=False)
     os.close(file)
     agents.join({}, uses_accelerators=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import signal
@@ -14,18 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.startup import stale_agents
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
+from launcher.extensions.measure import measurement
 from launcher.hardware.linux import control_group, kernel
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
 from tests.support.processes.lock_agents import (
     BEGIN_WORKER,
+    LIMIT_S,
     SLEEP,
+    USE_FOLDER,
     LockAgents,
     act_after_open,
     kill_all_three,
+    locks_in,
     read_words,
 )
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
@@ -35,10 +37,12 @@ from tests.support.waiting import wait_until
 # An agent that takes its place and forks a supervisor with a worker; then it waits.
 AGENT = f"""
 import os, sys
-from launcher.agent.startup.stale_agents import take_node_lock
+from launcher.agent.startup import stale_agents
 exec(os.environ.get("BEFORE", ""))
 _, folder, run, name, limit_s, worker = sys.argv
-place = take_node_lock(run, name, os.environ, folder=folder, limit_s=float(limit_s))
+{USE_FOLDER}
+stale_agents.LIMIT_S = float(limit_s)
+place = stale_agents.take_node_lock(run, name, os.environ)
 {BEGIN_WORKER}
 print(os.getpid(), reports[0].pid, flush=True)
 sys.stdin.readline()
@@ -50,14 +54,18 @@ class Lives(LockAgents):
     """Agents of one run on this node, one after another or side by side."""
 
     def start(
-        self, run_id: str = RUN, name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
+        self, run_id: str = RUN, name: str = "node", limit_s: float = LIMIT_S, worker: str = SLEEP, **environment: str
     ) -> subprocess.Popen[str]:
         return self.run(run_id, name, str(limit_s), worker, **environment)
 
-    def take(self, limit_s: float = 20.0) -> NodeLock:
+    def take(self, limit_s: float = LIMIT_S) -> NodeLock:
         """Take the place in this process."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        return take_node_lock(RUN, "node", {}, folder=str(self.folder), limit_s=limit_s)
+        with locks_in(self.folder, limit_s=limit_s):
+            return take_node_lock(RUN, "node", {})
+
+    def list_running(self) -> list[int]:
+        with locks_in(self.folder):
+            return list_running_agents()
 
     def leave_a_sleeper(self) -> subprocess.Popen[bytes]:
         """A process that carries the mark of an agent that has gone."""
@@ -109,21 +117,25 @@ def test_only_agents_that_live_are_listed(lives: Lives) -> None:
     agents = [lives.start(name=name) for name in ("one", "two")]
     for agent in agents:
         lives.worker_of(agent)
-    assert sorted(list_running_agents(str(lives.folder))) == sorted(agent.pid for agent in agents)
+    assert sorted(lives.list_running()) == sorted(agent.pid for agent in agents)
     kill_all_three(agents[0])
-    assert list_running_agents(str(lives.folder)) == [agents[1].pid]
+    assert lives.list_running() == [agents[1].pid]
 
 
-def test_agents_of_another_network_namespace_are_not_listed(lives: Lives) -> None:
+def test_an_agent_in_another_network_namespace_is_disturbed_by_no_measurement(lives: Lives) -> None:
     if why_no_namespaces():
         pytest.skip(why_no_namespaces())
-    with Network() as network:
+    usual = {"run_id": "net", "node_count": 4, "levels": "leaf", "output": None, "as_json": False, "wait_s": 1.0}
+    request = measurement.MeasureRequest(insist=False, options={}, **usual)  # type: ignore[arg-type]
+    with Network() as network, locks_in(lives.folder):
         network.host("n1")
         with network.inside("n1"):
             agent = lives.start()
             lives.worker_of(agent)
-            assert list_running_agents(str(lives.folder)) == [agent.pid]
-        assert list_running_agents(str(lives.folder)) == []
+            with pytest.raises(UsageError, match=f"an agent runs on this node.*: pid {agent.pid}"):
+                measurement.run(request)
+        with pytest.raises(UsageError, match="needs --rdzv-endpoint"):  # the next thing that is missing
+            measurement.run(request)
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:
@@ -138,13 +150,13 @@ def test_a_holder_of_the_lock_is_found_below_a_link(tmp_path: Path) -> None:
     """As where /tmp is a link: the kernel names an open file by its real path."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    folder = str(tmp_path / "link" / "places")
-    place = take_node_lock(RUN, "node", {}, folder=folder)
+    lives = Lives(AGENT, tmp_path / "link" / "places")
+    place = lives.take()
     with subprocess.Popen(["sleep", "1000"], pass_fds=(place.descriptor,)) as holder:
         os.pwrite(place.descriptor, b"0 0".ljust(64), 0)  # its agent has ended
         os.close(place.descriptor)
         try:
-            take_node_lock(RUN, "node", {}, folder=folder, limit_s=20.0).release()
+            lives.take().release()
             assert holder.wait(10.0) == -signal.SIGKILL
         finally:
             holder.kill()
@@ -329,7 +341,8 @@ def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: L
     place = lives.take()
     os.close(place.descriptor)
     script = "import sys; from launcher.agent.startup.stale_agents import take_node_lock; "
-    script += f"take_node_lock('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
+    script += "from launcher.hardware.linux import locked_files; locked_files.list_lock_dirs = lambda: sys.argv[1:]; "
+    script += f"take_node_lock('{RUN}', 'node', {{}}); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
     done = subprocess.run(
@@ -348,7 +361,7 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="not a directory that only this user can access"):
-        take_node_lock(RUN, "node", {}, folder=str(folder))
+        Lives(AGENT, folder).take()
 
 
 def test_a_released_lock_leaves_no_file_and_a_dead_agents_is_taken_over(lives: Lives) -> None:
@@ -389,46 +402,18 @@ def test_one_of_many_agents_that_begin_at_once_gets_the_lock_and_none_dies(lives
     assert is_alive(lives.worker_of(winner))
 
 
-def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
-    with pytest.raises(UsageError) as refusal:
-        stale_agents.find_lock_path("a.lock", folders)
-    assert str(refusal.value) == (
-        f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
-        f"{folders[1]} is not a directory that only this user can access"
-    )
-
-
-def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: str, mode: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(TemporaryError, match="No space left on device"):
-        stale_agents.find_lock_path("a.lock", [str(tmp_path / "places")])
-
-
 def test_what_another_user_has_made_first_is_passed_over_and_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    with locks_in(first, second):
+        place = take_node_lock(RUN, "node", {})
+    assert os.path.dirname(place.path) == str(second)
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node is in {second}: {first} is not a directory that only this user can access\n"
     )
-
-
-def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    second.mkdir(mode=0o700)
-    (second / "a.lock").touch()
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert stale_agents.find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
-    first.rename(tmp_path / "away")
-    second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    place.release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -441,29 +426,12 @@ def test_another_user_s_directory_keeps_no_agent_from_its_lock(lives: Lives) -> 
     winner = lives.start(limit_s=3.0)
     worker = lives.worker_of(winner)
     assert lives.start(limit_s=0.5).wait(60) == 1, "the first one has the lock"
-    assert list_running_agents(str(lives.folder)) == [winner.pid]
+    assert lives.list_running() == [winner.pid]
     winner.kill()
     assert is_alive(lives.worker_of(lives.start()))
     assert not is_alive(worker)
     assert len(list(lives.folder.parent.glob("places-*/*.lock"))) == 1
     assert list(lives.folder.iterdir()) == []
-
-
-def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(tmp_path / "places")
-    os.mkdir(folder, 0o700)
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's
-    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
-    monkeypatch.setattr(stale_agents, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
-    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
-    assert capfd.readouterr().err == f"meshrun: the lock of this node is in {folder}-b: it is another's\n"
-    os.mkdir(f"{folder}-c", 0o700)
-    (tmp_path / "places-c" / "a.lock").touch()
-    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: None)
-    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-c/a.lock"
-    assert stale_agents.find_lock_path("b.lock", [folder]) == f"{folder}/b.lock"
 
 
 @pytest.mark.parametrize(
@@ -472,7 +440,8 @@ def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
 def test_one_id_in_another_store_is_another_run(tmp_path: Path, other: tuple[str, str, str]) -> None:
     taken = []
     for run, scope, name in (("run", "store", "node"), other):
-        taken.append(take_node_lock(run, name, {}, scope=scope, folder=str(tmp_path / "places"), limit_s=0.0))
+        with locks_in(tmp_path / "places", limit_s=0.0):
+            taken.append(take_node_lock(run, name, {}, scope=scope))
     for one in taken:
         one.release()
 

@@ -279,7 +279,7 @@ def test_buffered_output_and_exit_handlers_of_the_agent_run_once(tmp_path: Path)
 
 # --- the limit of open files: the agent raises its own, the supervisor and the workers keep the user's ---
 
-RAISE = "__import__('launcher.agent.startup.startup', fromlist=['x']).raise_descriptor_limit({})"
+RAISE = "__import__('launcher.hardware.linux.limits', fromlist=['x']).raise_descriptor_limit({})"
 LOW = "import resource; h = resource.getrlimit(7)[1]; resource.setrlimit(7, (256, h))"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+import symtable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,29 @@ def test_make_runs_the_tests_of_every_directory() -> None:
     named = {directory for words in lists for directory in words.split()}
     there = {name(path.parent) for path in (ROOT / "tests").glob("**/test_*.py")}
     assert all(any(directory.startswith(parent) for parent in named) for directory in there)
+
+
+def list_missing_imports(path: Path, text: str) -> Iterator[str]:
+    """What this text imports of the repository that is not there."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in FOLDERS:
+            continue
+        base = ROOT / (node.module or "").replace(".", "/")
+        source = next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.exists()), None)
+        names = symtable.symtable(source.read_text(), name(source), "exec").get_identifiers() if source else ()
+        for alias in node.names:
+            inner = base / alias.name
+            is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+            if not is_module and alias.name not in names and "__getattr__" not in names:
+                yield f"{name(path)}:{node.lineno} {node.module}.{alias.name}"
+
+
+def test_what_a_test_imports_of_the_repository_exists() -> None:
+    """Also what only `make slow` and `make bench` run, in environments of their own."""
+    modules = [path for path in MODULES if path not in SOURCES]  # mypy reads the product
+    assert [found for path in modules for found in list_missing_imports(path, path.read_text())] == []
+    text = "from tests.unit.test_repository import gone, ROOT\n"
+    assert list(list_missing_imports(ROOT / "x.py", text)) == ["x.py:1 tests.unit.test_repository.gone"]
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,13 @@ from launcher.placement.limits import Costs, Limits
 
 def resolve_limits(options: PlacementOptions, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
     """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
-    origins = {name: options.origins[name] for name in options.texts}
     limits, costs = parse_limits_and_costs(
         options.texts,
         options.grid,
         levels=levels,
         nodes_min=options.nodes_min,
         nodes_max=options.nodes_max,
-        variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
+        variables={name: options.origins[name] for name in options.texts if options.origins[name][:2] != "--"},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
         option = options.origins["level-costs"]

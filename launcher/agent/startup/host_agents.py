@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.agent.startup import stale_agents
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
 from launcher.hardware.linux.files import replacing
+from launcher.hardware.linux.locked_files import FILE_MODE, find_lock_path, open_locked, read_start_time
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
-from launcher.model.text import format_list
+from launcher.model.text import format_list, hash_words
 from rendezvous import __version__, codec
 from rendezvous.errors import RecordError
 from rendezvous.records import name_own_run
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from launcher.model.node import Slot
 
 _SHOWN_MAX = 4  # devices in a message
-_Result = TypeVar("_Result")
 
 
 class HostAgent(Struct, frozen=True, kw_only=True):
@@ -60,19 +60,22 @@ class HostAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        return self.pid > 0 and stale_agents.read_start_time(self.pid) == self.started
+        return self.pid > 0 and read_start_time(self.pid) == self.started
+
+
+def _describe_self() -> HostAgent:
+    return HostAgent(name="", visible="", pid=os.getpid(), started=read_start_time(os.getpid()))
 
 
 # docs/internals/decisions/0054-several-agents-of-one-host.md
-class HostAgents:
-    """The agents of a run on this host, among them this one. `path`: of their list."""
+class HostAgents(Struct, eq=False):
+    """The agents of a run on this host, among them this one."""
 
-    def __init__(self, run_id: str, host: str, path: str, *, limit_s: float = stale_agents.LIMIT_S) -> None:
-        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=stale_agents.read_start_time(os.getpid()))
-        self._run_id = run_id
-        self._host = host
-        self._path = path
-        self._limit_s = limit_s
+    run_id: str
+    host: str
+    path: str
+    """Of their list."""
+    _own: HostAgent = field(default_factory=_describe_self)
 
     @property
     def name(self) -> str:
@@ -84,25 +87,21 @@ class HostAgents:
         An agent that has the accelerators which this one would take (`uses_accelerators`), or its node rank, may be
         about to end, as in a quick restart: it is waited for, so that this one gets its name.
         """
-        deadline, has_logged = time.monotonic() + self._limit_s, False
-        visible = stale_agents.hash_text("\0".join(stale_agents.list_visible_devices(environ)))
+        deadline, has_logged = time.monotonic() + stale_agents.LIMIT_S, False
+        visible = hash_words(*stale_agents.list_visible_devices(environ))
         self._own = replace(self._own, visible=visible, node_rank=node_rank)
-        running: list[HostAgent] = []
-
-        def change(agents: list[HostAgent]) -> HostAgent | None:
-            running[:] = self._list_others(agents)
-            rival = _find_rival(self._own, agents, running, uses_accelerators=uses_accelerators)
-            if rival is not None and time.monotonic() < deadline:
-                return rival
-            self._enter(agents, replace(self._own, name=_choose_name(self._own, agents, running, self._host)))
-            return None
-
-        while (rival := self._change(change)) is not None:
+        while True:
+            with self._change() as agents:
+                running = self._list_others(agents)
+                rival = _find_rival(self._own, agents, running, uses_accelerators=uses_accelerators)
+                if rival is None or time.monotonic() >= deadline:
+                    self._enter(agents, replace(self._own, name=_choose_name(self._own, agents, running, self.host)))
+                    break
             if not has_logged:
                 has_logged = True
-                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for it to exit")
+                log(f"{self._name_agents([rival])} here: waiting up to {stale_agents.LIMIT_S:g} s for it to exit")
             time.sleep(stale_agents.RETRY_S)
-        if self.name != self._host and running:
+        if self.name != self.host and running:
             log(f"{self._name_agents(running)} here, too: this node is called {self.name}")
 
     def take_devices(self, slots: Iterable[Slot]) -> None:
@@ -111,34 +110,26 @@ class HostAgents:
         if not devices:
             return
         taken = tuple(dict.fromkeys(device.id for device in devices))
-
-        def change(agents: list[HostAgent]) -> tuple[HostAgent, list[str]] | None:
+        with self._change() as agents:
             for other in self._list_others(agents):
                 if shared := [device for device in taken if device in other.devices]:
                     self._forget(agents)  # the name was never that of a node
-                    return other, shared
-            self._enter(agents, replace(self._own, devices=taken))
-            return None
-
-        if (found := self._change(change)) is not None:
-            other, shared = found
-            sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
-            variable = devices[0].variable or find_visible_variable(devices[0].kind)
-            raise TemporaryError(
-                f"{sentence}, which this agent would use, too",
-                f"give each agent devices of its own{f' with {variable}' if variable else ''}, or a --node-name to "
-                "share them",
-            )
+                    break
+            else:
+                self._enter(agents, replace(self._own, devices=taken))
+                return
+        sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
+        variable = devices[0].variable or find_visible_variable(devices[0].kind)
+        own = f"devices of its own with {variable}" if variable else "devices of its own"
+        raise TemporaryError(
+            f"{sentence}, which this agent would use, too", f"give each agent {own}, or a --node-name to share them"
+        )
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""
-
-        def change(agents: list[HostAgent]) -> None:
+        with suppress(TemporaryError), self._change() as agents:  # that the process has ended is seen as well
             if self._own in agents:
                 self._enter(agents, replace(self._own, pid=0 if is_clean else -1, started="", devices=()))
-
-        with suppress(TemporaryError):  # that the process has ended is seen as well
-            self._change(change)
 
     def _list_others(self, agents: Iterable[HostAgent]) -> list[HostAgent]:
         return [agent for agent in agents if agent.name != self.name and agent.is_running]
@@ -155,26 +146,26 @@ class HostAgents:
         """Return the beginning of a sentence that says where or what they are."""
         who = format_list([f"{agent.pid} ({agent.name})" for agent in agents], _SHOWN_MAX)
         noun, verb = ("agent", "is") if len(agents) == 1 else ("agents", "are")
-        return f"{noun} {who} of {name_own_run(self._run_id)} {verb}"
+        return f"{noun} {who} of {name_own_run(self.run_id)} {verb}"
 
     # --- the file ---
 
-    def _change(self, change: Callable[[list[HostAgent]], _Result]) -> _Result:
-        """Let `change` read and change the list while no other agent does; return its result."""
+    @contextmanager
+    def _change(self) -> Iterator[list[HostAgent]]:
+        """The list, to be changed while no other agent does; written at the end. Raises TemporaryError."""
         file = self._open()
         try:
             agents = _read(file)
             before = list(agents)
-            result = change(agents)
+            yield agents
             if all(agent.pid == 0 for agent in agents):  # none may return to its name
                 with suppress(OSError):  # of an agent that was killed; later it may be that of the next list
-                    os.unlink(f"{self._path}.part")
-                os.unlink(self._path)
+                    os.unlink(f"{self.path}.part")
+                os.unlink(self.path)
             elif agents != before:
                 # An agent that is killed meanwhile, or a full disk, leaves the list as it was.
-                with replacing(self._path, stale_agents.FILE_MODE) as written:  # only the holder of the lock writes it
+                with replacing(self.path, FILE_MODE) as written:  # only the holder of the lock writes it
                     written.write(codec.encode(agents))
-            return result
         except OSError as error:
             raise self._make_error("change", error) from None
         finally:
@@ -182,22 +173,21 @@ class HostAgents:
 
     def _open(self) -> int:
         """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""
-        deadline = time.monotonic() + self._limit_s
+        deadline = time.monotonic() + stale_agents.LIMIT_S
         while True:
             try:
-                if (file := stale_agents.open_locked(self._path)) is not None:
+                if (file := open_locked(self.path)) is not None:
                     return file
             except OSError as error:
                 raise self._make_error("open", error) from None
             if time.monotonic() >= deadline:
-                raise TemporaryError(
-                    f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
-                    "check whether an agent of the run is stopped: ps -o pid,stat,cmd",
-                )
+                sentence = f"{self.path}, the list of this run's agents on this host, was locked for"
+                hint = "check whether an agent of the run is stopped: ps -o pid,stat,cmd"
+                raise TemporaryError(f"{sentence} {stale_agents.LIMIT_S:g} s", hint)
             time.sleep(stale_agents.RETRY_S)
 
     def _make_error(self, verb: str, error: OSError) -> TemporaryError:
-        sentence = f"cannot {verb} {self._path}, the list of this run's agents on this host: {error.strerror}"
+        sentence = f"cannot {verb} {self.path}, the list of this run's agents on this host: {error.strerror}"
         return TemporaryError(sentence, find_shortage_hint(error.errno))
 
 
@@ -210,15 +200,13 @@ def take_host_place(
     scope: str = "",
     uses_accelerators: bool = True,
     node_rank: int | None = None,
-    folder: str = "",
 ) -> tuple[HostAgents, stale_agents.NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
-    folders = [folder] if folder else stale_agents.list_lock_dirs()
-    name = stale_agents.hash_text("\0".join((run_id, scope, host, boot_id, __version__)))
-    agents = HostAgents(run_id, host, stale_agents.find_lock_path(f"{name}.agents", folders, is_told=False))
+    name = hash_words(run_id, scope, host, boot_id, __version__)
+    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents")[0])
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
-        return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope, folder=folder)
+        return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope)
     except BaseException:
         agents.leave(is_clean=False)  # the next one has to end the same processes
         raise
@@ -246,22 +234,12 @@ def _choose_name(own: HostAgent, agents: Sequence[HostAgent], running: Sequence[
     """
     alike = [agent for agent in agents if agent.visible == own.visible]
     if ended := [agent for agent in alike if agent not in running]:
-
-        def rate(agent: HostAgent) -> tuple[bool, bool, int]:
-            return agent.node_rank != own.node_rank, agent.pid == 0, _parse_number(agent.name, host)
-
-        return min(ended, key=rate).name
+        # Of two names of one host the one with the lower number comes first by its length.
+        rated = [(agent.node_rank != own.node_rank, agent.pid == 0, len(agent.name), agent.name) for agent in ended]
+        return min(rated)[-1]
     used = {agent.name for agent in agents}
-    return next(name for number in range(1, len(used) + 2) if (name := _make_name(host, number)) not in used)
-
-
-def _make_name(host: str, number: int) -> str:
-    return host if number == 1 else f"{host}-{number}"
-
-
-def _parse_number(name: str, host: str) -> int:
-    digits = name.removeprefix(f"{host}-")
-    return int(digits) if digits != name and digits.isdecimal() else 1
+    names = (host, *(f"{host}-{number}" for number in range(2, len(used) + 2)))
+    return next(name for name in names if name not in used)
 
 
 def _read(file: int) -> list[HostAgent]:

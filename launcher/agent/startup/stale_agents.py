@@ -21,21 +21,20 @@ still found under its name once it is locked.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import signal
-import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 from msgspec import Struct
 
-from launcher.hardware.linux import control_group
-from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_stat, read_text
+from launcher.hardware.linux import control_group, locked_files
+from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_text
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
+from launcher.model.text import hash_words
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous import __version__
 from rendezvous.errors import MeshrunError
@@ -49,8 +48,6 @@ PATIENCE_S = 0.2
 KEEPER_LIMIT_S = 5.0
 """A keeper needs milliseconds, or 3 s where a process hangs in a driver; a signal continues a stopped one."""
 LOCK_VARIABLE = "LAUNCHER_PLACE"
-FILE_MODE = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
-"""The sticky bit keeps systemd-tmpfiles from removing the file: in /tmp it removes what is 10 days old."""
 _OWNER_SIZE = 64  # of an agent in the file
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
@@ -71,7 +68,7 @@ class NodeLock(Struct, frozen=True):
         os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
-            if (lock := open_locked(self.path, flags=0)) is not None:
+            if (lock := locked_files.open_locked(self.path, flags=0)) is not None:
                 try:
                     os.unlink(self.path)
                     return True
@@ -80,27 +77,21 @@ class NodeLock(Struct, frozen=True):
         return False
 
 
-def take_node_lock(
-    run_id: str,
-    node_name: str,
-    environ: Mapping[str, str],
-    *,
-    scope: str = "",
-    limit_s: float = LIMIT_S,
-    folder: str = "",
-) -> NodeLock:
+def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, scope: str = "") -> NodeLock:
     """End what an earlier agent of this run has left here, and take its lock; call before the supervisor's fork.
 
-    `scope`: what tells apart runs of one id, their store and the prefix of their keys there. `folder`: the directory of
-    the locks, by default one of this user's. Raises TemporaryError with the pids that still exist after `limit_s`, and
-    UsageError when there is no directory that only this user can write to.
+    `scope`: what tells apart runs of one id, their store and the prefix of their keys there. Raises TemporaryError with
+    the pids that still exist after `LIMIT_S`, and UsageError when there is no directory to which only this user can
+    write.
     """
-    name = hash_text("\0".join((run_id, scope, node_name, *list_visible_devices(environ))))
-    directory, file = os.path.split(find_lock_path(f"{name}.lock", [folder] if folder else list_lock_dirs()))
+    name = hash_words(run_id, scope, node_name, *list_visible_devices(environ))
+    path, remark = locked_files.find_lock_path(f"{name}.lock")
+    directory, file = os.path.split(path)
+    if remark:
+        log(f"the lock of this node is in {directory}: {remark}")
     path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
-    began = time.monotonic()
-    deadline, agentless_since, has_logged = began + limit_s, math.inf, False
+    deadline, agentless_since, has_logged = time.monotonic() + LIMIT_S, math.inf, False
     refused: dict[int, str] = {}
     lock = None
     try:
@@ -120,7 +111,7 @@ def take_node_lock(
                 return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
-                raise _make_refusal(run_id, node_name, agent, holders, refused, limit_s)
+                raise _make_refusal(run_id, node_name, agent, holders, refused)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -133,7 +124,7 @@ def take_node_lock(
             elif agent and not has_logged:
                 has_logged = True
                 here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
-                log(f"{here}: waiting up to {limit_s:g} s for it to exit")
+                log(f"{here}: waiting up to {LIMIT_S:g} s for it to exit")
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
@@ -146,33 +137,23 @@ def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(environ.get(variable, "") for variable in _VISIBLE_DEVICES)
 
 
-def list_running_agents(folder: str = "") -> list[int]:
-    """Return the pids of this user's agents on this node and in this network namespace, of any run, by lock files.
+def list_running_agents() -> list[int]:
+    """Return the pids of this user's agents on this node, of any run, by lock files.
 
     The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
     """
     found = []
-    for directory in _list_with_suffixed([folder] if folder else list_lock_dirs()):
-        if not os.path.isdir(directory) or _find_fault(directory):
-            continue
+    for directory in locked_files.list_used_dirs():
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 path = os.path.join(directory, name)
-                if name.endswith(".lock") and (pid := _read_agent(path)[0]) and _is_in_this_network(pid):
+                if name.endswith(".lock") and (pid := _read_agent(path)[0]):
                     found.append(int(pid))
     return found
 
 
-def _is_in_this_network(pid: str) -> bool:
-    """Whether the process has the interfaces of this one; also if that may not be read."""
-    try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net"))
-    except OSError:
-        return True
-
-
 def _make_refusal(
-    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str], limit_s: float
+    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str]
 ) -> MeshrunError:
     """`refused`: why a process could not be killed, "" for one that was."""
     if agent:
@@ -187,7 +168,7 @@ def _make_refusal(
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
         return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
-    sentence = f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}"
+    sentence = f"{left} were killed but still exist after {LIMIT_S:g} s: pid {', '.join(map(str, holders))}"
     return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
 
 
@@ -202,129 +183,17 @@ def _make_group(lock: int, name: str) -> str:
 # --- the lock ---
 
 
-def list_lock_dirs() -> list[str]:
-    """The directories for locks. All agents of a user on a host must use the same, whatever their environment."""
-    uid = os.geteuid()
-    # Others cannot create the last two first; but they are only root's, or disappear when the user logs out. Where they
-    # have created one of the others, its name with a random suffix takes its place.
-    # docs/internals/decisions/0042-node-lock-directory.md
-    return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
-
-
-def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> str:
-    """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
-
-    `is_told`: whether to log which it is, if not the first of all. Raises UsageError, or TemporaryError if only space
-    is lacking.
-    """
-    for folder in _list_with_suffixed(folders):
-        path = os.path.join(folder, file)
-        if os.path.lexists(path) and not _find_fault(folder):
-            return path
-    faults: list[tuple[str, int]] = []
-    for folder in folders:
-        place, fault = folder, _find_fault(folder)
-        if fault and _is_foreign(folder):
-            faults.append(fault)
-            place, fault = _make_suffixed(folder)
-        if not fault:
-            if faults and is_told:
-                log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
-            return os.path.join(place, file)
-        faults.append(fault)
-    sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
-    if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
-        raise TemporaryError(sentence, hint)
-    raise UsageError(sentence, "mount a writable /tmp, such as a tmpfs or an emptyDir")
-
-
-def _find_fault(folder: str) -> tuple[str, int] | None:
-    """Return why nothing can be locked there, and the errno; create it if necessary. It must be this user's."""
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-    except OSError as error:
-        return f"{folder} cannot be created: {error.strerror}", error.errno or 0
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        return f"{folder} is not a directory that only this user can access", 0
-    if not os.access(folder, os.W_OK, effective_ids=True):
-        return f"{folder} cannot be written", 0
-    return None
-
-
-def _is_foreign(folder: str) -> bool:
-    """Whether another user has made what has this name."""
-    try:
-        return os.lstat(folder).st_uid != os.geteuid()
-    except OSError:
-        return False
-
-
-def _list_with_suffixed(folders: list[str]) -> list[str]:
-    """Return the directories, each followed by those of this user that were made in its place (`_make_suffixed`)."""
-    return [place for folder in folders for place in (folder, *_list_suffixed(folder))]
-
-
-def _list_suffixed(folder: str) -> list[str]:
-    parent, name = os.path.split(folder)
-    try:
-        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if entry.startswith(f"{name}-")]
-    except OSError:
-        return []
-    return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
-
-
-def _make_suffixed(folder: str) -> tuple[str, tuple[str, int] | None]:
-    """Return the directory that takes this one's place, which another user has made, and why it cannot be used.
-
-    Nobody can make it first, as its name ends in a random word; it is found again by whose it is.
-    """
-    if place := next((place for place in _list_suffixed(folder) if not _find_fault(place)), ""):
-        return place, None
-    place = f"{folder}-{os.urandom(8).hex()}"
-    return place, _find_fault(place)
-
-
 def _lock(path: str) -> int | None:
     """Return the file, locked and with this process's pid in it; None if another process has locked it.
 
     A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
-    owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
+    owner = f"{os.getpid()} {locked_files.read_start_time(os.getpid())} {__version__}\n"
     try:
-        return open_locked(path, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE])
+        return locked_files.open_locked(path, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE])
     except OSError as error:
         sentence = f"cannot lock this node's place in the run with {path}: {error.strerror}"
         raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
-
-
-def open_locked(path: str, head: bytes = b"", flags: int = os.O_CREAT) -> int | None:
-    """Return the file, locked and with `head` written at its start; None if another process has locked or replaced it.
-
-    Raises OSError.
-    """
-    lock = os.open(path, os.O_RDWR | flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, lock):
-            os.pwrite(lock, head, 0)
-            return lock
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(lock)
-        raise
-    os.close(lock)
-    return None
-
-
-def _is_at(path: str, lock: int) -> bool:
-    """Whether the open file is still the one of that name: the previous holder may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(lock), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _read_agent(path: str) -> tuple[str, str]:
@@ -332,13 +201,7 @@ def _read_agent(path: str) -> tuple[str, str]:
     words = read_text(path)[:_OWNER_SIZE].split()
     if len(words) != 3 or not words[0].isdecimal():
         return "", ""  # it is about to write it, or was killed before that: it has started nothing
-    return (words[0], words[2]) if read_start_time(int(words[0])) == words[1] else ("", "")
-
-
-def read_start_time(pid: int) -> str:
-    """Return the start time of a process, in the kernel's ticks; "" if it has ended. It detects a reused pid."""
-    found = read_stat(pid)
-    return str(found.start_ticks) if found and found.state not in "ZX" else ""
+    return (words[0], words[2]) if locked_files.read_start_time(int(words[0])) == words[1] else ("", "")
 
 
 # --- processes that are left ---
@@ -358,7 +221,7 @@ def _is_leftover(pid: int, name: str, path: str) -> bool:
     mark = f"{LOCK_VARIABLE}={name}-"
     environment = read_text(f"/proc/{pid}/environ")
     is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split("\0"))
-    return bool(read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+    return bool(locked_files.read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
 
 
 def _is_keeper(pid: int) -> bool:
@@ -380,9 +243,3 @@ def _kill(pid: int, name: str, path: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def hash_text(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

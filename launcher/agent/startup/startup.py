@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,8 @@ from launcher.config import credentials
 from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
-from launcher.hardware.linux.kernel import read_text
+from launcher.hardware.linux.kernel import read_boot_id
+from launcher.hardware.linux.limits import require_timer
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.keeper import open_standard_streams
@@ -40,7 +41,6 @@ from rendezvous.stores.listeners import find_foreign_listener
 
 PAUSE_S = 0.25  # between two probes of a store that does not answer yet
 STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
-DESCRIPTORS_WANTED = 65536  # presence takes one for each member, the pump two for each worker: no job is that large
 END_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
@@ -166,8 +166,7 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
     """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":
-        wait_for_store(network, limit_s)
-        return ()
+        return wait_for_store(network, limit_s)
     if options.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
         hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
@@ -180,8 +179,7 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
         whose = "the agent of the node with that address serves it"
         hint = f"check --rdzv-endpoint: {host} is not an address of this node, nor of a node seen so far; see is_host"
     if network.is_host is False:
-        wait_for_store(network, limit_s, server_note=whose, hint=hint)
-        return ()
+        return wait_for_store(network, limit_s, server_note=whose, hint=hint)
     if network.is_host:
         whose = f"this node will serve it once {host} is an address of this node"
     believed_until, noted = time.monotonic() + STALE_S, ""
@@ -299,36 +297,3 @@ def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
                 f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
             ) from None
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
-
-
-def read_boot_id() -> str:
-    """Return the kernel's id of this boot of the machine, "" where it has none."""
-    return read_text("/proc/sys/kernel/random/boot_id").strip()
-
-
-def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
-    """Raise the soft limit on open files to `wanted`, or as far as the hard one allows; return it.
-
-    For the agent alone: a leader has a connection to every node. The usual limit of 1,024 exists for programs that use
-    select(). Call it after the supervisor's fork, so that the workers keep what the user had set.
-    """
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < possible:
-        with suppress(OSError, ValueError):  # a sandbox may forbid what the limits allow
-            resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def require_timer() -> None:
-    """Raise TemporaryError if the supervisor could not create its timer: a timer counts as a pending signal.
-
-    All of the user's on this machine count together, so another process may still take the last one.
-    """
-    with suppress(OSError), open("/proc/self/status") as file:
-        used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
-        if int(used) >= int(limit):
-            sentence = f"the kernel refuses another timer: {used} of {limit} pending signals of this user are in use"
-            raise TemporaryError(sentence, "raise ulimit -i")

@@ -62,7 +62,7 @@ def run(request: MeasureRequest) -> int:
         raise UsageError(
             f"--levels {request.levels} is not a list of level names", "list them outermost first, e.g. spine,leaf"
         )
-    if not request.insist and (pids := list_running_agents()):
+    if not request.insist and (pids := [pid for pid in list_running_agents() if _is_in_this_network(pid)]):
         raise UsageError(
             f"an agent runs on this node, and measuring would disturb its job: pid {format_list(list(map(str, pids)))}",
             "add --insist to measure anyway",
@@ -90,6 +90,14 @@ def _make_words(request: MeasureRequest) -> list[str]:
     given = {"rdzv-backend": "etcd", **request.options}
     given |= {"rdzv-id": request.run_id, "nnodes": str(request.node_count), "start-timeout": f"{request.wait_s:g}"}
     return [*(f"--{name}={text}" for name, text in given.items()), "--no-python", "true"]
+
+
+def _is_in_this_network(pid: int) -> bool:
+    """Whether the process has the interfaces of this one; also if that may not be read."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net"))
+    except OSError:
+        return True
 
 
 def _measure(request: MeasureRequest, config: Config, depth: int, ending: contextlib.ExitStack) -> tuple[Answer, int]:

@@ -32,11 +32,12 @@ from torch.distributed.elastic.rendezvous import (
 from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import NodeLock
-from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store
+from launcher.agent.startup.startup import Startup, listen, wait_for_store
 from launcher.config import credentials, scrub
 from launcher.extensions.torchrun.member import ENDED, TorchrunMember
 from launcher.extensions.torchrun.options import BACKEND, TorchrunOptions, read_options
 from launcher.extensions.torchrun.round_store import RoundStore, meet
+from launcher.hardware.linux.kernel import read_boot_id
 from launcher.logs.error_file import read_error
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure

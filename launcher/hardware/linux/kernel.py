@@ -214,6 +214,11 @@ def read_text(path: str) -> str:
         return ""
 
 
+def read_boot_id() -> str:
+    """Return the kernel's id of this boot of the machine, "" where it has none."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
+
+
 def _list_numbers(path: str) -> list[int]:
     try:
         return [int(name) for name in os.listdir(path) if name.isdigit()]

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from launcher.agent.node_main import FREE_BYTES_MIN, FREE_FRACTION_MIN
+from launcher.config.files import FREE_BYTES_MIN, FREE_FRACTION_MIN
 from launcher.meshctl.doctor.machine import CgroupLimit, MachineInfo
 from launcher.model.node import format_workers
 from launcher.model.text import format_bytes, format_count, format_number
@@ -207,7 +207,7 @@ def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if space.amiss:
         seen = f"{space.path} cannot be written: {space.amiss}"
         yield Finding("logs", "stop", seen, "log files are written there", elsewhere)
-    # A node with less does not join, see launcher.agent.node_main.
+    # A node with less does not join, see launcher.config.files.
     elif space.free < min(FREE_BYTES_MIN, space.size * FREE_FRACTION_MIN) or space.inodes_free == 0:
         lack = "no more files can be created" if space.inodes_free == 0 else f"{format_bytes(space.free)} are free"
         seen = f"{space.path} is full: {lack}"

@@ -7,13 +7,21 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.startup import stale_agents
+from launcher.hardware.linux import locked_files
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, kill_family
 
+# Part of an agent whose locks are in the directory `folder`.
+USE_FOLDER = """
+from launcher.hardware.linux import locked_files
+locked_files.list_lock_dirs = lambda: [folder]
+"""
 # Part of an agent that has a NodeLock in `place` and the command of its worker in `worker`.
 BEGIN_WORKER = """
 os.environ.update(place.environment)
@@ -26,6 +34,17 @@ supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", worker), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): pass
 """
 SLEEP = "exec sleep 1000"
+LIMIT_S = 20.0
+"""This machine may be busy."""
+
+
+@contextmanager
+def locks_in(*folders: Path, limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Use the locks of the first of these directories that can be used, in this process, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locked_files, "list_lock_dirs", lambda: [*map(str, folders)])
+        patch.setattr(stale_agents, "LIMIT_S", limit_s)
+        yield
 
 
 class LockAgents:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.agent import command, node_main
+from launcher.agent import command
 from launcher.agent.health_gate import compute_pause_s
+from launcher.config import files
 from launcher.config.config import Config
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.model.errors import UnfitError, UsageError
@@ -64,7 +65,7 @@ def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespac
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     try:
-        node_main.require_log_space(str(directory))
+        files.require_log_space(str(directory))
     except UnfitError as error:
         return str(error).replace(str(directory), "DIR")
     return "room"
@@ -93,16 +94,16 @@ def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="cannot be examined: No such file or directory"):
-        node_main.require_log_space(str(tmp_path / "gone"))
+        files.require_log_space(str(tmp_path / "gone"))
     monkeypatch.setattr(os, "access", lambda *words, **options: False)
     with pytest.raises(UnfitError, match="is not writable"):
-        node_main.require_log_space(str(tmp_path))
+        files.require_log_space(str(tmp_path))
 
 
 def test_logs_that_are_not_kept_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: disk(f_bavail=0))
-    node_main.require_log_space(None)
-    node_main.require_log_space(os.devnull)
+    files.require_log_space(None)
+    files.require_log_space(os.devnull)
 
 
 class Gpus:

@@ -6,7 +6,7 @@ when the round wants to be woken, if that has changed.
     > 10 ends 0 1             worker 0 of two ends with 1; `secondary`: it looks like the loss of a peer, `victim`: it
                               may have waited for a worker that still lives, `claimed`: it has said why it fails
     > 10 stop 5               the order to stop, with a grace of five seconds; also `kill`
-    > 10 pass, window, gone   time has passed; nothing more is to be seen; no process is left
+    > 10 pass, window         time has passed; nothing more is to be seen
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from launcher.agent.lifecycle import (
     ReportFailed,
-    ReportStopped,
     ReportSucceeded,
     Round,
     RoundAction,
@@ -46,7 +45,6 @@ def play(transcript: str) -> str:
         if line.startswith("> "):
             time, what, *words = line.removeprefix("> ").split()
             played += map(show, take(round, float(time), what, words))
-            played += [f"{len(round.live)} live"] if round.is_gone else []
             if round.wake_at != wake_at:
                 wake_at = round.wake_at
                 played.append(f"wakes at {wake_at:g}" if wake_at < math.inf else "sleeps")
@@ -66,8 +64,6 @@ def take(round: Round, now: float, what: str, words: list[str]) -> list[RoundAct
             return round.kill()
         case "window":
             return round.end_window(now)
-        case "gone":
-            return round.take_gone()
     return round.advance(now)
 
 
@@ -77,8 +73,6 @@ def show(action: RoundAction) -> str:
             return f"tells of the failure of {cause.local_rank} with {cause.exit_code}"
         case ReportSucceeded():
             return "tells of success"
-        case ReportStopped():
-            return "tells that it has stopped"
         case SignalWorkers(signum):
             return f"signals {signal.Signals(signum).name}"
     return "sweeps"

@@ -95,10 +95,10 @@ class Turns:
         monkeypatch.setattr(loop, "read_clock", lambda: self.now)
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
         self.builder.list_log_files.return_value = {}
-        self.machine = Mock(is_leader=False)
+        self.machine = Mock(is_leader=False, settings=Settings(shutdown_timeout_s=30.0))
         self.driver = Mock(wake_at=0.0, machine=self.machine)
         self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
-        self.channel = Mock(wake_at=math.inf)
+        self.channel = Mock(wake_at=math.inf, end_reasons={})
         for name in ("check_saves", "check_heartbeats", "list_claims"):
             getattr(self.channel, name).return_value = {}
         self.channel.read_step.return_value = -1
@@ -116,8 +116,6 @@ class Turns:
         parts.add(Seen(self.log, asks or {}))
         self.agent = Agent(
             script="train.py",
-            reason="",
-            settings=Settings(shutdown_timeout_s=30.0),
             supervisor=self.supervisor,
             fork_server=None,
             membership=Mock(driver=self.driver),
@@ -183,6 +181,13 @@ def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.Mo
     job.begin()
     told = job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
     assert told[-2:] == [("submit", RoundSucceeded(1)), RoundSucceeded(1)]
+
+
+def test_a_round_is_reported_as_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch)
+    job.begin()
+    job.turn(stop("kill"))
+    assert job.turn(reports=(RoundSwept(1), RoundSwept(1))).count(RoundStopped(1, 1)) == 1
 
 
 def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class Bench:
         self.supervisor = Supervisor()
         self._told: list[str] = []
         monkeypatch.setattr(preload, "log", self._told.append)
-        self.image = ForkServerClient(command.parse([*words, "train.py"], {}), self.supervisor)  # type: ignore[arg-type]
+        self.image = ForkServerClient(command.parse([*words, "train.py"], {}), self.supervisor, {})  # type: ignore[arg-type]
 
     def told(self) -> list[str]:
         told, self._told[:] = list(self._told), []

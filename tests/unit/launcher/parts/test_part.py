@@ -202,8 +202,7 @@ def test_a_part_that_takes_long_is_said_once_and_stays() -> None:
 def test_a_descriptor_that_is_ready_is_told_to_its_part_alone() -> None:
     one, two = Recorder(), Recorder()
     bench = Bench(one)
-    watcher = bench.host.make_watcher()
-    bench.host.add(two, watcher)
+    watcher = bench.host.add(two)
     read_end, write_end = os.pipe()
     watcher.register(read_end)
     os.write(write_end, b"x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.agent.cluster import serve_store
+from launcher.agent.signals import Wakeup
 from launcher.agent.startup import duplicate_rank
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import ProbeResult
@@ -60,11 +62,17 @@ def joins(store: MemoryStore, name: str, number: int, boot_id: str = "b") -> str
     return key
 
 
-def look(store: MemoryStore, name: str, number: int, lease_ttl_s: float = -1.0) -> None:
+def look(
+    store: MemoryStore,
+    name: str,
+    number: int,
+    lease_ttl_s: float = -1.0,
+    is_leaving: Callable[[], bool] = lambda: False,
+) -> None:
     """A TTL of -1 is no patience at all."""
     place = arrival(name)
     with place.listener:
-        require_unique_rank(store, place, "run7", number, lease_ttl_s=lease_ttl_s)
+        require_unique_rank(store, place, "run7", number, lease_ttl_s, is_leaving)
 
 
 def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
@@ -97,22 +105,22 @@ def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store
     assert said == []
 
 
-def test_a_signal_ends_the_wait_and_is_told_to_whoever_takes_it(
+def test_a_signal_ends_the_wait_and_is_left_to_whoever_takes_it(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joins(store, "h2", 1)
-    taken: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
-    monkeypatch.setattr(
-        "launcher.agent.startup.duplicate_rank.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM)
-    )
+    coming = iter((signal.SIGCHLD, signal.SIGTERM))  # the first is of a child, and ends nothing
+    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: signal.raise_signal(next(coming)))
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGCHLD, signal.SIGTERM)}
+    wakeup = Wakeup(before)
     try:
-        look(store, "h3", 1, lease_ttl_s=59)
-        assert taken == [signal.SIGTERM]
-        signal.raise_signal(signal.SIGTERM)
-        assert len(taken) == 2
+        look(store, "h3", 1, lease_ttl_s=59, is_leaving=wakeup.has_signal)
+        assert wakeup.take() == [signal.SIGCHLD, signal.SIGTERM]
+        assert not wakeup.has_signal()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(-1)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
