@@ -260,6 +260,8 @@ def _end_round(
     )
     writes: list[Operation] = [make_put(state, job.stop, stop), *_end_history(state, job, stop, now, report)]
     guards = guard_unchanged(state, job.round, job.stop)
+    if decision.member_id:  # a success may have been written that no watch has delivered yet
+        guards += guard_unchanged(state, job.make_status_key(decision.member_id))
     if report is not None:
         writes.insert(0, report.put)
         guards += (report.guard,)

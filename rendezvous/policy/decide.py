@@ -219,14 +219,14 @@ def _decide_running(
     lost = [m for m in view.list_lost() if m not in doubtful]
     if lost:  # before any failure, which it explains
         reason = Reason.of("lost", nodes=view.refer_to(lost), round=seal.round)
-        return EndRound("kill", reason, "loss", nodes=view.list_names(lost))
+        return EndRound("kill", reason, "loss", "", view.list_names(lost), lost[0])
     if isolated and _is_leader_isolated(view) and view.is_pending(view.own_id):
         reason = _explain_isolated_leader(view, seal.round)
         return EndRound("kill", reason, "isolation", "isolated leader", view.list_names([view.own_id]))
     unreachable = [m for m in isolated if view.is_pending(m)]
     if unreachable and not _is_leader_isolated(view):
         reason = _explain_isolated(view, unreachable, settings, seal.round)
-        return EndRound("kill", reason, "isolation", "isolated member", view.list_names(unreachable))
+        return EndRound("kill", reason, "isolation", "isolated member", view.list_names(unreachable), unreachable[0])
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.list_failed()
     if failed:
@@ -239,7 +239,8 @@ def _decide_running(
         everybody_leaves = all(view.is_leaving(m) for m in view.members)  # so no departure is left to wait for
         if now >= until or everybody_leaves:
             reason = Reason.of("leaving", nodes=view.refer_to(leaving), round=seal.round)
-            return EndRound("grace", reason, "leaving", nodes=view.list_names(leaving))
+            other = next((m for m in leaving if m != view.own_id), "")
+            return EndRound("grace", reason, "leaving", "", view.list_names(leaving), other)
         return Wait(until, Reason.of("gathering-departures", round=seal.round))
     if doubtful:
         reason = Reason.of("round-awaits-return", nodes=view.refer_to(doubtful), round=seal.round)

@@ -36,6 +36,8 @@ class EndRound(Struct, frozen=True):
     cause: Cause
     rule: str = ""
     nodes: tuple[str, ...] = ()
+    member_id: str = ""
+    """One of those for which it ends: it has not succeeded, as far as its status is known. "" for the leader itself."""
 
 
 class SealRound(Struct, frozen=True):

@@ -48,7 +48,8 @@ class PermissionChecks(Checks):
                         self._check_drained(host, witness, key)
                 case Put(key, value) if key.endswith("/ctl/stop"):
                     stop = records.decode(Stop, value, key)
-                    self._check_ending(host, witness, job, stop, is_own=_reports_failure(store_request.request))
+                    if not self._is_outdated(store_request.request):  # else the store rejects it
+                        self._check_ending(host, witness, job, stop, is_own=_reports_failure(store_request.request))
                 case Put(key, value) if key.endswith("/ctl/verdict"):
                     self._check_verdict(host, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
