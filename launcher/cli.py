@@ -12,10 +12,9 @@ import sys
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import NoReturn, TextIO
 
-    from launcher.config.config import Config
     from launcher.config.options.command_line import ParsedArgs
 
 PROGRAM = "meshrun"
@@ -103,13 +102,6 @@ def _print_info(args: ParsedArgs) -> int:
 
         help.show(args.topic, is_whole=args.action == "--help")
     return 0
-
-
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """Return the Config of a command line that runs something. Raises UsageError; reads no file."""
-    from launcher.agent import command
-
-    return command.parse(argv, environ)
 
 
 def report(error: Exception, program: str) -> int:

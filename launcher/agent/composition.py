@@ -71,11 +71,12 @@ def add_parts(node: PartContext) -> Ask:
     Raises UsageError for what can never work.
     """
     config, layout, parts, started_at = node.config, node.layout, node.parts, time.time()
-    is_written = bool(node.sinks) or config.workers.reports_progress or (layout.keeps_files and not layout.is_temporary)
+    has_extensions = not config.extensions.keys().isdisjoint(PARTS)
+    is_written = bool(node.sinks) or has_extensions or (layout.keeps_files and not layout.is_temporary)
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, started_at),
-        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
+        LATER_S if is_written else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -193,7 +194,7 @@ def _make_inquiries(
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
-    from launcher.hardware.accelerators.device_memory import make_device_memory
+    from launcher.views.node.device_memory import make_device_memory
     from launcher.views.node.local_state import LocalState
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.node.snapshot import SnapshotSource

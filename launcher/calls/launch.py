@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec.structs import replace
 
-from launcher import cli
 from launcher.calls import payload, process
 from launcher.calls.failure import add_hint, require_success
 from launcher.config import files
@@ -167,7 +166,9 @@ def _launch(
 
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Raise UsageError for invalid options; whether no option requests log files."""
-    config = cli.parse(job, environment)
+    from launcher.agent.command import parse
+
+    config = parse(job, environment)
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     return all(config.output.origins[field] == "default" for field in _LOG_OPTIONS)
@@ -213,11 +214,12 @@ def format_argument(value: object) -> str:
     return word
 
 
-def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
-    """Return the equivalent command line. Raises UsageError for what is no option of a launch."""
+def format_arguments(options: Mapping[str, OptionValue], extra: Sequence[Option] = ()) -> list[str]:
+    """Return the equivalent command line. Raises UsageError for what is no option of a launch, nor one of `extra`."""
+    own = {option.name.replace("-", "_"): option for option in extra}
     found = []
     for keyword, value in options.items():
-        option = _find_option(keyword)
+        option = own.get(keyword) or _find_option(keyword)
         if value is None:
             continue
         if not option.takes_value:

@@ -13,27 +13,28 @@ and directory, and the caller's script imported again, under another name than `
 from __future__ import annotations
 
 import contextlib
-import glob
 import multiprocessing
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import process
 from typing import IO, Any
+
+from msgspec import Struct
 
 from launcher.hardware.linux.files import replacing
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
 
-_CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
+CALL, RESULT, EXCEPTION = "call", "result", "exception"
+"""What a file holds: the beginning of its name."""
 _PICKLE_ERRORS = (Exception, SystemExit)  # exceptions of user code in a pickle; an interrupt is not caught
 
 
-class FunctionCall:
-    """One call and its directory, for both sides."""
+class FunctionCall(Struct, frozen=True):
+    """One call, for both sides."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    directory: str
 
     # --- the caller ---
 
@@ -42,7 +43,7 @@ class FunctionCall:
         main = _find_main()
         pickler = CallPickler(has_main=bool(main))
         try:
-            with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
+            with open(self._make_path(CALL), "xb", opener=open_private) as file:
                 pickle.dump(_make_preparation({} if pickler.is_by_value else main), file, pickle.HIGHEST_PROTOCOL)
                 pickler.dump((function, tuple(args)), file)
         except OSError as error:
@@ -60,7 +61,7 @@ class FunctionCall:
     def read_result(self, round: int, rank: int) -> Any:
         """Return the rank's result of that round. Raises LauncherError if there is none, or it is not readable."""
         try:
-            with open(self._make_path(_RESULT, round, rank), "rb") as file:
+            with open(self._make_path(RESULT, round, rank), "rb") as file:
                 return pickle.load(file)
         except FileNotFoundError:
             raise LauncherError(
@@ -75,35 +76,10 @@ class FunctionCall:
 
         None if it was none of this call's, or cannot be unpickled, as one whose arguments differ from those it keeps.
         """
-        with contextlib.suppress(*_PICKLE_ERRORS), open(self._make_path(_EXCEPTION, round, rank), "rb") as file:
+        with contextlib.suppress(*_PICKLE_ERRORS), open(self._make_path(EXCEPTION, round, rank), "rb") as file:
             error = pickle.load(file)
             return error if isinstance(error, BaseException) else None
         return None
-
-    # --- a program between the two, on another machine than the caller ---
-
-    def read_call(self) -> bytes:
-        with open(self._make_path(_CALL), "rb") as file:
-            return file.read()
-
-    def write_call(self, call: bytes) -> None:
-        with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
-            file.write(call)
-
-    def read_files(self, round: int) -> dict[str, bytes]:
-        """Return the results and exceptions of that round, by the names of their files."""
-        found = {}
-        for what in (_RESULT, _EXCEPTION):
-            start = self._make_path(what, round)
-            for path in glob.glob(f"{glob.escape(start)}-*[0-9]"):
-                with open(path, "rb") as file:
-                    found[os.path.basename(path)] = file.read()
-        return found
-
-    def write_files(self, files: Mapping[str, bytes]) -> None:
-        for name, content in files.items():
-            with open(os.path.join(self.directory, name), "wb", opener=_open_private) as file:
-                file.write(content)
 
     # --- a worker ---
 
@@ -111,7 +87,7 @@ class FunctionCall:
         """Reproduce the caller's state and load the call. Raises the script's exceptions, and LauncherError."""
         from multiprocessing import spawn
 
-        with open(self._make_path(_CALL), "rb") as file:
+        with open(self._make_path(CALL), "rb") as file:
             # multiprocessing refuses to start anything while this is set, and so does launch: see `is_importing`.
             process.current_process()._inheriting = True  # type: ignore[attr-defined]
             try:
@@ -130,7 +106,7 @@ class FunctionCall:
     def write_result(self, round: int, rank: int, value: object) -> None:
         """Write the function's result. Raises LauncherError if it cannot be pickled or written."""
         try:
-            self._write_pickle(value, self._make_path(_RESULT, round, rank))
+            self._write_pickle(value, self._make_path(RESULT, round, rank))
         except OSError as error:
             raise LauncherError(
                 f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
@@ -145,7 +121,7 @@ class FunctionCall:
     def write_exception(self, round: int, rank: int, error: BaseException) -> None:
         """Write the exception if it can be pickled; many cannot."""
         with contextlib.suppress(*_PICKLE_ERRORS):
-            self._write_pickle(error, self._make_path(_EXCEPTION, round, rank))
+            self._write_pickle(error, self._make_path(EXCEPTION, round, rank))
 
     def _write_pickle(self, thing: object, path: str) -> None:
         """Write the file completely, or not at all."""
@@ -195,7 +171,8 @@ def _find_start_directory() -> str:
     return process.ORIGINAL_DIR or ""  # type: ignore[attr-defined]
 
 
-def _open_private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can: an `opener` of `open`."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 

@@ -84,8 +84,8 @@ class WorkerOptions(Section, frozen=True):
     """That of `RendezvousOptions`, for gloo and NCCL."""
     is_alone: bool
     """Whether no other node can join."""
-    reports_progress: bool
-    """Whether the agent reports the job's progress to its controller, so that workers must not."""
+    unset: tuple[str, ...]
+    """Variables that they do not inherit, because of options of extensions."""
     preload: tuple[str, ...]
     """Modules to import once, for workers that are forked with them."""
     standby: int
@@ -250,7 +250,7 @@ def resolve(
     if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
         from launcher.config import schedulers  # one machine rarely has one
 
-        resolved = schedulers.resolve(args.values, environ, hostname)
+        resolved = schedulers.resolve(values, environ, hostname)
         values, notes, missing = resolved.values, [*resolved.notes], resolved.missing
     is_explained = bool(notes)
     if args.script is None:
@@ -281,6 +281,7 @@ def resolve(
     asked = {name: values[name] for name in extensions.OPTIONS if name in values and not values[name].is_default}
     for value in asked.values():
         value.read()
+    changed = [value for value in asked.values() if value.text != value.option.default]
     is_alone = fields["network"] is None
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
@@ -295,7 +296,7 @@ def resolve(
     fields |= {
         "is_alone": is_alone,
         "interface": values["interface"].read() if not is_alone and values["local-addr"].is_default else None,
-        "reports_progress": "progress" in asked and asked["progress"].read() != "none",
+        "unset": tuple(name for value in changed for name in value.option.unset),
         "texts": {name: values[name].text for name in texts if not values[name].is_default},
         "settings": settings,
         "start_timeout_s": float(settings.get("start_timeout_s", DEFAULTS.start_timeout_s)),
@@ -306,10 +307,8 @@ def resolve(
         "legacy_local_rank": _resolve_local_rank(values),
     }
     if is_alone:
-        useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
-        notes += [f"{value} has no effect on one machine" for value in useless]
-        if "request-nodes" in asked:
-            notes.append(f"{asked['request-nodes']} has no effect: no other node can join one machine")
+        useless = (value for value in values.values() if value.option.why_ignored_alone and not value.is_default)
+        notes += [f"{value} has no effect{value.option.why_ignored_alone}" for value in useless]
     check, limit = values["health-check"], values["health-timeout"]
     if check.read() is not None and limit.read() == 0:
         raise UsageError(f"{limit} must be greater than 0", "set a number of seconds, such as 60")

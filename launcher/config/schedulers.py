@@ -5,7 +5,8 @@ format. The detected values rank between the user's, by flag or variable, and th
 
 The risk is to wait for nodes that do not exist. So a scheduler is recognised only by variables that it sets for the
 very command it starts, and that are complete; a shell in an allocation, a worker of another launcher or incomplete
-variables yield nothing, and `reason` says why. `KNOWN_BY`, at the end, lists the schedulers.
+variables yield nothing, and `reason` says why. `list_schedulers`, at the end, names them; those of Kubernetes are an
+extension's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.config.options import command_line
+from launcher import extensions
 from launcher.config.options.network import SERVED_PORT
 from launcher.config.options.readers import Value, is_host, parse_integer
 from launcher.config.options.table import BY_NAME
@@ -34,8 +35,6 @@ _NESTED_LAUNCHERS = {
     "JPY_PARENT_PID": "a notebook",
     "LAUNCHER_ROUND": "a worker of a launcher",  # without torch
 }
-# Kubeflow Trainer sets these in every pod, so they are no choice of the user's, nor worth a remark if unused.
-_TRAINER_PLACES = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 
 
 class Detection(Struct, frozen=True):
@@ -75,9 +74,9 @@ class ResolvedOptions(Struct, frozen=True):
 
 
 # docs/internals/decisions/0019-job-size-from-scheduler-variables.md
-def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
-    """Resolve the options, with the scheduler's values between the user's and the defaults. Raises UsageError."""
-    given = command_line.resolve_values(flags, environ)
+def resolve(values: Mapping[str, Value], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
+    """Resolve the options, with the scheduler's values between the user's, `values`, and the defaults."""
+    given = dict(values)
     found = detect(environ, hostname)
     if found is None:
         return ResolvedOptions(given, None, {})
@@ -100,7 +99,7 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
 
 def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
     """Return the scheduler that started this command; None if the environment shows none. `hostname`: this node's."""
-    for controller, detect_by, variables in KNOWN_BY:
+    for controller, detect_by, variables in list_schedulers():
         found = None
         if all(environ.get(variable) for variable in variables):
             found = detect_by(controller, variables, environ, hostname)
@@ -146,7 +145,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
         values.pop("rdzv-backend", None)
         unused |= {name: why for name in ("rdzv-backend", "rdzv-endpoint") if name in found and name not in unused}
         if is_static and place is not None and not has_master:
-            values |= _make_values({"master-addr": (split_address(place.text)[0], place.origin)})
+            values |= make_values({"master-addr": (split_address(place.text)[0], place.origin)})
     if "node-rank" in values:
         if is_static:
             lacks_master = "master-addr" not in values and not has_master
@@ -159,9 +158,9 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     count = values.get("nnodes")
     if count is not None and not is_static and not options["mesh"].is_default:
         # The mesh decides what is valid: all present nodes at the start, and fewer when some are lost.
-        values |= _make_values({"nnodes": (f"1:{count.text}", count.origin)})
+        values |= make_values({"nnodes": (f"1:{count.text}", count.origin)})
         if options["target-nodes"].is_default:
-            values |= _make_values({"target-nodes": (count.text, count.origin)})
+            values |= make_values({"target-nodes": (count.text, count.origin)})
     return values, unused, not lacks_master
 
 
@@ -201,12 +200,12 @@ def _choose_rendezvous(values: Mapping[str, Value], options: Mapping[str, Value]
     return "rdzv-endpoint" not in values, ""
 
 
-def _make_values(rows: Mapping[str, tuple[str, str]]) -> dict[str, Value]:
+def make_values(rows: Mapping[str, tuple[str, str]]) -> dict[str, Value]:
     """Return values of options: name -> text, and the variable that it is from."""
     return {name: Value(BY_NAME[name], text, origin, is_detected=True) for name, (text, origin) in rows.items()}
 
 
-def _make_job(
+def make_job(
     controller: str, known_by: tuple[str, ...], count: int, rank: int, first: str, endpoint: str, run_id: str,
     origins: tuple[str, str, str, str],
 ) -> Detection:  # fmt: skip
@@ -220,7 +219,7 @@ def _make_job(
         "rdzv-id": (run_id, by_id),
     }
     reason = f"this is node {rank} of {count}" + (f", and node 0 is {first}" if rank else "")
-    return Detection(controller, known_by, reason, _make_values(values))
+    return Detection(controller, known_by, reason, make_values(values))
 
 
 # --- Slurm ---
@@ -288,7 +287,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     # Two steps may share a node.
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
     origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
-    return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
+    return make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
@@ -421,113 +420,19 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
         run_id, origin = addresses[0], _SKYPILOT[2]
     origins = (_SKYPILOT[1], _SKYPILOT[0], _SKYPILOT[2], origin)
     endpoint = join_address(addresses[0], port)
-    return _make_job(controller, _SKYPILOT, count, rank, addresses[0], endpoint, run_id, origins)
-
-
-# --- controllers on Kubernetes ---
-
-
-def _detect_pods(controller: str, variables: tuple[str, ...], environ: Mapping[str, str], _: str) -> Detection:
-    """Detect controllers whose variables are complete.
-
-    LeaderWorkerSet sets them for any program. The others start one JAX process in each pod; a launcher in its place
-    needs the same. Their port is left to JAX.
-    """
-    return _make_group(controller, variables, environ, environ[variables[0]].partition(":")[0], SERVED_PORT)
-
-
-def _make_group(
-    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], host: str, port: int
-) -> Detection:
-    """Return pods, the first of which, `host`, serves the store on `port`; the run is named after it.
-
-    The first of `variables` is its address, the last two are the number of pods and this one's index.
-    """
-    address_name, count_name, index_name = variables[0], *variables[-2:]
-    count, index = parse_integer(environ[count_name]), parse_integer(environ[index_name])
-    if count is None or index is None or not 0 <= index < count or not is_host(host):
-        found = ", ".join(f"{name}={environ[name]!r}" for name in (count_name, index_name, address_name))
-        return Detection(controller, variables, f"its variables cannot be read: {found}", must_report=True)
-    if count == 1:
-        return Detection(controller, variables, "it has one pod")
-    origins = (count_name, index_name, address_name, address_name)
-    return _make_job(controller, variables, count, index, host, join_address(host, port), host, origins)
-
-
-def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection | None:
-    """Detect Kubeflow's controllers for PyTorch, mostly to log them: they set torchrun's own PET_ variables.
-
-    With --rdzv-backend c10d and no endpoint, as for an elastic job, the nodes of a TrainJob meet at the master's host:
-    a definition cannot name it by $(PET_MASTER_ADDR), since the Trainer adds its variables behind all others, where
-    Kubernetes does not expand them (pkg/apply and plugins/torch in kubeflow/trainer v2.3). PyTorchJob (v1) also sets
-    RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for PET_ variables from
-    elsewhere.
-    """
-    reason = "its PET_ variables contain all that is needed"
-    master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
-    if "-node-0-0." in master:
-        row = {"rdzv-endpoint": (join_address(master, SERVED_PORT), "PET_MASTER_ADDR")} if is_host(master) else {}
-        return Detection("Kubeflow Trainer", variables, reason, _make_values(row), own_variables=_TRAINER_PLACES)
-    if endpoint.endswith("-worker-0") or master.endswith("-master-0"):
-        return Detection("Kubeflow PyTorchJob", variables, reason)
-    return None
-
-
-def _detect_volcano(
-    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], _: str
-) -> Detection | None:
-    """Detect Volcano's plug-in "pytorch", which names the master's pod and counts the pods.
-
-    The workers of any launcher also have MASTER_ADDR, WORLD_SIZE and similar variables. They describe pods only if
-    Volcano lists the master among the hosts of its tasks, in variables such as VC_MASTER_HOSTS; None if not.
-    """
-    host, port = environ["MASTER_ADDR"], parse_integer(environ["MASTER_PORT"])
-    lists = sorted(name for name in environ if name.startswith("VC_") and name.endswith("_HOSTS"))
-    list_name = next((name for name in lists if host in environ[name].split(",")), "")
-    if not list_name or port is None or not 0 < port < 65536:
-        return None
-    # The port that Volcano has opened is free: every round has a MASTER_PORT of its own.
-    return replace(_make_group(controller, variables, environ, host, port), known_by=(*variables, list_name))
-
-
-def _detect_volcano_task(controller: str, variables: tuple[str, ...], _: Mapping[str, str], __: str) -> Detection:
-    reason = "VC_TASK_INDEX counts the pods of one task only; only the plug-in pytorch sets all that a job needs"
-    return Detection(controller, variables, reason)
-
-
-def _detect_indexed_job(
-    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], hostname: str
-) -> Detection:
-    """Detect an Indexed Job, also as a part of a JobSet, which numbers its pods and sets nothing else.
-
-    No variable has their number or the name of their Service. On one node that does not matter; for a job of several,
-    the index is the node's rank, and the message that asks for the rest contains it. A pod is named after the job and
-    its index.
-    """
-    text = environ["JOB_COMPLETION_INDEX"]
-    index = parse_integer(text)
-    if index is None or index < 0:
-        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is not an index", must_report=True)
-    pod = hostname.partition(".")[0]
-    first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
-    reason = f"this is pod {index}; no variable sets the number of pods and where they meet"
-    missing = f"set --master-addr {first}.SERVICE: this pod of an Indexed Job has node rank {index}"
-    values = _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")})
-    return Detection(controller, variables, reason, values, missing)
+    return make_job(controller, _SKYPILOT, count, rank, addresses[0], endpoint, run_id, origins)
 
 
 Detect = Callable[[str, tuple[str, ...], Mapping[str, str], str], Detection | None]
-# The schedulers, and variables that are all set where one is. The first whose detection succeeds counts.
-KNOWN_BY: tuple[tuple[str, Detect, tuple[str, ...]], ...] = (
-    ("SkyPilot", _detect_skypilot, ("SKYPILOT_NODE_RANK",)),
-    ("Slurm", _detect_slurm, ("SLURM_JOB_ID",)),
-    ("LeaderWorkerSet", _detect_pods, ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")),
-    ("Kubeflow JAXJob", _detect_pods, ("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID")),
-    ("Kubeflow Trainer (JAX)", _detect_pods, ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")),
-    ("xpk", _detect_pods, ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")),
-    ("Kubeflow", _detect_kubeflow, ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")),
-    ("Kubeflow", _detect_kubeflow, ("PET_NNODES", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT")),
-    ("Volcano", _detect_volcano, ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")),
-    ("Volcano", _detect_volcano_task, ("VC_TASK_INDEX",)),
-    ("Indexed Job", _detect_indexed_job, ("JOB_COMPLETION_INDEX",)),
-)
+"""Gets the row's name and variables, the environment and this node's name."""
+Row = tuple[str, Detect, tuple[str, ...]]
+"""A scheduler, and variables that are all set where it is."""
+
+
+def list_schedulers() -> Iterator[Row]:
+    """Yield the schedulers, the controllers of pods last: they are imported then. The first that is detected counts."""
+    yield "SkyPilot", _detect_skypilot, ("SKYPILOT_NODE_RANK",)
+    yield "Slurm", _detect_slurm, ("SLURM_JOB_ID",)
+    from launcher.config.plugins import load_entry  # not under the two
+
+    yield from load_entry(extensions.CONTROLLERS)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from launcher import extensions
+
 CALL_VARIABLE = "LAUNCHER_CALL"  # for workers that run a function: the directory of the call
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
 # Variables that no process inherits which the agent starts.
 PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
-# By which others than the agent would find the server that takes a TrainJob's progress.
-PROGRESS_NAMES = frozenset(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",
@@ -35,9 +35,6 @@ _PREFIXES = (
 _NAMES = frozenset(
     {
         END_FILE,
-        "LAUNCHER_METRICS_FILE",  # one agent's own: another that a worker starts would find the port taken
-        "LAUNCHER_METRICS_PORT",
-        "LAUNCHER_PROGRESS",
         "MPI_LOCALNRANKS",  # Hydra: MPICH, Intel MPI
         "MPI_LOCALRANKID",
         "SLURM_GTIDS",
@@ -59,24 +56,20 @@ def drop_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if name not in PRIVATE}
 
 
-def list_unset_variables(parent: Iterable[str], *, reports_progress: bool = False) -> tuple[str, ...]:
-    """Return the names in `parent` that no process of this job inherits: of a foreign step, and secrets.
-
-    `reports_progress`: whether the agent does, and so no worker may.
-    """
-    private = PRIVATE | PROGRESS_NAMES if reports_progress else PRIVATE
-    return (*list_step_variables(parent), *sorted(private.intersection(parent)))
+def list_unset_variables(parent: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names in `parent` that no process of this job inherits: of a foreign step, secrets, and `more`."""
+    return (*list_step_variables(parent), *sorted(PRIVATE.union(more).intersection(parent)))
 
 
 def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     """Return the names in `parent` that belong to a foreign launcher's step and are to be unset; sorted."""
     names = frozenset(parent)
-    unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
+    unset = {name for name in names if name in _NAMES or name in extensions.OWN_VARIABLES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
-        from launcher.config.schedulers import KNOWN_BY  # only where such a variable is set
+        from launcher.config.schedulers import list_schedulers  # only where such a variable is set
 
         # Of controllers that number processes. Workers may read what describes the pod itself.
-        for *_, variables in KNOWN_BY:
+        for *_, variables in list_schedulers():
             if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables):
                 unset |= {*variables, *(names & {"JAX_COORDINATOR_PORT"})}
     return tuple(sorted(unset))

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from launcher.diagnosis.gather import Examined, gather
 from launcher.diagnosis.incident import write_incident
 from launcher.diagnosis.request import ExamineReport, ExamineRequest, shorten_evidence
-from launcher.hardware.linux import kernel
-from launcher.hardware.linux.kernel_log import list_device_faults
+from launcher.hardware.linux import kernel, kernel_log
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE, RecordError
 
 GRACE_S = 0.4
+_FAULT_AGE_MAX_S, _FAULTS_SHOWN = 3600.0, 4
 _GATHER_PART = 0.8  # of the limit, where a folder is to be written, too
 
 
@@ -79,6 +79,25 @@ def _write_folder(request: ExamineRequest, examined: Sequence[Examined], until: 
     if not text:
         return True, f"the incident folder {request.folder} is not complete: its disk does not answer"
     return codec.decode(tuple[bool, str], text, "the folder's writer")
+
+
+def list_device_faults(path: str = kernel_log.DEVICE) -> list[str]:
+    """Return the last Xid messages of the last hour; none where the kernel's log cannot be read.
+
+    They tell a device's fault before any library does.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        # "6,1234,5678901234,-;NVRM: Xid (PCI:0000:3b:00): 79, ...": the third are microseconds since boot.
+        lines = [line.partition(";") for text in kernel_log.read_records(descriptor) for line in text.split("\n")]
+    finally:
+        os.close(descriptor)
+    oldest = (time.monotonic() - _FAULT_AGE_MAX_S) * 1e6
+    faults = [text for head, _, text in lines if text.startswith("NVRM: Xid") and int(head.split(",")[2]) > oldest]
+    return [f"the kernel says: {text[:160]}" for text in faults[-_FAULTS_SHOWN:]]
 
 
 if __name__ == "__main__":

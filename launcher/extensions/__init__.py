@@ -7,11 +7,26 @@ nothing is imported here. They are asked only for words that the kernel does not
 `launcher.config.plugins.load_entry` imports what they say.
 """
 
+CONTROLLERS = "launcher.extensions.kubernetes.controllers:CONTROLLERS"
+"""Schedulers that set variables in pods: rows as launcher.config.schedulers has them, asked behind its own."""
+
 COMMANDS = {"measure": "launcher.extensions.measure.command:measure", "serve": "launcher.extensions.page.command:serve"}
 """Of meshctl: a command of click's, which adds itself to the group of launcher/meshctl/group.py."""
 
-DEVICES = {"intel": "launcher.extensions.devices.intel:Detector", "tpu": "launcher.extensions.devices.tpu:Detector"}
+DEVICES = {
+    "amd": "launcher.extensions.devices.amd:Detector",
+    "intel": "launcher.extensions.devices.intel:Detector",
+    "tpu": "launcher.extensions.devices.tpu:Detector",
+}
 """Kinds of --devices: a Detector of launcher/hardware/accelerators/contract.py."""
+
+SHAPES = {"tpu": "launcher.extensions.devices.tpu:count_chips"}
+"""Kinds that --devices can request by the type of a slice: a function from request, what was found and environment to
+the number of devices, and the reason.
+"""
+
+TORCH_DEVICES = "launcher.extensions.devices.from_torch:count_devices"
+"""Counts devices of a type that only torch knows: a function from type, interpreter and environment to an Inventory."""
 
 ENVIRONMENTS = {
     "paddle": "launcher.extensions.paddle.environment:PaddleEnvironment",
@@ -31,6 +46,9 @@ OPTIONS = {
     "serve": "launcher.extensions.page.options:ROWS",
 }
 """Options of meshrun: the rows among which the option's is, each an Option of launcher/config/options/readers.py."""
+
+OWN_VARIABLES = ("LAUNCHER_METRICS_FILE", "LAUNCHER_METRICS_PORT", "LAUNCHER_PROGRESS")
+"""Variables of options that are one agent's own: another that a worker starts would find the port taken."""
 
 PARTS = {
     "progress": "launcher.extensions.kubernetes.options:add_sink",

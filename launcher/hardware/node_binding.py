@@ -11,9 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from launcher.hardware.cpu_binding import CpuBinding, CpuTopology, bind, describe_bindings, list_numa_nodes
+from launcher.hardware.cpu_binding import CpuBinding, CpuTopology, bind, list_numa_nodes
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Slot
 
@@ -24,19 +22,11 @@ if TYPE_CHECKING:
 _SYSFS = "/sys/devices/system"
 
 
-class NodeBinding(Struct, frozen=True):
-    """The bindings by local rank, and a sentence about them for the start."""
-
-    bindings: tuple[CpuBinding, ...]
-    sentence: str
-
-
 # docs/internals/decisions/0027-numa-memory-by-first-touch.md
-def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
-    """Return the CPUs of every worker. Raises UsageError if they cannot be bound."""
+def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> tuple[CpuBinding, ...]:
+    """Return the CPUs of every worker, in local order. Raises UsageError if they cannot be bound."""
     allowed = frozenset(os.sched_getaffinity(0))
-    bindings = bind(mode, read_topology(allowed), allowed, list_numa_nodes(slots))
-    return NodeBinding(bindings, describe_bindings(mode, bindings))
+    return bind(mode, read_topology(allowed), allowed, list_numa_nodes(slots))
 
 
 def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:

@@ -2,8 +2,8 @@
 
 A slice is a grid of chips that are wired to each other, on one host or on many, and its type is a model and a number.
 For some models the number counts chips, for others TensorCores, of which a chip has two: this table resolves that.
-A topology in place of the number ("v4-2x2x2") counts chips in every model. Sources are in docs/reference/devices.md;
-the PCI ids are those of JAX (_src/hardware_utils.py). None of it was tried on hardware.
+A topology in place of the number ("v4-2x2x2") counts chips in every model. Sources are in docs/reference/devices.md.
+None of it was tried on hardware.
 """
 
 from __future__ import annotations
@@ -26,24 +26,17 @@ class TpuModel(Struct, frozen=True):
     name: str
     names: tuple[str, ...]
     """What the name of a type of it begins with, the vendor's own name first."""
-    cores_per_chip: int
-    """TensorCores."""
-    is_by_core: bool
-    """Whether the number in a type counts TensorCores."""
+    units_per_chip: int
+    """In the number of a type: two TensorCores, or the chip itself."""
     host_chips: tuple[int, ...]
     """How many chips a machine with a slice of its own may have."""
     sides: tuple[tuple[int, int], ...]
     """The slices of a 2-D model, which are a list; empty for a 3-D model, whose slices follow a rule."""
     chips_max: int
-    pci_ids: tuple[str, ...]
 
     @property
     def counted_unit(self) -> str:
-        return "TensorCores" if self.is_by_core else "chips"
-
-    def count_units(self, chips: int) -> int:
-        """Return the number after the dash in the type of a slice with that many chips."""
-        return chips * (self.cores_per_chip if self.is_by_core else 1)
+        return "TensorCores" if self.units_per_chip > 1 else "chips"
 
 
 class SliceType(Struct, frozen=True):
@@ -70,18 +63,15 @@ _V3_SIDES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 3
 _E_SIDES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 
 MODELS = (
-    TpuModel("v2", ("v2",), 2, True, (4,), _V2_SIDES, 256, ("0x0027",)),
-    TpuModel("v3", ("v3",), 2, True, (4,), _V3_SIDES, 1024, ("0x0027",)),
-    TpuModel("v4", ("v4",), 2, True, (4,), (), 4096, ("0x005e",)),
-    TpuModel("v5p", ("v5p",), 2, True, (4,), (), 8960, ("0x0062",)),
-    TpuModel("v5e", ("v5litepod", "v5e"), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x0063",)),
-    TpuModel("v6e", ("v6e",), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x006f",)),
-    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, (1, 4), (), 9216, ("0x0076",)),
+    TpuModel("v2", ("v2",), 2, (4,), _V2_SIDES, 256),
+    TpuModel("v3", ("v3",), 2, (4,), _V3_SIDES, 1024),
+    TpuModel("v4", ("v4",), 2, (4,), (), 4096),
+    TpuModel("v5p", ("v5p",), 2, (4,), (), 8960),
+    TpuModel("v5e", ("v5litepod", "v5e"), 1, (1, 4, 8), _E_SIDES, 256),
+    TpuModel("v6e", ("v6e",), 1, (1, 4, 8), _E_SIDES, 256),
+    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, (1, 4), (), 9216),
 )
 """Every model that Google offers or has offered, oldest first."""
-
-PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chip is known by both ids
-TEST_PCI_ID = "0x0056"  # a chip without a public name, which JAX and torch_xla count
 
 
 def parse(text: str, host_chips: int | None = None) -> SliceType:
@@ -107,24 +97,17 @@ def parse(text: str, host_chips: int | None = None) -> SliceType:
         example = f"write, for example, {_format_type(model, 16)}"
         raise UsageError(f"{text!r}: {rest!r} is neither a number of {model.counted_unit} nor a topology", example)
     else:
-        number, each = int(rest), model.count_units(1)
+        number, each = int(rest), model.units_per_chip
         chips = number // each
         shapes = list(_list_shapes(model, chips)) if number % each == 0 else []
         if not shapes:
-            counted = f"{number} {model.counted_unit}" + (f", {each} to a chip," if model.is_by_core else "")
+            counted = f"{number} {model.counted_unit}" + (f", {each} to a chip," if each > 1 else "")
             raise UsageError(
                 f"{text!r}: {counted} make no {model.name} slice", _suggest_slices(model, max(1, number // each))
             )
         shape = shapes[0] if len(shapes) == 1 else None
     hosts, chips_per_host = _split_hosts(model, chips, host_chips)
     return SliceType(text.strip(), model, chips, hosts, chips_per_host, shape)
-
-
-def find_by_pci_id(device: str) -> str:
-    """Return the model with this PCI id; two models share one. "" for an id that is no TPU's."""
-    if device == TEST_PCI_ID:
-        return "TPU"
-    return "/".join(model.name for model in MODELS if device in model.pci_ids)
 
 
 def format_grid(topology: Sequence[int]) -> str:
@@ -147,19 +130,6 @@ def _parse_sides(sides: Sequence[str], counts: tuple[int, ...]) -> tuple[int, ..
         return None
     found = tuple(map(int, sides))
     return found if all(found) else None
-
-
-def format_bounds(topology: Sequence[int]) -> str:
-    """Format a box as libtpu does: three numbers, "4,4,1"."""
-    return ",".join(map(str, (*topology, 1, 1)[:3]))
-
-
-def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
-    """Return the grid of the hosts of a slice of several: each is a box of 2x2 chips. None where they do not fit."""
-    sides = (*topology, 1, 1)[:3]
-    box = (2, 2, 1) if chips_per_host == CHIPS_PER_HOST else sides
-    quotients = [divmod(side, part) for side, part in zip(sides, box, strict=True)]
-    return None if any(rest for _, rest in quotients) else tuple(count for count, _ in quotients)
 
 
 def _split_hosts(model: TpuModel, chips: int, host_chips: int | None) -> tuple[int, int]:
@@ -199,4 +169,4 @@ def _suggest_slices(model: TpuModel, chips: int) -> str:
 
 
 def _format_type(model: TpuModel, chips: int) -> str:
-    return f"{model.names[0]}-{model.count_units(chips)}"
+    return f"{model.names[0]}-{chips * model.units_per_chip}"

@@ -14,13 +14,11 @@ READ_LIMIT = 4 * 1024 * 1024
 MESSAGE_LIMIT = 16 * 1024  # characters; a failure travels to all nodes through the store
 
 
-def read_error_file(path: str) -> str | None:
-    """Return the traceback that a worker left, or what else it wrote there; None if there is nothing to show."""
-    return read_error(path)[0]
-
-
 def read_error(path: str) -> tuple[str | None, str]:
-    """Return the same, and the message beside the traceback, "ValueError: bad", or ""."""
+    """Return the traceback that a worker left, or what else it wrote there, and the message beside the traceback.
+
+    None if there is nothing to show; "ValueError: bad", or "".
+    """
     data = _read(path)
     if data is None:
         return None, ""

@@ -124,8 +124,6 @@ class OutputPump:
             prefix_size=len(prefix or b""),
         )
         with self._changed:
-            if capture.line_filter:
-                capture.line_filter.add_stream()
             self._captures[read_fd] = capture
             self._latest[local_rank, stream] = capture
         return write_fd
@@ -240,9 +238,9 @@ class OutputPump:
             capture.file.close()
         if capture.prefixer:
             self._show(capture, capture.prefixer.finish())
+        if capture.line_filter:
+            capture.line_filter.close()
         with self._changed:
-            if capture.line_filter:
-                capture.line_filter.remove_stream()
             del self._captures[capture.fd]
             os.close(capture.fd)  # this removes it from the epoll set, too
             self._changed.notify_all()

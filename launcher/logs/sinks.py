@@ -19,6 +19,8 @@ import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from launcher.model.console import open_unblocked
 
 PENDING_LIMIT = 1024 * 1024  # bytes that wait for a slow console before the streams that feed it are no longer read
@@ -73,16 +75,13 @@ class LineFilter:
 
     As with torchrun 2.13 the input is what the console shows, so a stream has to be teed for it and not be silenced by
     --local-ranks-filter; a line is copied with its prefix, which names the worker; and one file lies beside the
-    workers' directories in every round. Used in the output thread, except for `add_stream` and `close_if_unused`.
+    workers' directories in every round. Used in the output thread.
     """
 
     def __init__(self, texts: Sequence[str], file: LogFile) -> None:
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
         self._file = file
-        self._stream_count = 0
-
-    def add_stream(self) -> None:
-        self._stream_count += 1
+        file.close()  # it exists now, and is open from the first line on
 
     def take(self, lines: bytes, prefix_size: int) -> None:
         """Search whole lines, each after a prefix of `prefix_size` bytes, which is not searched."""
@@ -94,16 +93,9 @@ class LineFilter:
         if found:
             self._file.write(memoryview(b"\n".join((*found, b""))))
 
-    def remove_stream(self) -> None:
-        """Count one stream less. The file is closed with the last; a later line opens it again."""
-        self._stream_count -= 1
-        if self._stream_count <= 0:
-            self._file.close()
-
-    def close_if_unused(self) -> None:
-        """Close the file if no stream was ever added, and none will be."""
-        if self._stream_count == 0:
-            self._file.close()
+    def close(self) -> None:
+        """Close the file, since a stream has ended; a line of another one opens it again."""
+        self._file.close()
 
 
 class Console:
@@ -222,21 +214,22 @@ def enlarge_pipe(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
 
 
-class _Gap:
-    """What is missing at the end of a file: how many bytes, and why."""
+class _Gap(Struct):
+    """What is missing at the end of a file."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.is_mid_line = False
-        self._reason = ""
+    size: int = 0
+    """In bytes."""
+    reason: str = ""
+    is_mid_line: bool = False
+    """Whether what is before it has no line end."""
 
     def widen(self, size: int, error: OSError) -> None:
         self.size += size
-        self._reason = error.strerror or str(error)
+        self.reason = error.strerror or str(error)
 
     def write_note(self, fd: int) -> None:
         start = "\n" if self.is_mid_line else ""
-        note = f"{start}[meshrun: {self.size} bytes are missing here: {self._reason}]\n".encode()
+        note = f"{start}[meshrun: {self.size} bytes are missing here: {self.reason}]\n".encode()
         self.is_mid_line = os.write(fd, note) < len(note)
         self.size = 0
 

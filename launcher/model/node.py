@@ -54,3 +54,8 @@ class Node(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.slot_count < 1:
             raise ValueError(f"node {self.id} has {self.slot_count} slots, at least 1 is needed")
+
+
+def format_workers(count: int) -> str:
+    """Format a number of workers."""
+    return "1 worker" if count == 1 else f"{count} workers"

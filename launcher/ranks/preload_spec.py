@@ -49,12 +49,12 @@ def make_fork_server_spec(
     devices = [device for slot in slots for device in slot.devices]
     choice = choose_environments(options.framework, devices, options.python, parent)
     environments = spec_builder.make_environments(choice, options, parent)
-    binding = spec_builder.bind_workers(options.numa_binding, slots)
+    bindings = spec_builder.bind_workers(options.numa_binding, slots)
     sample_variables = []
     for number in range(max(2, len(slots))):
         slot = slots[number % len(slots)]
         place = _make_sample_place(options, mesh, run_id or f"run {number}", number, slot, len(slots))
-        threads = spec_builder.make_thread_variables(binding, slot.index, parent)
+        threads = spec_builder.make_thread_variables(bindings, slot.index, parent)
         sample_variables.append(_make_variables(environments, place, parent) | threads)
     variables = dict(set.intersection(*(set(one.items()) for one in sample_variables)))
     is_jax = "jax" in choice.names
@@ -65,8 +65,8 @@ def make_fork_server_spec(
     return ForkServerSpec(
         argv=make_fork_server_argv(options, is_jax=is_jax),
         env=variables,
-        unset=list_unset_variables(parent, reports_progress=options.reports_progress),
-        affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
+        unset=list_unset_variables(parent, options.unset),
+        affinity=frozenset[int]().union(*(one.cpus for one in bindings)) if bindings else None,
         modules=options.preload,
         standby=options.standby * len(slots),
     )

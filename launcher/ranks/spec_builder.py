@@ -26,12 +26,11 @@ from launcher.config.frameworks import EnvironmentChoice, choose_environments, d
 from launcher.config.scrub import list_unset_variables
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
-from launcher.logs.reports.round_log import format_workers
 from launcher.logs.routes import STREAMS, OutputRoutes, format_line_prefix
 from launcher.model.console import log
 from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
-from launcher.model.node import Slot
+from launcher.model.node import Slot, format_workers
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.environments.contract import DeviceEnvironment, Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
@@ -40,7 +39,7 @@ from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
-    from launcher.hardware.node_binding import NodeBinding
+    from launcher.hardware.cpu_binding import CpuBinding
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
     from launcher.worker.grid import WorkerMesh
@@ -76,7 +75,7 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        unset = list_unset_variables(parent, reports_progress=workers.reports_progress)
+        unset = list_unset_variables(parent, workers.unset)
         self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables = extra_variables or {}
         self._shared_page = shared_page
@@ -84,7 +83,7 @@ class WorkerSpecBuilder:
         self.choice = choose_environments(workers.framework, devices, workers.python, parent)
         self._environments = make_environments(self.choice, workers, parent)
         self._routes = OutputRoutes(output, layout, len(slots))
-        self.cpu_binding = bind_workers(workers.numa_binding, slots)
+        self._cpu_bindings = bind_workers(workers.numa_binding, slots)
         self._has_fork_server = bool(workers.preload or workers.standby)
         self._recorder_sockets: list[str] = []  # by local rank
 
@@ -124,7 +123,10 @@ class WorkerSpecBuilder:
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, not self._workers.is_alone)
         sentences += self._routes.list_remarks()
-        sentences += [self.cpu_binding.sentence] if self.cpu_binding else []
+        if mode := self._workers.numa_binding:
+            from launcher.hardware.cpu_binding import describe_bindings
+
+            sentences.append(describe_bindings(mode, self._cpu_bindings))
         return sentences
 
     def make_specs(
@@ -149,8 +151,6 @@ class WorkerSpecBuilder:
             for descriptor in opened.values():
                 if descriptor is not None:
                     os.close(descriptor)  # with which the pump's end of it ends
-            for one in filters.values():
-                one.close_if_unused()
             raise make_shortage_error(f"cannot prepare {format_workers(len(places))}", error) from error
         return [self._make_spec(*each, opened) for each in zip(places, variables, strict=True)]
 
@@ -191,7 +191,7 @@ class WorkerSpecBuilder:
     def _make_spec(
         self, place: WorkerAssignment, variables: dict[str, str], opened: Mapping[tuple[int, str], int | None]
     ) -> WorkerSpec:
-        binding = self.cpu_binding.bindings[place.local_rank] if self.cpu_binding else None
+        binding = self._cpu_bindings[place.local_rank] if self._cpu_bindings else None
         argv = make_argv(self._workers, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
@@ -216,7 +216,7 @@ class WorkerSpecBuilder:
         variables |= self._extra_variables
         if self._shared_page is not None:
             variables.update(self._shared_page.list_variables(place.local_rank))
-        return variables | make_thread_variables(self.cpu_binding, place.local_rank, self._parent)
+        return variables | make_thread_variables(self._cpu_bindings, place.local_rank, self._parent)
 
     def _place_worker(self, round: int, restart_count: int, share: NodeAssignment, local_rank: int) -> WorkerAssignment:
         rank = share.ranks[local_rank]
@@ -291,22 +291,22 @@ def _list_groups(traffic: str, mesh: Mesh) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.name for one in parse(traffic, mesh) if len(one.axes) > 1))
 
 
-def bind_workers(mode: NumaMode | None, slots: Sequence[Slot]) -> NodeBinding | None:
-    """Return the CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
+def bind_workers(mode: NumaMode | None, slots: Sequence[Slot]) -> Sequence[CpuBinding]:
+    """Return the CPUs of every worker; none if they are not bound. Raises UsageError if they cannot be."""
     if mode is None:
-        return None
+        return ()
     from launcher.hardware import node_binding
 
     return node_binding.bind_node(mode, slots)
 
 
 def make_thread_variables(
-    cpu_binding: NodeBinding | None, local_rank: int, parent: Mapping[str, str]
+    cpu_bindings: Sequence[CpuBinding], local_rank: int, parent: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the number of threads of a worker that has cores of its own, unless the user has set it."""
-    if cpu_binding is None or "OMP_NUM_THREADS" in parent:
+    if not cpu_bindings or "OMP_NUM_THREADS" in parent:
         return {}
-    return {"OMP_NUM_THREADS": str(cpu_binding.bindings[local_rank].core_count)}
+    return {"OMP_NUM_THREADS": str(cpu_bindings[local_rank].core_count)}
 
 
 def make_recorder_variables(path: str, kinds: Collection[str], parent: Mapping[str, str]) -> dict[str, str]:

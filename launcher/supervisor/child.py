@@ -16,15 +16,12 @@ from errno import EINVAL, ENOENT
 from functools import partial
 
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.kernel import signal
 from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpec
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    import signal
     from typing import Any, NoReturn
-else:
-    import _signal as signal  # without enum
-
 
 _WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # ends of children; the latter comes with the keeper's end
 _FAULT_SIGNALS = (

@@ -19,16 +19,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.kernel import signal
 from launcher.supervisor import messages
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.keeper import remove_leftovers
 from launcher.supervisor.messages import ForkServerSpec, Report, WorkerSpec
-
-TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
-if TYPE_CHECKING:
-    import signal
-else:
-    import _signal as signal  # without enum
 
 # A supervisor that accepts no order for this long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0

@@ -20,8 +20,8 @@ class Heartbeats:
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
         self._observed_at = now
-        self._counts: list[int] = []
-        self._silence_s: list[float] = []
+        self._counts: dict[int, int] = {}  # by index, as is the silence
+        self._silence_s: dict[int, float] = {}
 
     @property
     def wake_at(self) -> float:
@@ -32,13 +32,10 @@ class Heartbeats:
         """Take each worker's count at `now`; return the workers that reach the time-out, each once."""
         passed_s = min(now - self._observed_at, 2 * self._timeout_s / CHECKS_PER_TIMEOUT)
         self._observed_at = now
-        self._counts += [0] * (len(counts) - len(self._counts))
-        self._silence_s += [0.0] * (len(counts) - len(self._silence_s))
         unresponsive = []
         for index, count in enumerate(counts):
-            is_new, self._counts[index] = count != self._counts[index], count
-            if is_new or not count or index not in live:
-                self._silence_s[index] = 0.0
+            if count != self._counts.get(index) or not count or index not in live:
+                self._counts[index], self._silence_s[index] = count, 0.0
                 continue
             before_s = self._silence_s[index]
             self._silence_s[index] += passed_s

@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.kernel import signal
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, describe_bug, find_shortage_hint
 from launcher.supervisor.channel import Channel
@@ -45,10 +46,7 @@ from rendezvous.errors import EXIT_BUG, EXIT_TEMPORARY
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    import signal
     from typing import NoReturn
-else:
-    import _signal as signal  # without enum
 
 # Without its agent a supervisor ends within milliseconds, or when processes that hang in a driver no longer count.
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0

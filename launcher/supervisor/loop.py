@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.kernel import signal
 from launcher.model.errors import TemporaryError
 from launcher.supervisor import messages
 from launcher.supervisor.channel import Channel
@@ -24,12 +25,8 @@ from launcher.supervisor.messages import Report, WorkerSpec
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    import signal
-
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
-else:
-    import _signal as signal  # without enum
 
 FLUSH_LIMIT_S = 1.0  # for a slow agent to read the last reports
 

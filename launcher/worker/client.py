@@ -21,21 +21,15 @@ from launcher.worker import recorder
 
 
 class WorkerPage:
-    """The shared page as this worker sees it: its numbers, and the indices of this worker's own."""
+    """The shared page as this worker sees it: the numbers of the agent's line, and of its own."""
 
-    __slots__ = (
-        "has_sent_heartbeat", "heartbeat_index", "line", "numbers", "phase_index", "polled_index", "round", "step_index"
-    )  # fmt: skip
+    __slots__ = ("agents", "has_sent_heartbeat", "line", "own", "round")
 
-    def __init__(self, numbers: memoryview, line_index: int, round_number: int) -> None:
-        self.numbers = numbers
-        self.line = line_index
+    def __init__(self, numbers: memoryview, line: int, round_number: int) -> None:
+        self.agents = numbers[: shared_page.NUMBERS_PER_LINE]
+        self.own = numbers[line * shared_page.NUMBERS_PER_LINE :]
+        self.line = line
         self.round = round_number
-        start = line_index * shared_page.LINE_SIZE
-        self.heartbeat_index = (start + shared_page.HEARTBEAT_COUNT) // shared_page.NUMBER_SIZE
-        self.polled_index = (start + shared_page.POLLED_ROUND) // shared_page.NUMBER_SIZE
-        self.phase_index = (start + shared_page.PHASE_COUNT) // shared_page.NUMBER_SIZE
-        self.step_index = (start + shared_page.REACHED_STEP) // shared_page.NUMBER_SIZE
         self.has_sent_heartbeat = False
 
 
@@ -60,8 +54,8 @@ def stop_requested() -> bool:
     page = _page if _is_resolved else _resolve_page()
     if page is None:
         return False
-    page.numbers[page.polled_index] = page.round
-    return bool(page.numbers[shared_page.STOPPED_ROUND // shared_page.NUMBER_SIZE] >= page.round)
+    page.own[shared_page.POLLED_ROUND] = page.round
+    return bool(page.agents[shared_page.STOPPED_ROUND] >= page.round)
 
 
 class StopRequest(NamedTuple):
@@ -81,7 +75,7 @@ def stop_request() -> StopRequest | None:
     page = find_page() if stop_requested() else None
     if page is None:
         return None
-    until_s = page.numbers[shared_page.STOP_UNTIL_MS // shared_page.NUMBER_SIZE] / 1000
+    until_s = page.agents[shared_page.STOP_UNTIL_MS] / 1000
     reason = ""
     with suppress(OSError, KeyError, ValueError):  # the script has closed the page, or removed its variable
         reason = shared_page.read_reason(shared_page.find_line(os.environ[shared_page.VARIABLE])[0], 0)
@@ -106,13 +100,13 @@ def heartbeat() -> bool:
         return False
     if not page.has_sent_heartbeat:
         page.has_sent_heartbeat = True
-        if page.numbers[shared_page.TIMEOUT_MS // shared_page.NUMBER_SIZE]:
+        if page.agents[shared_page.TIMEOUT_MS]:
             import faulthandler
 
             if not faulthandler.is_enabled():
                 faulthandler.enable(file=2)
-    page.numbers[page.heartbeat_index] += 1
-    return bool(page.numbers[shared_page.READS_HEARTBEATS // shared_page.NUMBER_SIZE])
+    page.own[shared_page.HEARTBEAT_COUNT] += 1
+    return bool(page.agents[shared_page.READS_HEARTBEATS])
 
 
 def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str, object] | None = None) -> bool:
@@ -132,8 +126,8 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
         raise ValueError(f"step {step} is not between 0 and {shared_page.STEPS_MAX}")
     if page is None:
         return False
-    if step >= page.numbers[page.step_index]:
-        page.numbers[page.step_index] = step + 1
+    if step >= page.own[shared_page.REACHED_STEP]:
+        page.own[shared_page.REACHED_STEP] = step + 1
     if total_steps is not None or metrics:
         from launcher.worker.figures import report_figures
 
@@ -147,10 +141,10 @@ def checkpoint_saved() -> bool:
     Under `--grow checkpoint` the agent acts on it within a second: now is a good time for a restart on more nodes.
     """
     recorder.open_recorder()
-    page, index = find_page(), shared_page.SAVE_COUNT // shared_page.NUMBER_SIZE
-    if page is None or not page.numbers[index]:
+    page = find_page()
+    if page is None or not page.agents[shared_page.SAVE_COUNT]:
         return False
-    page.numbers[index] += 1
+    page.agents[shared_page.SAVE_COUNT] += 1
     return True
 
 
@@ -167,7 +161,7 @@ def write_claim(kind: int, reason: str) -> bool:
     with suppress(OSError, KeyError, ValueError):  # without the text the claim still counts
         descriptor, _ = shared_page.find_line(os.environ[shared_page.VARIABLE])
         os.pwrite(descriptor, shared_page.encode_reason(reason), shared_page.find_reason_offset(page.line))
-    page.numbers[(page.line * shared_page.LINE_SIZE + shared_page.CLAIM) // shared_page.NUMBER_SIZE] = kind
+    page.own[shared_page.CLAIM] = kind
     return True
 
 

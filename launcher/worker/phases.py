@@ -48,15 +48,14 @@ def phase(name: str, *, limit_s: float) -> Phase:
 
 
 def _show(page: WorkerPage) -> None:
-    """Write the innermost phase, or that there is none, to this worker's line; its numbers follow each other."""
-    index = page.phase_index
+    """Write the innermost phase, or that there is none, to this worker's line."""
     if _entered:
         innermost = _entered[-1]
-        page.numbers[index + 2], page.numbers[index + 3] = innermost.name_numbers
-        page.numbers[index + 1] = innermost.limit_ms
+        page.own[shared_page.PHASE_NAME], page.own[shared_page.PHASE_NAME + 1] = innermost.name_numbers
+        page.own[shared_page.PHASE_LIMIT_MS] = innermost.limit_ms
     else:
-        page.numbers[index + 1] = 0
-    page.numbers[index] += 1
+        page.own[shared_page.PHASE_LIMIT_MS] = 0
+    page.own[shared_page.PHASE_COUNT] += 1
 
 
 def _encode_name(name: str) -> tuple[int, int]:

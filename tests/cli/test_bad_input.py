@@ -252,7 +252,7 @@ def open_place(place: Path) -> Iterator[Path]:
 
 
 def check_script(*words: str) -> None:
-    files.check_script(cli.parse(words, {}).workers, None)
+    files.check_script(command.parse(words, {}).workers, None)
 
 
 def test_what_the_user_may_not_read_or_write_is_refused(open_place: Path) -> None:
@@ -328,5 +328,5 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
 
 
 def test_the_interpreter_of_the_workers_can_be_chosen() -> None:
-    assert cli.parse(["train.py"], {}).workers.python == sys.executable
-    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).workers.python == "/opt/python"
+    assert command.parse(["train.py"], {}).workers.python == sys.executable
+    assert command.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).workers.python == "/opt/python"

@@ -105,9 +105,9 @@ def test_a_store_that_is_not_there_would_stop_a_job(call: Call) -> None:
 
 def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_check_store", lambda *_: threading.Event().wait(60))
-    from launcher import cli
+    from launcher.agent import command
 
-    config = cli.parse([*place("127.0.0.1:1"), "train.py"], {})
+    config = command.parse([*place("127.0.0.1:1"), "train.py"], {})
     assert config.rendezvous.network is not None
     found = network.check_store(config.rendezvous, config.rendezvous.network, {}, limit_s=0.05)
     assert found.sentence == "127.0.0.1:1 did not answer within 0.05 s"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.model.errors import UsageError
 from tests.compat.differences import differences
 from tests.compat.table import values
@@ -40,7 +40,7 @@ def torchruns(words: list[str], environ: dict[str, str], monkeypatch: pytest.Mon
 
 def ours(words: list[str], environ: dict[str, str]) -> str:
     try:
-        cli.parse([*words, "train.py"], environ)
+        command.parse([*words, "train.py"], environ)
     except UsageError:
         return "refused"
     return "accepted"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import scrub
 from launcher.extensions.kubernetes import trainer_status
+from launcher.extensions.kubernetes.options import PROGRESS_VARIABLES
 from tests.support.jobs.single_node import Job
 from tests.support.network.metadata_servers import Request, Serving, reply, serving
 from tests.support.stores.certificates import Certificates
@@ -54,7 +54,7 @@ def test_a_trainjob_shows_a_restart_the_scripts_metrics_and_the_end(
     trainer: tuple[Serving, dict[str, str]], tmp_path: Path
 ) -> None:
     server, variables = trainer
-    assert {*variables} == scrub.PROGRESS_NAMES
+    assert {*variables} == {*PROGRESS_VARIABLES}
     options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", "--preload=json")
     with Job(tmp_path, *options, script=SCRIPT, env={**variables, "LAUNCHER_PROGRESS": "kubeflow"}) as job:
         wait_until(lambda: server.requests, 120, "the first status")

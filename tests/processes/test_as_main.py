@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.error_file import read_error_file
+from launcher.logs.error_file import read_error
 from launcher.ranks import as_main
 from tests.support.waiting import wait_until
 
@@ -190,7 +190,7 @@ def test_an_exception_is_left_in_the_error_file_as_torch_does_it(folder: Path, s
     message = json.loads(file.read_text())["message"]
     assert message["message"] == "ValueError: the reason"
     assert message["extraInfo"]["timestamp"].isdigit()
-    shown = read_error_file(str(file))
+    shown = read_error(str(file))[0]
     assert shown is not None
     assert shown.startswith("Traceback")
     assert 'raise ValueError("the reason")' in shown
@@ -202,7 +202,7 @@ def test_an_exit_code_is_left_with_the_place_where_the_script_ended(folder: Path
     file = folder / "error.json"
     assert as_jax_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 3
     assert json.loads(file.read_text())["message"]["message"] == "SystemExit: 3"
-    assert "sys.exit(int(how))" in (read_error_file(str(file)) or "")
+    assert "sys.exit(int(how))" in (read_error(str(file))[0] or "")
     file.unlink()
     assert as_jax_worker(folder, "script", "fail.py", "0", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 0
     assert not file.exists()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from launcher.extensions.devices import from_torch
 from launcher.hardware.accelerators.contract import format_visible_variable
-from launcher.hardware.accelerators.named import TorchDetector
 from launcher.model.errors import UsageError
 from tests.support.sections import assign_devices
 
@@ -27,14 +27,13 @@ print("a library that greets")
 """
 
 
-def workers(kind: str, python: str = sys.executable, **options: Any) -> tuple[Sequence[Any], str]:
-    detector = TorchDetector(kind, python, **options)
-    return assign_devices(kind, 1, dict(os.environ), accelerators=(detector,))
+def workers(kind: str, python: str = sys.executable) -> tuple[Sequence[Any], str]:
+    return assign_devices(kind, 1, dict(os.environ), python=python)
 
 
-def refusal(kind: str, python: str = sys.executable, **options: Any) -> str:
+def refusal(kind: str, python: str = sys.executable) -> str:
     with pytest.raises(UsageError) as caught:
-        workers(kind, python, **options)
+        workers(kind, python)
     return str(caught.value)
 
 
@@ -101,15 +100,15 @@ def test_without_torch_nobody_knows(tmp_path: Path, fake_torch: Path) -> None:
         ("print([None, 1])", "torch could not count them: exit code 0"),
     ],
 )
-def test_an_answer_that_is_none_is_refused(question: str, reason: str) -> None:
-    assert refusal("xpu", script=question) == f"--nproc-per-node=xpu: {reason}"
+def test_an_answer_that_is_none_is_refused(question: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_torch, "SCRIPT", question)
+    assert refusal("xpu") == f"--nproc-per-node=xpu: {reason}"
 
 
-def test_a_silent_torch_is_waited_for_with_a_limit() -> None:
-    question = "import sys; sys.stdin = None; import time; time.sleep(60)"
-    assert refusal("xpu", script=question, limit_s=0.2) == (
-        "--nproc-per-node=xpu: torch did not count them within 0.2 s"
-    )
+def test_a_silent_torch_is_waited_for_with_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_torch, "SCRIPT", "import sys; sys.stdin = None; import time; time.sleep(60)")
+    monkeypatch.setattr(from_torch, "LIMIT_S", 0.2)
+    assert refusal("xpu") == ("--nproc-per-node=xpu: torch did not count them within 0.2 s")
 
 
 def test_an_interpreter_that_there_is_not_is_named(tmp_path: Path) -> None:
@@ -122,5 +121,6 @@ def test_what_torch_loads_is_told_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("NPU_VISIBLE", "0")
     question = "import json, os; names = {'LAUNCHER_STORE_TOKEN', 'NPU_VISIBLE'} & {*os.environ}; "
     question += "print(json.dumps([1, ' '.join(sorted(names))]))"
-    _, reason = workers("npu", script=question)
+    monkeypatch.setattr(from_torch, "SCRIPT", question)
+    _, reason = workers("npu")
     assert reason == "1 worker, one per npu (1 found by NPU_VISIBLE)"

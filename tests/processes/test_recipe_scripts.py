@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config import credentials
 from launcher.config.config import Config
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES
@@ -102,7 +102,7 @@ def task(call: Call, nodes: int) -> dict[str, str]:
 
 def agent(call: Call, environ: Mapping[str, str]) -> Config:
     """The Config of the agent that srun would start."""
-    return cli.parse(call.words[call.words.index("meshrun") + 1 :], environ)
+    return command.parse(call.words[call.words.index("meshrun") + 1 :], environ)
 
 
 def test_there_are_recipes_for_slurm() -> None:
@@ -215,10 +215,10 @@ def test_the_loop_over_ssh_replaces_the_shell_of_each_host_by_one_agent(tmp_path
     remote = {call.words[-2]: call.words[-1] for call in calls["ssh"]}
     assert sorted(remote) == ["node0", "node1", "node2"]
     assert len(set(remote.values())) == 1
-    change, _, command = remote["node0"].partition(" && exec ")
+    change, _, line = remote["node0"].partition(" && exec ")
     assert shlex.split(change) == ["cd", str(tmp_path)]
-    program, *options = shlex.split(command)
-    config = cli.parse(options, {})
+    program, *options = shlex.split(line)
+    config = command.parse(options, {})
     assert (program, config.rendezvous.run_id, config.placement.nodes_min, config.placement.nodes_max) == (
         "meshrun",
         "exp-41",

@@ -124,7 +124,7 @@ def metrics_of(status: dict[str, Any]) -> dict[str, str]:
 
 
 def set_step(page: SharedPage, line: int, step: int) -> None:
-    page._write(line * shared_page.LINE_SIZE + shared_page.REACHED_STEP, step + 1)
+    page._write(line * shared_page.NUMBERS_PER_LINE + shared_page.REACHED_STEP, step + 1)
 
 
 def write_figures(page: SharedPage, line: int, **words: Any) -> None:

@@ -243,7 +243,7 @@ def test_a_circle_is_found() -> None:
 
 def test_an_import_downwards_is_allowed() -> None:
     source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
-    assert find_upward_imports(read_imports({"launcher.hardware.accelerators.amd": ast.parse(source)})) == []
+    assert find_upward_imports(read_imports({"launcher.hardware.accelerators.nvidia": ast.parse(source)})) == []
 
 
 # --- fields ---

@@ -79,6 +79,12 @@ class Option(Struct, frozen=True):
     """One more, outside both families, that is read last."""
     why_ignored: str = ""
     """Of an option that is checked and has no effect: what holds instead."""
+    why_ignored_alone: str = ""
+    """Of an option that has no effect on one machine: the end of the sentence that says so."""
+    unset: tuple[str, ...] = ()
+    """Variables that no worker inherits unless this extension's option has its default: the agent does what they are
+    for.
+    """
 
     @property
     def takes_value(self) -> bool:
@@ -465,7 +471,7 @@ def parse_worker_count(value: Value) -> int | str:
         return count
     if _WORKER_KEYWORDS.get(value.text) == value.text:
         return value.text
-    # An extension of torch may register a device type of any name, which only torch knows (accelerators/from_torch.py).
+    # An extension of torch may register a device type of any name, which only torch knows.
     question = suggest(value.text, _WORKER_KEYWORDS)
     if question or not (value.text.isascii() and value.text.isidentifier()):
         raise UsageError(f"{value} is neither a number nor auto, gpu, cpu or a type of device", question)

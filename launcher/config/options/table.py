@@ -66,10 +66,10 @@ TABLE: tuple[Option, ...] = (
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", readers.parse_locality, "",
            "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or @FILE with one "
-           "line per host: HOST LEVEL=DOMAIN,... (* matches any other host)."),
+           "line per host: HOST LEVEL=DOMAIN,... (* matches any other host).", why_ignored_alone=" on one machine"),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", readers.parse_locality_sources, "auto",
            "Sources of the network location: all that are detected, none, or those named, the most "
-           "trusted first."),
+           "trusted first.", why_ignored_alone=" on one machine"),
 
     Option("torchrun", "module", "script", "", readers.parse_flag, "0",
            "Run SCRIPT as a module, like python -m.", field="launch_mode", section="workers", short="-m"),

@@ -13,18 +13,32 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.hardware import slice_types
+from launcher.config.options.readers import DeviceRequest
+from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.visible_list import examine
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.hardware.slice_identity import SKIP, TYPE, fetch_metadata
+from launcher.model.errors import UsageError
 from launcher.model.node import Device
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 """The variable that selects chips, and its older name."""
 VISIBLE_PATHS = "TPU_VISIBLE_DEVICE_PATHS"
 
+MODELS_BY_PCI_ID = {
+    "0x0027": "v2/v3",
+    "0x0056": "TPU",  # a chip without a public name, which JAX and torch_xla count
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "tpu7x",
+}
+"""As in JAX (_src/hardware_utils.py)."""
+
+_PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chip is known by both ids
 _NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be passed through as well
 
 
@@ -75,7 +89,8 @@ class Detector:
         for number in self._files.list_openable("/dev/accel"):
             path = f"/dev/accel{number}"
             if not self._files.is_directory(path):
-                address = self._files.read_link_name(f"/sys/class/accel/accel{number}/device")
+                link = self._files.resolve(f"/sys/class/accel/accel{number}/device")
+                address = os.path.basename(os.readlink(link)) if os.path.islink(link) else ""
                 chips.append(Chip(path, address, self._read_model(get_pci_folder(address))))
         return chips
 
@@ -110,10 +125,10 @@ class Detector:
         return "" if environ.get(SKIP) else f" ({answer.reason})"
 
     def _is_google(self, device: str) -> bool:
-        return self._files.read_text(f"{device}/vendor") == slice_types.PCI_VENDOR
+        return self._files.read_text(f"{device}/vendor") == _PCI_VENDOR
 
     def _read_model(self, device: str) -> str:
-        return slice_types.find_by_pci_id(self._files.read_text(f"{device}/device"))
+        return MODELS_BY_PCI_ID.get(self._files.read_text(f"{device}/device"), "")
 
 
 def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[list[int], str]:
@@ -130,3 +145,18 @@ def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[li
             return [], f"{variable}={value} names TPU chip {entry} twice"
         chosen.append(numbers[entry])
     return chosen, ""
+
+
+def count_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return the number of chips that this host has in a slice of the type, and the reason extended by it.
+
+    Raises UsageError if the slice of this host has another number of hosts.
+    """
+    try:
+        slice_type = slice_types.parse(request.shape, len(found.devices) or None)
+    except UsageError as error:
+        raise UsageError(f"{request}: {error}", error.hint) from None
+    identity, said = slice_identity.read_identity(environ)
+    if identity is not None and identity.host_count != slice_type.hosts:
+        raise UsageError(f"{request}: such a slice has {slice_type.hosts} hosts, but this host is one of {said}")
+    return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"

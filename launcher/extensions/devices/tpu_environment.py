@@ -124,14 +124,14 @@ def _make_process_variables(
     box = _find_process_box(own, host_box)
     visible = ",".join(device.visible for device in assignment.slot.devices)
     variables = {name: visible for name in VISIBLE if name == VISIBLE[0] or name in parent}
-    variables[_CHIP_BOUNDS[0]] = slice_types.format_bounds(box)
+    variables[_CHIP_BOUNDS[0]] = _format_bounds(box)
     if count == 1:
         return {**variables, _HOST_BOUNDS[0]: "1,1,1"}
     hosts, host_grid, worker_id = _resolve_hosts(identity, environ, host_box)
     grid = tuple(side // part for side, part in zip(host_box, box, strict=True))
     if identity is None and own == 1 and host_chips == 8 and not _parse_bounds(environ, _CHIP_BOUNDS):
         grid = _EIGHT_PROCESS_GRID
-    bounds = slice_types.format_bounds(tuple(a * b for a, b in zip(host_grid, grid, strict=True)))
+    bounds = _format_bounds(tuple(a * b for a, b in zip(host_grid, grid, strict=True)))
     ports = range(PROCESS_PORT, PROCESS_PORT + count)
     return {
         **variables,
@@ -192,7 +192,20 @@ def _find_host_grid(environ: Mapping[str, str], host_box: Box) -> Box:
         topology = slice_type.topology
     if topology is None:
         return 0, 0, 0
-    return slice_types.compute_host_bounds(topology, math.prod(host_box)) or (0, 0, 0)
+    return compute_host_bounds(topology, math.prod(host_box)) or (0, 0, 0)
+
+
+def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
+    """Return the grid of the hosts of a slice of several: each is a box of 2x2 chips. None where they do not fit."""
+    sides = (*topology, 1, 1)[:3]
+    box = (2, 2, 1) if chips_per_host == slice_types.CHIPS_PER_HOST else sides
+    quotients = [divmod(side, part) for side, part in zip(sides, box, strict=True)]
+    return None if any(rest for _, rest in quotients) else tuple(count for count, _ in quotients)
+
+
+def _format_bounds(topology: Sequence[int]) -> str:
+    """Format a box as libtpu does: three numbers, "4,4,1"."""
+    return ",".join(map(str, (*topology, 1, 1)[:3]))
 
 
 def _parse_type(environ: Mapping[str, str]) -> slice_types.SliceType | None:

@@ -13,21 +13,25 @@ if TYPE_CHECKING:
     from launcher.agent.composition import Ask, PartContext
     from launcher.views.sinks.event_file import EventSink
 
+PROGRESS_VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))
+"""By which others than the agent would find the server that takes a TrainJob's progress."""
+
 # fmt: off
 ROWS = (
     Option("ours", "progress", "events", "none|kubeflow", parse_choice, "none",
            "Report progress, metrics and restarts to Kubeflow Trainer's TrainJob status; workers then do not report "
-           "themselves."),
+           "themselves.", unset=PROGRESS_VARIABLES),
     Option("ours", "request-nodes", "size", "COMMAND",
            make_optional(partial(parse_command, hint="name a command: it gets NODES_WANTED and NODES_PRESENT")), "",
-           "Shell command that the leader runs when nodes are missing, and again when all are present."),
+           "Shell command that the leader runs when nodes are missing, and again when all are present.",
+           why_ignored_alone=": no other node can join one machine"),
 )
 # fmt: on
 
 
 def add_sink(node: PartContext, ask: Ask) -> None:
     """Add what the events of the run go to with --progress kubeflow."""
-    if not node.config.workers.reports_progress:
+    if node.config.extensions["progress"].read() == "none":
         return
 
     def make() -> EventSink:

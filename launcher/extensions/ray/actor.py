@@ -9,6 +9,7 @@ threads of its own.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -18,8 +19,8 @@ import threading
 
 from msgspec import Struct
 
+from launcher.calls import payload
 from launcher.calls.launch import make_python_command
-from launcher.calls.payload import FunctionCall
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.extensions.ray.environment import make_agent_environment
 from launcher.logs.reports import outcome
@@ -109,7 +110,7 @@ class AgentActor:
                 self.stop()
             code = self._child.wait()
             found = outcome.read(environment[END_FILE])
-            files = FunctionCall(directory).read_files(found.round) if found is not None and order.function else {}
+            files = _read_files(directory, found.round) if found is not None and order.function else {}
             self._end = AgentEnd(exit_code=code, outcome=found, files=files)
         except Exception as error:  # the driver has to learn of any
             self._error = error
@@ -137,11 +138,22 @@ class AgentActor:
         if not environment.get("LAUNCHER_INTERFACE"):
             words.insert(0, f"--local-addr={get_node_ip_address()}")
         if order.function:
-            FunctionCall(directory).write_call(order.call)
+            with open(os.path.join(directory, payload.CALL), "xb", opener=payload.open_private) as file:
+                file.write(order.call)
             environment[CALL_VARIABLE] = directory
             program = (*make_python_command("launcher.calls.bootstrap"), order.function)
             words += ["--no-python", "--", *(word.replace("$", "$$") for word in program)]
         return [*make_python_command("launcher.calls.agent"), str(os.getpid()), directory, *words], environment
+
+
+def _read_files(directory: str, round: int) -> dict[str, bytes]:
+    """Return the results and exceptions of that round, by the names of their files."""
+    found = {}
+    for what in (payload.RESULT, payload.EXCEPTION):
+        for path in glob.glob(f"{glob.escape(os.path.join(directory, f'{what}-{round}'))}-*[0-9]"):
+            with open(path, "rb") as file:
+                found[os.path.basename(path)] = file.read()
+    return found
 
 
 def make_node_name(node: str, number: int) -> str:

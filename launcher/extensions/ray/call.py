@@ -25,8 +25,6 @@ from launcher.extensions.ray.options import OPTIONS, split
 from launcher.model.errors import UsageError
 from rendezvous.errors import MeshrunError
 
-_OWN = {option.name.replace("-", "_"): option for option in OPTIONS}
-
 
 def run(
     fn: Callable[..., Any] | str | Sequence[str],
@@ -58,9 +56,7 @@ def run(
 def _run(
     fn: Callable[..., Any] | str | Sequence[str], args: Sequence[Any], options: Mapping[str, OptionValue]
 ) -> dict[int, Any]:
-    words = format_arguments({name: value for name, value in options.items() if name not in _OWN})
-    words += [_format_own(name, value) for name, value in options.items() if name in _OWN and value is not None]
-    values = command_line.parse(words, OPTIONS).values
+    values = command_line.parse(format_arguments(options, OPTIONS), OPTIONS).values
     if not callable(fn):
         words = [fn] if isinstance(fn, str) else [*fn]
         if not words:
@@ -74,8 +70,12 @@ def _run(
     try:
         call = payload.FunctionCall(directory)
         call.write(fn, args)
-        end = _start(ParsedArgs(values), FunctionToCall(payload.format_name(fn), call.read_call()))
-        call.write_files(end.files)
+        with open(os.path.join(directory, payload.CALL), "rb") as file:
+            function = FunctionToCall(payload.format_name(fn), file.read())
+        end = _start(ParsedArgs(values), function)
+        for name, content in end.files.items():
+            with open(os.path.join(directory, name), "wb", opener=payload.open_private) as file:
+                file.write(content)
         found, failures = end.outcome, end.outcome.failures
         cause = call.read_exception(found.round, failures[0].rank) if failures else None
         require_success(end.script, found, failures, cause)
@@ -87,12 +87,3 @@ def _run(
 def _start(args: ParsedArgs, function: FunctionToCall | None) -> JobEnd:
     own, rest = split(args, os.environ)
     return run_job(own, rest, os.environ, function)
-
-
-def _format_own(name: str, value: OptionValue) -> str:
-    """Format a value of one of Ray's options as on a command line."""
-    if isinstance(value, Mapping):
-        value = ",".join(f"{key}={part}" for key, part in value.items())
-    elif not isinstance(value, (str, int, float)):
-        value = ",".join(map(str, value or ()))
-    return f"{_OWN[name].flag}={value}"

@@ -38,7 +38,7 @@ from launcher.extensions.torchrun.member import ENDED, TorchrunMember
 from launcher.extensions.torchrun.options import BACKEND, TorchrunOptions, read_options
 from launcher.extensions.torchrun.round_store import RoundStore, meet
 from launcher.hardware.linux.kernel import read_boot_id
-from launcher.logs.error_file import read_error_file
+from launcher.logs.error_file import read_error
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.console import begin_stamps, format_local_time, log
@@ -267,7 +267,7 @@ def _find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
         exit_code=found.exitcode,
         time=format_local_time(found.timestamp),
         host=os.uname().nodename,
-        message=read_error_file(found.error_file),
+        message=read_error(found.error_file)[0],
     )
     exit_code = found.exitcode if found.exitcode > 0 else 128 - found.exitcode
     return exit_code, codec.encode(failure).decode(), rank

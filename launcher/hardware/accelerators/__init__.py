@@ -1,7 +1,7 @@
-"""Accelerators of this node: a file for each usual kind of device, and the way from devices to slots.
+"""Accelerators of this node: how a kind of device is detected, and the way from devices to slots.
 
-`contract` says what a detector is and which variables make devices visible; `nvidia` and `amd` are detectors, rare
-kinds are extensions; `named` reads what was asked for by name, `slots` makes workers of devices.
+`contract` says what a detector is and which variables make devices visible; `nvidia` is a detector, the other kinds
+are extensions; `named` reads what was asked for by name, `slots` makes workers of devices.
 
 A detector returns an Inventory, also when it finds nothing. It lists what a worker started here would see, in its
 order, and may not change the environment to find out.

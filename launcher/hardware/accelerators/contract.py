@@ -49,18 +49,12 @@ class Detector(Protocol):
 
 
 class CpuDetector:
-    """CPUs in place of accelerators: the affinity set, which a container or batch system grants, as torchrun counts.
-
-    `affinity`: the CPUs to count, for tests.
-    """
+    """CPUs in place of accelerators: the affinity set, which a container or batch system grants, as torchrun counts."""
 
     kind = "cpu"
 
-    def __init__(self, *, affinity: Iterable[int] | None = None) -> None:
-        self._affinity = affinity
-
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        cpus = sorted(os.sched_getaffinity(0) if self._affinity is None else self._affinity)
+        cpus = sorted(os.sched_getaffinity(0))
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"cpu{cpu}", visible=str(cpu)) for index, cpu in enumerate(cpus)
         )
@@ -92,20 +86,13 @@ KINDS: Mapping[str, DeviceKind] = {
 
 MISTAKE_HINT = "list devices that are present, all by number or all by id, or unset the variable to use all of them"
 
-# Types of device that torch counts under names of its own.
-_TORCH_VISIBLE_VARIABLES = {
-    "xpu": "ZE_AFFINITY_MASK",
-    "npu": "ASCEND_RT_VISIBLE_DEVICES",
-    "hpu": "HABANA_VISIBLE_MODULES",
-}
-
 
 def find_visible_variable(kind: str) -> str | None:
     """Return the variable that selects devices of this kind; None where there is none, or none is known.
 
-    A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
+    A kind of a plug-in, of --visible-env or of torch has its variable at the device itself (`Device.variable`).
     """
-    return KINDS[kind].variable if kind in KINDS else _TORCH_VISIBLE_VARIABLES.get(kind)
+    return KINDS[kind].variable if kind in KINDS else None
 
 
 def format_visible_variable(devices: Sequence[Device]) -> tuple[str, str] | None:

@@ -2,23 +2,18 @@
 
 A kind that is built in, or that a plug-in adds, is detected as usual; the name decides between two kinds, and a number
 requires that many: more are left unused, fewer are refused. With --visible-env nothing is detected, and the number is
-accepted as given. Other types, --nproc-per-node xpu, only torch can count. Imported only where there is a sign of a
-device, or one is requested.
+accepted as given. Imported only where there is a sign of a device, or one is requested.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from launcher import extensions
 from launcher.config import plugins
-from launcher.config.scrub import drop_secrets
-from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
@@ -29,7 +24,6 @@ if TYPE_CHECKING:
     from launcher.config.options.readers import DeviceRequest
 
 GROUP = "meshrun.devices"
-TORCH_LIMIT_S = 120.0  # importing torch from a network file system is slow
 
 
 def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bool = False) -> Detector:
@@ -47,28 +41,22 @@ def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bo
 
 
 def detect_requested(
-    request: DeviceRequest,
-    environ: Mapping[str, str],
-    *,
-    isolates_workers: bool = False,
-    detectors: Sequence[Detector] | None = None,
+    request: DeviceRequest, environ: Mapping[str, str], *, isolates_workers: bool = False
 ) -> Inventory:
-    """Return the requested devices; at least one. `detectors` are for tests.
+    """Return the requested devices; at least one.
 
     Raises UsageError if none is present, or the kind is unknown, and UnfitError if some are missing or do not answer.
     """
     if request.variable:
         return _make_declared(request, environ)
-    if detectors is not None:
-        found = detectors[0].detect(environ)
-    elif request.kind in contract.KINDS:
+    if request.kind in contract.KINDS:
         found = make_detector(request.kind, is_requested=True, isolates_workers=isolates_workers).detect(environ)
     else:
         found = _detect_by_plugin(request, environ)
     found = found.single_line
     count, reason = request.number, found.reason
     if request.shape:
-        count, reason = _count_tpu_chips(request, found, environ)
+        count, reason = plugins.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise contract.make_unresponsive_error(found)
     contract.refuse_mistake(found)
@@ -102,21 +90,6 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
     return Inventory(devices, f"as --devices says, by {request.variable}")
 
 
-def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number of chips that this host has in a slice of the type, and the reason extended by it.
-
-    Raises UsageError if the slice of this host has another number of hosts.
-    """
-    try:
-        slice_type = slice_types.parse(request.shape, len(found.devices) or None)
-    except UsageError as error:
-        raise UsageError(f"{request}: {error}", error.hint) from None
-    identity, said = slice_identity.read_identity(environ)
-    if identity is not None and identity.host_count != slice_type.hosts:
-        raise UsageError(f"{request}: such a slice has {slice_type.hosts} hosts, but this host is one of {said}")
-    return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"
-
-
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     believed = "set --visible-env VARIABLE to use a number of devices without a plug-in"
     plugin = plugins.load(GROUP, request.kind, str(request), built_in=contract.KINDS, otherwise=believed)
@@ -144,80 +117,3 @@ def _find_problem(found: Inventory, variable: object) -> str:
     if [device.index for device in found.devices] != list(range(len(found.devices))):
         return "devices that are not numbered from 0"
     return ""
-
-
-# Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
-# a file of the user's may have the name of a module of Python's.
-_TORCH_SCRIPT = """
-import sys
-kind, sys.path[:] = sys.argv[1], [entry for entry in sys.path if entry]
-import json
-def answer(count, reason=""):
-    print("\\n" + json.dumps([count, reason]))
-    raise SystemExit(0)
-from importlib.metadata import entry_points
-KNOWN = "cpu cuda fpga hip hpu ipu lazy maia meta mps mtia npu privateuseone ve vulkan xla xpu".split()
-if kind not in KNOWN and not entry_points(group="torch.backends"):  # extensions that torch loads by itself
-    answer(0, "expected a number, auto, gpu, cpu or a type of device that torch knows")
-try:
-    import torch
-except ImportError as error:
-    answer(0, f"torch, which would know, cannot be imported: {error}")
-try:
-    torch.device(kind)
-    module = getattr(torch, kind)
-except (RuntimeError, AttributeError):
-    answer(0, f"torch {torch.__version__} knows no such type of device")
-if not module.is_available():
-    answer(0, f"torch {torch.__version__} finds none")
-answer(module.device_count(), f"torch {torch.__version__}")
-"""
-
-
-class TorchDetector:
-    """Counts a type of device that an extension has registered with torch, as torchrun does.
-
-    A short process of the workers' Python imports torch, for a second or two, so that the agent need not; it has the
-    job's variables, except for secrets. `kind`: the type, as torch calls it; `python`: the interpreter of the workers.
-    """
-
-    def __init__(self, kind: str, python: str, *, script: str = _TORCH_SCRIPT, limit_s: float = TORCH_LIMIT_S) -> None:
-        self.kind = kind
-        self._command = (python, "-c", script, kind)
-        self._limit_s = limit_s
-
-    def detect(self, environ: Mapping[str, str]) -> Inventory:
-        count, reason = self._count(environ)
-        # torch counts what the kind's variable has left, if it is set: entry by entry.
-        value = environ.get(contract.find_visible_variable(self.kind) or "", "")
-        entries = [entry.strip() for entry in value.split(",")]
-        if len(entries) != count or not value:
-            entries = [str(index) for index in range(count)]
-        devices = tuple(
-            Device(kind=self.kind, index=index, id=f"{self.kind}{entry}", visible=entry)
-            for index, entry in enumerate(entries)
-        )
-        return Inventory(devices, f"{count} found by {reason}" if count else reason)
-
-    def _count(self, environ: Mapping[str, str]) -> tuple[int, str]:
-        import subprocess
-
-        try:
-            done = subprocess.run(
-                self._command,
-                env=drop_secrets(environ),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self._limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 0, f"torch did not count them within {self._limit_s:g} s"
-        except OSError as error:
-            return 0, f"{self._command[0]} cannot be run: {os.strerror(error.errno or 0)}"
-        try:
-            count, reason = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
-            return max(0, int(count)), str(reason)
-        except (ValueError, TypeError, LookupError):
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            return 0, f"torch could not count them: {last[0] if last else f'exit code {done.returncode}'}"

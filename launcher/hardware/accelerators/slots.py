@@ -12,12 +12,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from launcher import extensions
 from launcher.config.config import DeviceOptions, WorkerOptions
 from launcher.config.frameworks import choose_environments
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.model.errors import UsageError
-from launcher.model.node import Device, Slot
+from launcher.model.node import Device, Slot, format_workers
 
 FLAG = "--nproc-per-node"
 GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on either
@@ -30,53 +31,43 @@ _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides th
 
 
 def make_node_slots(
-    options: DeviceOptions,
-    workers: WorkerOptions,
-    environ: Mapping[str, str],
-    *,
-    accelerators: Sequence[Detector] | None = None,
-    cpu: Detector | None = None,
+    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
 ) -> tuple[tuple[Slot, ...], str]:
     """Return the slots of this node under these options, and a sentence that explains their number.
 
-    The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
+    Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
     count, width, request = options.worker_count, options.devices_per_worker, options.request
-    cpu = cpu or contract.CpuDetector()
+    cpu = contract.CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
         return _assign_cpus(request.number if count is None else count, width, cpu.detect(environ))
-    inventory = _find_inventory(options, workers, environ, accelerators)
+    inventory = _find_inventory(options, workers, environ)
     if inventory.devices:
         width = width or _choose_width(inventory.devices, workers, environ)
         return _assign_accelerators(count, width, inventory)
     return _assign_cpus(count, width, cpu.detect(environ), inventory.reason)
 
 
-def _find_inventory(
-    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str], detectors: Sequence[Detector] | None
-) -> Inventory:
+def _find_inventory(options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]) -> Inventory:
     """Return the accelerators to use; none where workers run on the CPU. Raises UsageError."""
     worker_count, origin = options.worker_count, options.origins["worker_count"]
     isolates_workers = workers.device_binding == "visible"
     if options.request is not None:
         from launcher.hardware.accelerators import named
 
-        return named.detect_requested(options.request, environ, isolates_workers=isolates_workers, detectors=detectors)
+        return named.detect_requested(options.request, environ, isolates_workers=isolates_workers)
     if worker_count == "cpu":
         return Inventory((), "not looked for")
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
-        from launcher.hardware.accelerators.named import TorchDetector
+        from launcher.config.plugins import load_entry
 
-        inventory = _check_form(environ, (contract.find_visible_variable(worker_count) or "",))
-        inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, workers.python),), environ)
+        inventory: Inventory = load_entry(extensions.TORCH_DEVICES)(worker_count, workers.python, environ).single_line
         contract.refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")
         return inventory
-    if detectors is None:
-        kinds = GPU_KINDS if worker_count == "gpu" else tuple(contract.KINDS)
-        detectors = list_candidates(kinds, environ, isolates_workers)
-    inventory = find_devices(detectors, environ)
+    kinds = GPU_KINDS if worker_count == "gpu" else tuple(contract.KINDS)
+    inventory = find_devices(list_candidates(kinds, environ, isolates_workers), environ)
     if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
         raise contract.make_unresponsive_error(inventory)
     if not inventory.devices and not inventory.mistake:
@@ -106,9 +97,7 @@ def _check_form(environ: Mapping[str, str], variables: Sequence[str]) -> Invento
     return None
 
 
-def list_candidates(
-    kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool = False
-) -> tuple[Detector, ...]:
+def list_candidates(kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool) -> tuple[Detector, ...]:
     """Return the detectors of those kinds of which this machine shows a sign: a driver's file, or a variable."""
     likely = [
         kind
@@ -161,12 +150,12 @@ def _assign_cpus(
         why = why if absence is None else f"no accelerator found: {absence}"
         return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why})"
     if isinstance(worker_count, int):
-        sentence = f"{_format_worker_count(worker_count)} on the CPU, as asked"
+        sentence = f"{format_workers(worker_count)} on the CPU, as asked"
         return _make_slots(worker_count, cpus.devices), f"{sentence} ({cpus.reason if absence is None else absence})"
     if devices_per_worker == "all":
         return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_describe_devices(cpus.devices)} ({cpus.reason})"
     found = _make_slots(len(cpus.devices), cpus.devices)
-    return found, f"{_format_worker_count(len(found))}, one per CPU ({cpus.reason})"
+    return found, f"{format_workers(len(found))}, one per CPU ({cpus.reason})"
 
 
 def _assign_accelerators(
@@ -179,7 +168,7 @@ def _assign_accelerators(
         width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
         if width == 1 and worker_count > len(devices) and can_share:
             # torchrun starts them too; the workers decide how they share.
-            sentence = f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)}"
+            sentence = f"{format_workers(worker_count)} as asked, more than the {_describe_devices(devices)}"
             return _make_slots(worker_count, devices), f"{sentence} they share ({reason})"
     else:
         width = len(devices) if devices_per_worker == "all" else devices_per_worker
@@ -188,7 +177,7 @@ def _assign_accelerators(
     if not 0 < used <= len(devices):
         worker_total, each_one = max(worker_count, 1), max(width, 1)
         raise UsageError(
-            f"{_format_worker_count(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
+            f"{format_workers(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
             f"{worker_total * each_one} {name}s are needed, {len(devices)} are present ({reason})",
             f"use {FLAG}={max(worker_total, 2)} without --devices-per-worker to let workers share devices"
             if can_share
@@ -199,7 +188,7 @@ def _assign_accelerators(
     )
     each = f", one per {name}" if width == 1 else f" with {width} {name}s each"
     rest = "" if used == len(devices) else f", on {used} of {_describe_devices(devices)}"
-    return found, f"{_format_worker_count(worker_count)}{each}{rest} ({reason})"
+    return found, f"{format_workers(worker_count)}{each}{rest} ({reason})"
 
 
 def _choose_width(
@@ -225,7 +214,3 @@ def _describe_kind(devices: Sequence[Device]) -> str:
 
 def _describe_devices(devices: Sequence[Device]) -> str:
     return f"{len(devices)} {_describe_kind(devices)}{'s' * (len(devices) > 1)}"
-
-
-def _format_worker_count(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

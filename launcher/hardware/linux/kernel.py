@@ -17,9 +17,9 @@ from launcher.model.value import PlainValue
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    import signal
+    import signal as signal
 else:
-    import _signal as signal  # without enum
+    import _signal as signal  # without enum, for the modules of keeper and supervisor, too
 
 # include/uapi/linux/prctl.h
 _PR_SET_PDEATHSIG = 1

@@ -35,21 +35,14 @@ VARIABLE = "LAUNCHER_BOARD"
 """Descriptor, device, inode, and the worker's line: a worker does not touch another file under that descriptor."""
 LINE_SIZE = 64
 NUMBER_SIZE = 8
-STOPPED_ROUND = 0
-TIMEOUT_MS = NUMBER_SIZE
-READS_HEARTBEATS = 2 * NUMBER_SIZE
-STOP_UNTIL_MS = 3 * NUMBER_SIZE
-SAVE_COUNT = 4 * NUMBER_SIZE
-HEARTBEAT_COUNT = 0
-POLLED_ROUND = NUMBER_SIZE
-PHASE_COUNT = 2 * NUMBER_SIZE
-PHASE_LIMIT_MS = 3 * NUMBER_SIZE
-PHASE_NAME = 4 * NUMBER_SIZE
+NUMBERS_PER_LINE = LINE_SIZE // NUMBER_SIZE
+# Which number of the agent's line it is,
+STOPPED_ROUND, TIMEOUT_MS, READS_HEARTBEATS, STOP_UNTIL_MS, SAVE_COUNT = range(5)
+# and of a worker's.
+HEARTBEAT_COUNT, POLLED_ROUND, PHASE_COUNT, PHASE_LIMIT_MS, PHASE_NAME, _, CLAIM, REACHED_STEP = range(NUMBERS_PER_LINE)
 PHASE_NAME_SIZE = 16
 NO_LIMIT = 2**64 - 1
 """In the place of the milliseconds of a phase: it may take any time."""
-CLAIM = 6 * NUMBER_SIZE
-REACHED_STEP = 7 * NUMBER_SIZE
 CLAIM_GIVES_UP = 1
 CLAIM_BLAMES_NODE = 2
 STEPS_MAX = 1 << 52
@@ -98,7 +91,7 @@ class SharedPage:
 
     def read_save_count(self) -> int:
         """Return how many checkpoints the round's workers have reported as saved."""
-        return int.from_bytes(os.pread(self.descriptor, NUMBER_SIZE, SAVE_COUNT), sys.byteorder) - 1
+        return int.from_bytes(os.pread(self.descriptor, NUMBER_SIZE, SAVE_COUNT * NUMBER_SIZE), sys.byteorder) - 1
 
     def read_heartbeats(self) -> list[int]:
         """Return each worker's number of heartbeats."""
@@ -115,7 +108,7 @@ class SharedPage:
         """
         counts, limits = self._read_column(PHASE_COUNT), self._read_column(PHASE_LIMIT_MS)
         lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
-        names = [lines[at : at + PHASE_NAME_SIZE] for at in range(PHASE_NAME, len(lines), LINE_SIZE)]
+        names = [lines[at : at + PHASE_NAME_SIZE] for at in range(PHASE_NAME * NUMBER_SIZE, len(lines), LINE_SIZE)]
         return [
             (count, math.inf if limit_ms == NO_LIMIT else limit_ms / 1000, name.rstrip(b"\0").decode(errors="ignore"))
             for count, limit_ms, name in zip(counts, limits, names, strict=True)
@@ -135,13 +128,13 @@ class SharedPage:
         kinds = enumerate(self._read_column(CLAIM))
         return {index: (kind, read_reason(self.descriptor, 1 + index)) for index, kind in kinds if kind}
 
-    def _write(self, offset: int, number: int) -> None:
-        os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
+    def _write(self, index: int, number: int) -> None:
+        os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), index * NUMBER_SIZE)
 
-    def _read_column(self, offset: int) -> list[int]:
-        lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
-        starts = range(offset, LINE_SIZE * self._worker_count, LINE_SIZE)
-        return [int.from_bytes(lines[start : start + NUMBER_SIZE], sys.byteorder) for start in starts]
+    def _read_column(self, index: int) -> list[int]:
+        size = LINE_SIZE * self._worker_count
+        lines = os.pread(self.descriptor, size, LINE_SIZE).ljust(size, b"\0")  # a worker may have cut the file
+        return memoryview(lines).cast("Q")[index::NUMBERS_PER_LINE].tolist()
 
 
 def find_reason_offset(line: int) -> int:

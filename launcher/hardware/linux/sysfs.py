@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 
+from msgspec import Struct
 
-class FileTree:
-    """/proc, /dev, /sys and the like. `root`: the directory above them, "/" except in tests; paths are absolute."""
 
-    def __init__(self, root: str = "/") -> None:
-        self._root = root
+class FileTree(Struct, frozen=True):
+    """/proc, /dev, /sys and the like. Paths are absolute."""
+
+    root: str = "/"
+    """The directory above them, another one in tests."""
 
     def resolve(self, path: str) -> str:
         """Return the path under the root."""
-        return os.path.join(self._root, path.lstrip("/"))
+        return os.path.join(self.root, path.lstrip("/"))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self.resolve(path))
@@ -56,13 +58,6 @@ class FileTree:
             return int(self.read_text(path), 0)
         except ValueError:
             return None
-
-    def read_link_name(self, link: str) -> str:
-        """Return the last part of a link's target; "" if it is no link."""
-        try:
-            return os.path.basename(os.readlink(self.resolve(link)))
-        except OSError:
-            return ""
 
     def read_numa_node(self, device: str) -> int | None:
         """Return the NUMA node of a device, a folder of /sys; None for -1: the firmware does not name it."""

@@ -151,18 +151,16 @@ class Failures:
             or (may_be_secondary and symptoms.is_peer_loss(words))
             or (claim is None and self._aborts_are_secondary and is_abort(exit_code, message, sentence))
         )
-        is_killed_for_memory = is_out_of_memory(exit_code, self._oom_kills, count_oom_kills())
-        evidence = self._gather_evidence(
-            pid,
-            FailureEvidence(
-                exit_code=exit_code,
-                exception=exception,
-                spawn_error=spawn_error,
-                is_out_of_memory=is_killed_for_memory,
-                is_peer_loss=is_secondary,
-                is_leaving=is_leaving,
-                is_unresponsive=sentence is not None and pid > 0,
-            ),
+        is_killed, xid = self._ask_kernel_log(pid, exit_code) if pid and not is_secondary else (False, 0)
+        evidence = FailureEvidence(
+            exit_code=exit_code,
+            exception=exception,
+            spawn_error=spawn_error,
+            is_out_of_memory=is_killed or is_out_of_memory(exit_code, self._oom_kills, count_oom_kills()),
+            xid=xid,
+            is_peer_loss=is_secondary,
+            is_leaving=is_leaving,
+            is_unresponsive=sentence is not None and pid > 0,
         )
         self._evidence[local_rank] = evidence
         self._failures[local_rank] = WorkerFailure(
@@ -191,14 +189,11 @@ class Failures:
         has_waited = is_abort(exit_code, message, sentence) and (not words or symptoms.is_watchdog(words))
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
 
-    def _gather_evidence(self, pid: int, known: FailureEvidence) -> FailureEvidence:
-        """Add what the kernel's log says of the process."""
-        if not pid or known.is_peer_loss:
-            return known
+    def _ask_kernel_log(self, pid: int, exit_code: int) -> tuple[bool, int]:
+        """Return whether the kernel's log says that it has killed this process for memory, and its Xid or 0."""
         kernel_log = self._get_kernel_log()
         kernel_log.read()
-        is_killed = known.exit_code == _KILLED and pid in kernel_log.killed
-        return replace(known, is_out_of_memory=known.is_out_of_memory or is_killed, xid=kernel_log.xids.get(pid, 0))
+        return exit_code == _KILLED and pid in kernel_log.killed, kernel_log.xids.get(pid, 0)
 
     def _get_kernel_log(self) -> KernelLog:
         if self._kernel_log is None:
@@ -311,7 +306,7 @@ def count_oom_kills(proc_dir: str = "/proc/self") -> int | None:
 
 def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> bool:
     """Whether the kernel's lack of memory ended a worker, given the counts before its round and now."""
-    return exit_code == -9 and before is not None and after is not None and after > before
+    return exit_code == _KILLED and before is not None and after is not None and after > before
 
 
 @cache

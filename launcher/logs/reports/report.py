@@ -252,10 +252,6 @@ def _strip_controls(text: str) -> str:
 
 def _wrap(text: str) -> list[str]:
     """Wrap a sentence to the width of the box."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".lstrip()
-    return lines
+    from launcher.model.text import wrap  # only the last failure of a job is shown
+
+    return wrap(" ".join(text.split()))

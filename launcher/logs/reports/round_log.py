@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from launcher.config.options.table import ROWS
 from launcher.model.console import log
 from launcher.model.errors import describe
+from launcher.model.node import format_workers
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous.events import Log, StartRound
 from rendezvous.reasons import Reason
@@ -169,11 +170,6 @@ def _find_flag(setting: str) -> str:
     """Return the option that sets a field of Settings; "" if none does."""
     name = "grow" if setting == "grow_delay_s" else setting
     return next((option.flag for option in ROWS if option.field_name == name), "")
-
-
-def format_workers(count: int) -> str:
-    """Format a number of workers."""
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def format_pids(numbers: Sequence[int]) -> str:

@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from launcher.config.files import FREE_BYTES_MIN, FREE_FRACTION_MIN
-from launcher.logs.reports.round_log import format_workers
 from launcher.meshctl.doctor.machine import CgroupLimit, MachineInfo
+from launcher.model.node import format_workers
 from launcher.model.text import format_bytes, format_count, format_number
 from rendezvous.errors import MeshrunError
 

@@ -67,7 +67,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
         is_whole_job=node_count in (None, 1),
     )
     workers, meeting, placement = run.workers, run.rendezvous, run.placement
-    gathered = schedulers.resolve(words.values, environ, hostname)
+    gathered = schedulers.resolve(command_line.resolve_values(words.values, environ), environ, hostname)
     findings: list[checks.Finding] = []
 
     slots: tuple[Slot, ...] = ()

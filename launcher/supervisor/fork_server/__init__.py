@@ -12,6 +12,6 @@ always. So a script sees the same state as under `python train.py`, because it r
     importing.py           the modules, one by one           fork_safety.py  what they leave that a fork would lose
 
 All this runs in the workers' Python, which may be another than the agent's, from 3.10 on. Of the rest of this project
-it imports the supervisor's channel and `launcher/hardware/linux/kernel.py` alone, and it leaves nothing in
-`sys.modules` or on `sys.path` when a script begins.
+it imports the supervisor's channel, `launcher/hardware/linux/kernel.py` and `launcher/model/value.py` alone, and it
+leaves nothing in `sys.modules` or on `sys.path` when a script begins.
 """

@@ -19,6 +19,7 @@ from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignor
 from errno import EINVAL
 
 from launcher.hardware.linux import kernel
+from launcher.model.value import PlainValue
 from launcher.supervisor.fork_server.json_channel import JsonChannel
 
 TYPE_CHECKING = False
@@ -31,13 +32,12 @@ _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fi
 _RECORDER = os.path.join(_PACKAGES, "worker", "recorder.py")
 
 
-class StartupSnapshot:
+class StartupSnapshot(PlainValue):
     """The fork server's command and environment, before anything was imported."""
 
-    def __init__(self, *, launch_mode: str, arguments: list[str], environment: dict[str, str]) -> None:
-        self.launch_mode = launch_mode
-        self.arguments = arguments
-        self.environment = environment
+    launch_mode: str
+    arguments: list[str]
+    environment: dict[str, str]
 
 
 def wait_for_spec(channel: JsonChannel, intermediate_pid: int, supervisor_pid: int) -> tuple[Sequence[Any], list[int]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.config import Config
 from tests.support.documents.pages import ROOT
 
@@ -57,7 +57,7 @@ class Pod:
     def config(self) -> Config:
         """What the agent in this pod makes of its command and variables. Raises UsageError."""
         words = self.words
-        return cli.parse(words[1:] if words[0] == "meshrun" else words[3:], self.environ)
+        return command.parse(words[1:] if words[0] == "meshrun" else words[3:], self.environ)
 
 
 def documents(path: Path) -> list[Document]:

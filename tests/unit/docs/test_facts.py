@@ -10,8 +10,9 @@ from itertools import pairwise, product
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.frameworks import EnvironmentChoice
+from launcher.extensions.devices.tpu import MODELS_BY_PCI_ID
 from launcher.hardware.accelerators.contract import KINDS
 from launcher.hardware.cloud_firmware import FIRMWARE_SIGNS
 from launcher.hardware.slice_types import MODELS
@@ -52,7 +53,7 @@ def told(name: str) -> set[str]:
     found: set[str] = set()
     for options, parent in product(OPTIONS, PARENTS):
         (environment,) = make_environments(
-            EnvironmentChoice((name,), ""), cli.parse([*options, "train.py"], {}).workers, parent
+            EnvironmentChoice((name,), ""), command.parse([*options, "train.py"], {}).workers, parent
         )
         for place in places():
             with suppress(UsageError):  # chips that cannot be shared out like that
@@ -103,7 +104,9 @@ def test_every_tpu_model_has_a_row() -> None:
     assert len(types) == len(MODELS)
     for model, row in zip(MODELS, types, strict=True):
         assert row.startswith(f"`{model.names[0]}-N`: N {model.counted_unit}, ")
-        assert all(word in row for word in (*model.pci_ids, str(model.host_chips[-1])))
+        ids = [id for id, names in MODELS_BY_PCI_ID.items() if model.name in names.split("/")]
+        assert ids
+        assert all(word in row for word in (*ids, str(model.host_chips[-1])))
 
 
 def test_every_source_of_locality_has_a_row() -> None:

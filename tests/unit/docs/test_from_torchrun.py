@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.options import table
 from tests.compat.differences import PAGE, differences
 from tests.support.documents.pages import blocks
@@ -59,7 +59,7 @@ def test_every_command_line_is_understood() -> None:
     assert len(lines) >= 4
     for where, words in lines:
         words = [word.replace("$NODE_RANK", "1").replace("$MASTER_ADDR", "node0") for word in words]
-        assert cli.parse(words, {}).workers.script, where
+        assert command.parse(words, {}).workers.script, where
 
 
 def test_a_command_line_after_is_the_one_before_with_another_first_word() -> None:
@@ -78,7 +78,7 @@ def test_the_container_of_the_job_is_understood() -> None:
     (block,) = [block for block in blocks(PAGE) if block.language == "yaml"]
     (container,) = yaml.safe_load(block.text)["containers"]
     environ = {variable["name"]: variable["value"] for variable in container["env"]}
-    config = cli.parse(container["args"], environ)
+    config = command.parse(container["args"], environ)
     assert (container["command"], config.workers.script, config.workers.max_restarts) == (["meshrun"], "train.py", 3)
     assert (
         config.placement.nodes_min,

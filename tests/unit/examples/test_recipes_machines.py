@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config import credentials
 from tests.support.documents.pages import ROOT
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
@@ -36,7 +36,7 @@ def unit() -> dict[str, list[str]]:
 def test_the_unit_gives_the_agent_its_grace_and_restarts_it_where_it_helps() -> None:
     settings = unit()
     words, environ = unit_command()
-    config = cli.parse(words[1:], environ)
+    config = command.parse(words[1:], environ)
     assert settings["KillMode"] == ["mixed"]
     assert float(settings["TimeoutStopSec"][0]) == config.shutdown.shutdown_timeout_s + MARGIN_S
     assert settings["Restart"] == ["on-abnormal"]  # the agent was killed; exit codes are below
@@ -59,7 +59,7 @@ def unit_command() -> tuple[list[str], dict[str, str]]:
 
 def test_the_unit_runs_a_job_of_several_machines_with_secrets_in_files() -> None:
     words, environ = unit_command()
-    config = cli.parse(words[1:], environ)
+    config = command.parse(words[1:], environ)
     assert words[0].endswith("/bin/meshrun")
     assert (config.rendezvous.run_id, config.placement.nodes_min, config.placement.nodes_max, config.notes) == (
         "exp-41",
@@ -86,9 +86,8 @@ def test_the_task_of_skypilot_needs_no_options_for_its_nodes() -> None:
         "SKYPILOT_NUM_GPUS_PER_NODE": task["resources"]["accelerators"].partition(":")[2],
         "RAY_JOB_ID": "01000000",
     }
-    command = re.sub(r"\$(\w+)", lambda found: environ[found[1]], task["run"])
-    program, *words = shlex.split(command)
-    config = cli.parse(words, environ)
+    program, *words = shlex.split(re.sub(r"\$(\w+)", lambda found: environ[found[1]], task["run"]))
+    config = command.parse(words, environ)
     assert (program, config.placement.nodes_min, config.placement.nodes_max, config.devices.worker_count) == (
         "meshrun",
         4,
@@ -114,8 +113,8 @@ def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> 
         "pyproject.toml",
         *re.findall(r'^readme = "(.*)"$', project, re.MULTILINE),
     }
-    for command in re.findall(r"(?:ENTRYPOINT|CMD) (.*)", text):
-        assert json.loads(command) == ["meshrun"]
+    for words in re.findall(r"(?:ENTRYPOINT|CMD) (.*)", text):
+        assert json.loads(words) == ["meshrun"]
 
 
 def test_the_init_container_installs_only_what_the_agent_needs() -> None:

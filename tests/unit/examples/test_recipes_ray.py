@@ -7,7 +7,7 @@ import shlex
 import pytest
 import yaml
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.options import command_line
 from launcher.extensions.ray.bundles import ClusterNode, choose_demand, list_fitting
 from launcher.extensions.ray.options import OPTIONS, STOP_MARGIN_S, make_agent_words, split
@@ -26,7 +26,7 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
     program, *words = shlex.split(spec["entrypoint"])
     assert program == "meshrun-ray"
     own, rest = split(command_line.parse(words, OPTIONS), {})
-    config = cli.parse([*STORE, *make_agent_words(rest, {})], {})
+    config = command.parse([*STORE, *make_agent_words(rest, {})], {})
     assert config.notes == ()
     assert config.workers.max_restarts
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]

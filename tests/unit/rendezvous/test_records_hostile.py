@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from launcher import cli
+from launcher.agent import command
 from launcher.logs.layout import LogLayout
 from launcher.model.mesh import parse
 from launcher.model.node import Device, Slot
@@ -177,7 +177,7 @@ def test_whatever_the_store_holds_a_member_goes_on(data: st.DataObject) -> None:
 def test_a_share_that_does_not_fit_this_node_or_job_is_refused(fields: dict[str, Any], why: str) -> None:
     slots = [Slot(index=index, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),)) for index in (0, 1)]
     layout = LogLayout(log_dir="/dev/null", run_id="job")
-    made = cli.parse(["--mesh=dp=*,tp=2", "train.py"], {})
+    made = command.parse(["--mesh=dp=*,tp=2", "train.py"], {})
     maker = WorkerSpecBuilder(
         workers=made.workers, output=made.output, placement=made.placement, slots=slots, host="h", layout=layout,
         parent={},

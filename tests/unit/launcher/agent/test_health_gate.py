@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.agent.health_gate import compute_pause_s
 from launcher.config import files
 from launcher.config.config import Config
@@ -20,7 +20,7 @@ from tests.support.sections import assign_devices
 
 
 def config(*words: str, **variables: str) -> Config:
-    return cli.parse([*words, "train.py"], variables)
+    return command.parse([*words, "train.py"], variables)
 
 
 def test_pauses_grow_from_a_second_to_a_minute_and_end_at_the_limit() -> None:

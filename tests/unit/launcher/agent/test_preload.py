@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import cli
-from launcher.agent import preload
+from launcher.agent import command, preload
 from launcher.agent.preload import ForkServerClient
 from launcher.model.node import Slot
 from launcher.supervisor.messages import (
@@ -36,7 +35,7 @@ class Bench:
         self.supervisor = Supervisor()
         self._told: list[str] = []
         monkeypatch.setattr(preload, "log", self._told.append)
-        self.image = ForkServerClient(cli.parse([*words, "train.py"], {}), self.supervisor, {})  # type: ignore[arg-type]
+        self.image = ForkServerClient(command.parse([*words, "train.py"], {}), self.supervisor, {})  # type: ignore[arg-type]
 
     def told(self) -> list[str]:
         told, self._told[:] = list(self._told), []
@@ -63,7 +62,7 @@ def test_the_fork_server_is_ordered_once_and_before_devices_if_possible(
 
 def test_the_fork_server_carries_the_mark_by_which_processes_are_found() -> None:
     supervisor = Supervisor()
-    image = ForkServerClient(cli.parse(["--preload=torch", "train.py"], {}), supervisor, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
+    image = ForkServerClient(command.parse(["--preload=torch", "train.py"], {}), supervisor, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
     image.start(SLOTS)
     assert supervisor.orders[0].env["LAUNCHER_PLACE"] == "here"
 

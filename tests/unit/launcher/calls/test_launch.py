@@ -12,6 +12,7 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.agent import command
 from launcher.calls.failure import WorkerFailed, add_hint
 from launcher.calls.launch import OptionValue, format_arguments, list_suppressed_variables
 from launcher.calls.payload import FunctionCall, format_error, format_name
@@ -52,7 +53,7 @@ VERDICT = Verdict(
 )
 def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:
     assert format_arguments(options) == words
-    assert cli.parse([*words, "--no-python", "true"], {}).workers.script == "true"
+    assert command.parse([*words, "--no-python", "true"], {}).workers.script == "true"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from launcher.config import config
 from launcher.config.options import command_line, table
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
+from launcher.extensions.kubernetes.options import PROGRESS_VARIABLES
 from launcher.model.errors import UsageError
 from tests.support.options import list_fields, list_origins, refusal, resolve
 
@@ -24,7 +25,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
-        "reports_progress": False, "is_alone": True, "shutdown_timeout_s": 30.0,
+        "unset": (), "is_alone": True, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
@@ -43,7 +44,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     made = resolve()
-    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone", "reports_progress"}
+    by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone", "unset"}
     without = {"script", "script_args", "python", *by_rules}
     in_mappings = {option.name for option in table.ROWS if "." in option.section}
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
@@ -64,10 +65,17 @@ def test_an_interface_is_only_for_nodes_without_an_address_that_meet_others(
     assert made.workers.is_alone == (MEETING[0] not in words)
 
 
-def test_workers_are_told_the_signals_and_whether_the_agent_reports_progress() -> None:
+def test_workers_are_told_the_signals_and_do_not_inherit_what_an_extension_uses_in_their_place() -> None:
     made = resolve("--signals-to-handle=SIGTERM", "--progress=kubeflow")
     assert made.workers.signals_to_handle == made.shutdown.signals_to_handle == ("SIGTERM",)
-    assert made.workers.reports_progress
+    assert made.workers.unset == PROGRESS_VARIABLES
+    assert resolve("--progress=none").workers.unset == ()
+
+
+def test_an_option_of_an_extension_that_concerns_other_nodes_has_no_effect_on_one_machine() -> None:
+    assert resolve("--request-nodes=true").notes == (
+        "--request-nodes true has no effect: no other node can join one machine",
+    )
 
 
 @pytest.mark.parametrize(

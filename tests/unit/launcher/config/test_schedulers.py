@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.config import config, schedulers
 from launcher.config.config import Config
+from launcher.config.options.command_line import resolve_values
 from launcher.config.schedulers import Detection, expand_hostlist
 from launcher.config.scrub import list_step_variables
 from tests.support.options import refusal, resolve
@@ -350,7 +351,8 @@ def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str
 def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
         assert resolve(environ={**SLURM, **environ}).rendezvous.network is None
-    given = schedulers.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
+    environ = {**SLURM, "LAUNCHER_NNODES": "2:8"}
+    given = schedulers.resolve(resolve_values({"rdzv-id": "mine"}, environ), environ).values
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
     assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
@@ -417,13 +419,13 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
 
 
 def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
-    given = schedulers.resolve({}, SLURM).values
+    given = schedulers.resolve(resolve_values({}, SLURM), SLURM).values
     assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
     assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
 
 
 def test_every_controller_is_looked_for_where_its_variables_are() -> None:
-    assert [names for *_, names in schedulers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
+    assert [names for *_, names in schedulers.list_schedulers() if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
 
 
 def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:

@@ -80,23 +80,3 @@ def test_every_type_that_is_suggested_can_be_read() -> None:
         assert raised.value.hint
         for name in raised.value.hint.removeprefix("use one of ").split(", "):
             assert parse(name).model is model
-
-
-@pytest.mark.parametrize(
-    ("topology", "chips_per_host", "bounds"),
-    [((4, 4), 4, (2, 2, 1)), ((2, 2, 2), 4, (1, 1, 2)), ((4, 4, 8), 4, (2, 2, 8)), ((2, 4), 8, (1, 1, 1))],
-)
-def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
-    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
-) -> None:
-    assert slice_types.compute_host_bounds(topology, chips_per_host) == bounds
-
-
-def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
-    assert slice_types.compute_host_bounds((3, 4), 4) is None
-
-
-def test_a_model_is_known_by_its_pci_id() -> None:
-    assert [slice_types.find_by_pci_id(device) for device in ("0x0063", "0x006f", "0x0076")] == ["v5e", "v6e", "tpu7x"]
-    assert slice_types.find_by_pci_id("0x0027") == "v2/v3"
-    assert slice_types.find_by_pci_id("0x0042") == "", "Google's network card"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.config import LocalityOptions
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
@@ -25,7 +25,7 @@ NAMES = ("node-17", "node-17.cluster.local", "10.0.4.9")
 
 def asked(*words: str, **environ: str) -> LocalityOptions:
     network = ("--rdzv-backend", "etcd", "--rdzv-endpoint", "h:1", "--rdzv-id", "x", "--nnodes", "2")
-    return cli.parse([*network, *words, "t.py"], environ).locality
+    return command.parse([*network, *words, "t.py"], environ).locality
 
 
 def place(found: Locality) -> str:
@@ -251,13 +251,13 @@ def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
 
 
 def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
-    alone = cli.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
+    alone = command.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
     assert alone.notes == (
         "--locality leaf=l has no effect on one machine",
         "LAUNCHER_LOCALITY_SOURCES=aws has no effect on one machine",
     )
     with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
-        cli.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})
+        command.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})
 
 
 # What the machine itself says

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.error_file import MESSAGE_LIMIT, READ_LIMIT, copy_error_file, read_error_file
+from launcher.logs.error_file import MESSAGE_LIMIT, READ_LIMIT, copy_error_file, read_error
 
 RECORDED = {
     "message": {
@@ -37,7 +37,7 @@ RECORDED = {
 def test_the_best_text_in_the_file_is_taken(tmp_path: Path, content: str, expected: str | None) -> None:
     path = tmp_path / "error.json"
     path.write_text(content)
-    found = read_error_file(str(path))
+    found = read_error(str(path))[0]
     if content.startswith("[["):
         assert found is not None
         assert found.startswith("[[")
@@ -48,25 +48,25 @@ def test_the_best_text_in_the_file_is_taken(tmp_path: Path, content: str, expect
 def test_what_is_no_readable_file_is_no_message(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "missing", tmp_path, tmp_path / "fifo", Path("/proc/self/mem")):
-        assert read_error_file(str(path)) is None
-    assert read_error_file("") is None
+        assert read_error(str(path))[0] is None
+    assert read_error("")[0] is None
 
 
 def test_a_huge_file_is_cut_and_its_end_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text(json.dumps({"message": "first " + "x" * 100_000 + " last"}))
-    message = read_error_file(str(path)) or ""
+    message = read_error(str(path))[0] or ""
     assert len(message) < MESSAGE_LIMIT + 100
     assert message.startswith("first ")
     assert message.endswith(" last")
     path.write_text("y" * (READ_LIMIT + 10))
-    assert len(read_error_file(str(path)) or "") < MESSAGE_LIMIT + 100
+    assert len(read_error(str(path))[0] or "") < MESSAGE_LIMIT + 100
 
 
 def test_bytes_that_are_not_text_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_bytes(b"\xff\xfeboom")
-    assert (read_error_file(str(path)) or "").endswith("boom")
+    assert (read_error(str(path))[0] or "").endswith("boom")
 
 
 def test_the_root_causes_error_file_and_exit_code_reach_the_parent(tmp_path: Path) -> None:

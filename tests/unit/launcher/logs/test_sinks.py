@@ -190,17 +190,15 @@ def test_lines_that_hold_one_of_the_texts_are_copied_with_their_prefix(
     tmp_path: Path, texts: tuple[str, ...], block: bytes, prefix: bytes, copies: bytes
 ) -> None:
     found = LineFilter(texts, LogFile(str(tmp_path / "log"), lambda key, sentence: pytest.fail(sentence)))
-    found.add_stream()
     found.take(block, len(prefix))
-    found.remove_stream()
+    found.close()
     assert (tmp_path / "log").read_bytes() == copies
 
 
-def test_a_stream_that_begins_when_all_others_have_ended_adds_to_the_file(tmp_path: Path) -> None:
+def test_a_stream_that_goes_on_when_another_has_ended_adds_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     found = LineFilter(("a",), LogFile(str(path), lambda key, sentence: None))
     for block in (b"a1\n", b"a2\n"):
-        found.add_stream()
         found.take(block, 0)
-        found.remove_stream()
+        found.close()
     assert path.read_bytes() == b"a1\na2\n"

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.config.config import Config
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.hardware.cpu_binding import CpuBinding
-from launcher.hardware.node_binding import NodeBinding
 from launcher.logs.layout import LogLayout
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
@@ -22,7 +21,7 @@ from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
 
 
 def parse(*words: str, **environ: str) -> Config:
-    return cli.parse(["--preload=torch", *words], environ)
+    return command.parse(["--preload=torch", *words], environ)
 
 
 def asked(*options: str) -> Config:
@@ -89,9 +88,9 @@ def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> Non
 def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert spec_builder.bind_workers(None, slots(2)) is None
+    assert spec_builder.bind_workers(None, slots(2)) == ()
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: NodeBinding(bindings, ""))
+    monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: bindings)
     spec = server(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
@@ -167,7 +166,7 @@ def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
 
 
 def test_without_the_option_workers_are_started_by_exec_alone() -> None:
-    (spec,) = specs(cli.parse(["train.py"], {}), slots(1), {}, 1, 0)
+    (spec,) = specs(command.parse(["train.py"], {}), slots(1), {}, 1, 0)
     assert spec.fork_argv == ()
 
 

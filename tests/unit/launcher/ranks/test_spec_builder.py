@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.agent.membership import make_settings
 from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
@@ -42,7 +42,7 @@ def make_builder(
 
 
 def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "") -> WorkerSpec:
-    config = cli.parse(words, {**(parent or {}), "PYTHON_EXEC": python})
+    config = command.parse(words, {**(parent or {}), "PYTHON_EXEC": python})
     maker = make_builder(config, parent=parent)
     assert maker.is_jax == (config.workers.framework == "jax")
     (spec,) = maker.make_specs(1, 0, SHARE, None)
@@ -63,7 +63,7 @@ class FullPump(OutputPump):
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_streams_that_cannot_all_be_opened_leave_none_open(tmp_path: Path, left: int) -> None:
-    config = cli.parse(("--tee=3", "--duplicate-stdout-filters=found", "train.py"), {})
+    config = command.parse(("--tee=3", "--duplicate-stdout-filters=found", "train.py"), {})
     maker = make_builder(config, str(tmp_path))
     with ExitStack() as stack:
         pump = FullPump(warn=print)
@@ -134,7 +134,7 @@ def test_the_hook_comes_first_and_what_the_user_has_set_follows() -> None:
 
 
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
-    asked = (cli.parse(["train.py"], {}).rendezvous, 0, 40.0)
+    asked = (command.parse(["train.py"], {}).rendezvous, 0, 40.0)
     under_jax, under_torch = make_settings(*asked, handles_sigterm=False), make_settings(*asked)
     assert (under_jax.get_grace_s("kill"), under_jax.get_grace_s("grace")) == (0, 40)
     assert (under_torch.get_grace_s("kill"), under_torch.get_grace_s("grace")) == (5, 40)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.agent.command import parse
 from launcher.agent.startup.feasibility import require_feasible, resolve_limits
-from launcher.cli import parse
 from launcher.model.errors import UsageError
 
 LEVELS = ("leaf", "slice")

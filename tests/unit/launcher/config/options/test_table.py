@@ -144,11 +144,11 @@ def test_the_table_of_extensions_names_the_rows_that_their_folders_declare() -> 
 
 
 def test_rows_of_an_extension_are_imported_where_one_is_set_and_by_no_other_start() -> None:
-    code = "import sys\nfrom launcher import cli\n{}\nprint([name for name in sys.modules if name.startswith('{}')])"
+    code = "import sys\nfrom launcher.agent import command\n{}\nprint([name for name in sys.modules if '{}' in name])"
     for words, loaded in (
         ("['--nproc=2', 't.py']", []),  # a beginning of torchrun's
         ("['--serve=0', 't.py']", ["launcher.extensions.page", "launcher.extensions.page.options"]),
     ):
-        script = code.format(f"cli.parse({words}, {{}})", "launcher.extensions.")
+        script = code.format(f"command.parse({words}, {{}})", "launcher.extensions.")
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert ast.literal_eval(done.stdout) == loaded

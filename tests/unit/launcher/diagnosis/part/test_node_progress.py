@@ -124,8 +124,8 @@ def page() -> Iterator[SharedPage]:
     os.close(made.descriptor)
 
 
-def write(page: SharedPage, local_rank: int, offset: int, number: int) -> None:
-    os.pwrite(page.descriptor, number.to_bytes(8, sys.byteorder), (1 + local_rank) * shared_page.LINE_SIZE + offset)
+def write(page: SharedPage, local_rank: int, index: int, number: int) -> None:
+    page._write((1 + local_rank) * shared_page.NUMBERS_PER_LINE + index, number)
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:

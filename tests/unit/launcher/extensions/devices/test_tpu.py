@@ -12,7 +12,6 @@ import pytest
 from launcher.config.options.readers import DeviceRequest
 from launcher.extensions.devices.tpu import Detector
 from launcher.hardware import slice_identity
-from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.slice_identity import TpuMetadata, fetch_metadata
 from launcher.model.errors import UsageError
@@ -224,9 +223,9 @@ def test_a_type_must_have_as_many_hosts_as_the_slice(four_chips: Machine) -> Non
     environ = {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"}
     detectors = [four_chips.detector()]
     fits, other = (DeviceRequest("tpu", shape=shape) for shape in ("v4-16", "v4-32"))
-    assert len(named.detect_requested(fits, environ, detectors=detectors).devices) == 4
+    assert len(assign_devices(None, None, environ, request=fits, accelerators=detectors)[0]) == 4
     with pytest.raises(UsageError) as raised:
-        named.detect_requested(other, environ, detectors=detectors)
+        assign_devices(None, None, environ, request=other, accelerators=detectors)
     assert str(raised.value) == (
         "--devices tpu:v4-32: such a slice has 4 hosts, but this host is one of 2 by TPU_WORKER_HOSTNAMES, "
         "TPU_WORKER_ID 0"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment
+from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment, compute_host_bounds
 from launcher.hardware import slice_identity
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
@@ -272,3 +272,17 @@ def test_torch_xla_is_told_its_device_and_its_place_on_the_host(
         "PJRT_LOCAL_PROCESS_RANK": "2",
         "PJRT_LOCAL_PROCESS_COUNT": "8",
     }
+
+
+@pytest.mark.parametrize(
+    ("topology", "chips_per_host", "bounds"),
+    [((4, 4), 4, (2, 2, 1)), ((2, 2, 2), 4, (1, 1, 2)), ((4, 4, 8), 4, (2, 2, 8)), ((2, 4), 8, (1, 1, 1))],
+)
+def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
+    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
+) -> None:
+    assert compute_host_bounds(topology, chips_per_host) == bounds
+
+
+def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
+    assert compute_host_bounds((3, 4), 4) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import cli
+from launcher.agent import command
 from launcher.extensions.ray.bundles import (
     ClusterNode,
     Demand,
@@ -50,18 +50,18 @@ CPUS = make_nodes({"CPU": 4}, {"CPU": 4})
 def test_a_bundle_holds_the_devices_of_the_workers(
     words: list[str], nodes: list[ClusterNode], bundle: dict[str, float]
 ) -> None:
-    assert choose_bundle(cli.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
+    assert choose_bundle(command.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
 
 
 def test_of_unequal_nodes_the_smallest_counts_and_that_is_said() -> None:
-    bundle, remark = choose_bundle(cli.parse([*STORE, "t.py"], {}).devices, make_nodes({"GPU": 8}, {"GPU": 4}))
+    bundle, remark = choose_bundle(command.parse([*STORE, "t.py"], {}).devices, make_nodes({"GPU": 8}, {"GPU": 4}))
     assert bundle == {"GPU": 4}
     assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N overrides it"
 
 
 def test_devices_that_no_node_has_are_refused() -> None:
     with pytest.raises(UsageError, match="no node of the Ray cluster has GPU"):
-        choose_bundle(cli.parse([*STORE, "--nproc-per-node=gpu", "t.py"], {}).devices, CPUS)
+        choose_bundle(command.parse([*STORE, "--nproc-per-node=gpu", "t.py"], {}).devices, CPUS)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_devices_that_no_node_has_are_refused() -> None:
     ],
 )
 def test_how_many_bundles_are_wanted(words: list[str], least: int, most: int) -> None:
-    demand = choose_demand(cli.parse([*STORE, *words, "t.py"], {}).placement, GPUS, {"GPU": 8}, {}, spares=1)
+    demand = choose_demand(command.parse([*STORE, *words, "t.py"], {}).placement, GPUS, {"GPU": 8}, {}, spares=1)
     assert (demand.least, demand.most) == (least, most)
 
 
 def test_without_a_number_a_cluster_without_such_nodes_is_refused() -> None:
     with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
-        choose_demand(cli.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
+        choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
 
 
 @pytest.mark.parametrize(

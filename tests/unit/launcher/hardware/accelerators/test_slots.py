@@ -27,13 +27,14 @@ from launcher.model.node import Device
 from tests.support.sections import assign_devices
 
 
-def test_cpus_are_those_this_process_may_run_on() -> None:
-    inventory = CpuDetector(affinity={5, 2}).detect({})
+def test_cpus_are_those_this_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2})
+    inventory = CpuDetector().detect({})
     assert [(device.index, device.id, device.visible) for device in inventory.devices] == [
         (0, "cpu2", "2"),
         (1, "cpu5", "5"),
     ]
-    assert len(CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
 
 
 # Workers and their devices
@@ -148,7 +149,7 @@ def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: 
     driver = Fixed("nvidia", 0)
     driver.inventory = Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
     with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):
-        named.detect_requested(DeviceRequest(kind="nvidia", number=count), {}, detectors=[driver])
+        assign_devices(None, 1, {}, request=DeviceRequest("nvidia", count), accelerators=[driver])
 
 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +160,9 @@ def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, m
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(contract, "KINDS", known)
-    assert [detector.kind for detector in slots.list_candidates(known, {})] == ["amd"]
-    assert [detector.kind for detector in slots.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
-    assert slots.list_candidates(["nvidia"], {}) == ()
+    assert [detector.kind for detector in slots.list_candidates(known, {}, False)] == ["amd"]
+    assert [detector.kind for detector in slots.list_candidates(known, {"TPU_WORKER_ID": "0"}, False)] == ["amd", "tpu"]
+    assert slots.list_candidates(["nvidia"], {}, False) == ()
 
 
 def test_a_machine_without_a_sign_imports_no_detector() -> None:
@@ -172,8 +173,8 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
         "from launcher.hardware.accelerators import contract, slots\n"
         "known = contract.KINDS.items()\n"
         "contract.KINDS = {kind: msgspec.structs.replace(one, driver_paths=()) for kind, one in known}\n"
-        "from launcher import cli\n"
-        "made = cli.parse(['--devices-per-worker=1', 'train.py'], {})\n"
+        "from launcher.agent import command\n"
+        "made = command.parse(['--devices-per-worker=1', 'train.py'], {})\n"
         "print(slots.make_node_slots(made.devices, made.workers, {})[1])\n"
         "found = [name for name in sys.modules if name.startswith('launcher.hardware.accelerators.')]\n"
         "print(*sorted(name.rpartition('.')[2] for name in found))\n"
@@ -201,7 +202,7 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
         "3,GPU-a",
     )
     assert format_visible_variable([device("tpu", "0")]) == ("TPU_VISIBLE_CHIPS", "0")
-    assert format_visible_variable([device("xpu", "1")]) == ("ZE_AFFINITY_MASK", "1")
+    assert format_visible_variable([device("intel", "1")]) == ("ZE_AFFINITY_MASK", "1")
     assert format_visible_variable([device("foo", "1", "FOO")]) == ("FOO", "1")
     assert format_visible_variable([device("foo", "1")]) is None
     assert format_visible_variable([device("cpu", "1")]) is None

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.command import parse
 from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
-from launcher.cli import parse
 from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, write_figures
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
     LINE_SIZE,
+    NUMBER_SIZE,
     REACHED_STEP,
     STEPS_MAX,
     VARIABLE,
@@ -464,7 +465,7 @@ def test_what_cannot_be_a_step_is_none(board: SharedPage, be: Any, number: int) 
     board.begin(2, None)
     be(board, 0)
     progress(STEPS_MAX - 1)
-    os.pwrite(board.descriptor, number.to_bytes(8, sys.byteorder), 2 * LINE_SIZE + REACHED_STEP)
+    os.pwrite(board.descriptor, number.to_bytes(8, sys.byteorder), 2 * LINE_SIZE + REACHED_STEP * NUMBER_SIZE)
     assert board.read_steps() == [STEPS_MAX - 1, -1]
     assert board.read_step() == STEPS_MAX - 1
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from launcher.hardware.linux import kernel_log
+from launcher.hardware.linux.kernel_log import KernelLog
 from launcher.logs.reports.failures import Failures, count_oom_kills, is_abort, is_out_of_memory
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
@@ -150,6 +152,28 @@ def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
     failures.note(1, 7, exit_code, 0.0, None)
     found = failures.set_root_cause(1).failure_class
     assert found == Reason.of("logs/failure", failure_class="user code" if text else "unknown", why=why)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "text", "failure_class"),
+    [
+        (-9, "Out of memory: Killed process 7 (python)", "memory"),
+        (-9, "Out of memory: Killed process 77 (python)", "unknown"),
+        (-6, "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python", "device"),
+        (1, "Out of memory: Killed process 7 (python)", "unknown"),  # of an earlier process with this pid
+    ],
+)
+def test_what_the_kernels_log_says_of_a_process_makes_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, text: str, failure_class: str
+) -> None:
+    (tmp_path / "kmsg").write_text(f"3,900,100,-;{text}\n")
+    monkeypatch.setattr(kernel_log, "KernelLog", lambda: KernelLog(str(tmp_path / "kmsg")))
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(1, 7, exit_code, 0.0, None)
+    found = failures.set_root_cause(1).failure_class
+    assert found is not None
+    assert found.values["failure_class"] == failure_class
 
 
 def test_a_failure_in_words_of_its_own_is_the_same_whatever_they_are(tmp_path: Path) -> None:

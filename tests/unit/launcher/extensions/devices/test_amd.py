@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hardware.accelerators.amd import Detector
+from launcher.extensions.devices.amd import Detector
 from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
 from tests.support.hardware.devices import add_kfd, add_pci, write
 

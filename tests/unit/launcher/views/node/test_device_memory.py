@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from launcher.hardware.accelerators import device_memory
-from launcher.hardware.accelerators.device_memory import OLD_S, UNKNOWN, DeviceMemory, make_device_memory
 from launcher.model.node import Device, Slot
+from launcher.views.node import device_memory
+from launcher.views.node.device_memory import OLD_S, UNKNOWN, DeviceMemory, make_device_memory
 from tests.support.hardware.devices import UUIDS, FakeNvml
 from tests.support.threads import no_threads
 
