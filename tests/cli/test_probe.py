@@ -115,9 +115,11 @@ def listening(greeting: bytes) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=accept)
         thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
     for connection in kept:
         connection.close()
 
@@ -129,6 +131,11 @@ def test_a_server_of_another_protocol_is_named_by_its_greeting() -> None:
             f"{endpoint} is not etcd: it answers b'SSH-2.0-OpenSSH_'",
             "check the port: etcd's usual one is 2379",
         )
+
+
+def test_a_server_of_tls_that_refuses_the_name_expects_tls() -> None:
+    with listening(bytes.fromhex("15030300020270") * 2) as endpoint:  # RFC 8446 6: a fatal unrecognized_name
+        assert look(endpoint).sentence == f"{endpoint} expects TLS but is addressed without it"
 
 
 def test_a_server_that_says_nothing_may_come_yet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def _is_tls(endpoint: str) -> bool:
         ssl.get_server_certificate(split_address(endpoint), timeout=LIMIT_S)
         return True
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")
+        return (error.reason or "").startswith(("SSLV3_", "TLSV1"))  # OpenSSL's names of a server's alerts
     except OSError:
         return False
 

@@ -11,8 +11,7 @@ neither are found in the control group, if the agent could create one.
 A keeper is given time, since the children that it has adopted cannot be found if it is killed. All other processes of a
 dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
 under one name are a mistake that only the user can correct, and the second one reports it and ends, at once if the
-first one is of another version of meshrun. Where the user has
-not named them, they get different names (`host_agents`).
+first one is of another version of meshrun. Where the user has not named them, they get different names (`host_agents`).
 Containers see neither each other's processes nor, as a rule, each other's files.
 
 An agent that ends normally removes the file. Only the holder of its lock may, and a lock counts only if the file is

@@ -38,8 +38,8 @@ def list_used_dirs() -> list[str]:
 def find_lock_path(file: str) -> tuple[str, str]:
     """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
 
-    Then also why those before it cannot be used, "" for the first of all. Raises UsageError, or TemporaryError if only
-    space is lacking.
+    Then why the directories before that one cannot be used, "" where there is none or the file was there. Raises
+    UsageError, or TemporaryError if only space is lacking.
     """
     for place in list_used_dirs():
         if os.path.lexists(path := os.path.join(place, file)):
