@@ -161,7 +161,8 @@ class HealthGate(Struct, eq=False):
         """Wait for an event, or until this time; return the supervisor's reports."""
         node = self.node
         wake_at = min(until, node.termination.wake_at, node.parts.wake_at)
-        node.parts.poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        ready = node.parts.poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        node.parts.tell_ready([descriptor for descriptor, _ in ready], Fact(None, 0, read_clock(), time.time()))
         for signum in node.wakeup.take():
             if signum == signal.SIGCHLD:
                 node.supervisor.reap()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+import select
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from launcher.agent import command
-from launcher.agent.health_gate import compute_pause_s
+from launcher.agent.health_gate import HealthGate, compute_pause_s
+from launcher.agent.membership import read_clock
 from launcher.config import files
 from launcher.config.config import Config
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
+from launcher.parts.host import PartHost
+from launcher.parts.part import Effect, Fact, Ready
 from tests.support.sections import assign_devices
 
 
@@ -138,3 +143,36 @@ def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
     request = config("--devices=nvidia:7").devices.request
     assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7
+
+
+class Reader:
+    """A part that reads what it watches."""
+
+    wake_at = math.inf
+
+    def __init__(self) -> None:
+        self.read = b""
+
+    def take(self, fact: Fact) -> None:
+        if isinstance(fact.what, Ready):
+            self.read += os.read(fact.what.descriptor, 64)
+
+    def advance(self, now: float) -> Iterable[Effect]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_part_is_told_what_it_can_read_while_its_node_is_not_fit() -> None:
+    """Else the wait would spin: the descriptor is in its poll."""
+    parts, part = PartHost(select.poll(), read_clock, print), Reader()
+    read_end, write_end = os.pipe()
+    parts.add(part).register(read_end)
+    quiet = SimpleNamespace(wake_at=math.inf, take=list, check=lambda now: None, read_reports=list)
+    gate = HealthGate(SimpleNamespace(parts=parts, termination=quiet, wakeup=quiet, supervisor=quiet, fork_server=None))  # type: ignore[arg-type]
+    os.write(write_end, b"news")
+    gate._wait_for_reports(read_clock() + 60)
+    os.close(read_end)
+    os.close(write_end)
+    assert part.read == b"news"
