@@ -50,8 +50,8 @@ demo: .demo-venv/installed ## train on two workers of this machine, in an enviro
 # have short leases, and are tried one at a time.
 TEST_PROCESSES ?= 4
 test: ## lint, types, and every test
-	@$(MAKE) --no-print-directory --output-sync=target -j3 lint .witness/installed packages
-	@$(MAKE) --no-print-directory --output-sync=target -j2 test-network test-others
+	@$(MAKE) --no-print-directory --output-sync=target -j3 .venv/installed .witness/installed packages
+	@$(MAKE) --no-print-directory --output-sync=target -j3 lint test-network test-others
 
 .PHONY: test-network test-others
 test-network:

@@ -47,7 +47,7 @@ TWO_LEASES = replace(SCOPES["two, a lease ends early"], faults=(("lease", 2),), 
 
 @pytest.mark.parametrize(
     ("scope", "depth"),
-    [(NO_FAULT, 17), (_scope("crash", 0), 45), (_scope("late request", 0), 200), (TWO_LEASES, 8)],
+    [(NO_FAULT, 17), (_scope("crash", 0), 36), (_scope("late request", 0), 200), (TWO_LEASES, 7)],
 )
 def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     result = search.explore(scope, depth=depth)
@@ -56,7 +56,7 @@ def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
 
 
 def test_no_state_is_lost_where_one_order_of_two_is_tried() -> None:
-    reduced, whole = (search.explore(NO_FAULT, depth=19, is_reduced=is_reduced) for is_reduced in (True, False))
+    reduced, whole = (search.explore(NO_FAULT, depth=15, is_reduced=is_reduced) for is_reduced in (True, False))
     assert reduced.widths == whole.widths
     assert reduced.transitions < whole.transitions
 

@@ -11,8 +11,8 @@ import pytest
 from tests.simulation import simulate
 from tests.support.protocol.rules import take_out
 
-SEEDS_EACH = 200  # in two processes side by side, twenty seconds; `make slow WHAT=soak` runs 20,000
-RESTORED_SEEDS = 60  # another quarter of a minute
+SEEDS_EACH = 100  # in two processes side by side, ten seconds; `make slow WHAT=soak` runs 20,000
+RESTORED_SEEDS = 30  # another ten seconds
 PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the first few
 
 # What the seeds above must have met at least once: every kind of fault, and every rule that answers one.
