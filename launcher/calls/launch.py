@@ -264,7 +264,7 @@ def _format_value(option: Option, value: OptionValue) -> str:
     if isinstance(value, Mapping):
         if "," not in option.metavar:
             raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
-        between = "=" if "=" in option.metavar else ":"
+        between = ":" if ":" in option.metavar and "=" not in option.metavar else "="
         return ",".join(f"{key}{between}{part}" for key, part in value.items())
     if isinstance(value, (str, int, float)):
         return str(value)

@@ -46,8 +46,8 @@ STARTS_MAX = 4
 """Cheap layouts that are improved by time."""
 HOLES_MAX = 16
 """Holes that are each compared with all units; where more is lost, a layout from scratch is compared anyway."""
-EXCHANGED_MAX = 1 << 22
-"""Units times partners of an exchange that the prices of holes count: 16,384 units in groups of 256."""
+EXCHANGED_MAX = 1 << 19
+"""Units times partners of an exchange that the prices of holes count: 2,048 units in groups of 256."""
 
 SAME_TIME = 0.08
 """Of 19 in 20 pairs of similar orders, the ratio of their times is predicted to that (benchmarks/records/truth.jsonl).

@@ -73,6 +73,14 @@ def test_what_torch_counts_is_selected_as_the_variable_of_the_type_has_it(
     assert [device.visible for slot in slots for device in slot.devices] == ["0", "1", "2"]
 
 
+def test_a_type_called_like_a_kind_of_ours_has_the_variable_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_torch, "SCRIPT", "import json; print(json.dumps([2, 'torch']))")
+    monkeypatch.setenv("TPU_VISIBLE_CHIPS", "1,3")
+    slots, _ = workers("tpu")
+    devices = [device for slot in slots for device in slot.devices]
+    assert format_visible_variable(devices) == ("TPU_VISIBLE_CHIPS", "1,3")
+
+
 def test_a_type_that_torch_does_not_know_or_has_not_is_refused(fake_torch: Path) -> None:
     said = "expected a number, auto, gpu, cpu or a type of device that torch knows"
     assert refusal("lots") == f"--nproc-per-node=lots: {said}", "torch is not imported for a typing error"

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 
 from launcher.config.scrub import drop_secrets
-from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.contract import Inventory, find_visible_variable
 from launcher.hardware.accelerators.visible_list import examine
 from launcher.model.node import Device
 
@@ -22,7 +22,7 @@ _VISIBLE_VARIABLES = {
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
     "hpu": "HABANA_VISIBLE_MODULES",
 }
-"""Make devices of a type visible, where that is known."""
+"""Make devices of a type visible, where that is known and the type is no kind of ours."""
 
 # Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
 # a file of the user's may have the name of a module of Python's.
@@ -54,7 +54,7 @@ answer(module.device_count(), f"torch {torch.__version__}")
 
 def count_devices(kind: str, python: str, environ: Mapping[str, str]) -> Inventory:
     """Return as many devices as torch counts. `kind`: the type, as torch calls it; `python`: the workers'."""
-    variable = _VISIBLE_VARIABLES.get(kind, "")
+    variable = _VISIBLE_VARIABLES.get(kind) or find_visible_variable(kind) or ""
     if mistaken := examine(environ, (variable,)):
         return mistaken
     count, reason = _ask_torch(kind, python, environ)

@@ -107,8 +107,9 @@ class SharedPage:
         The limit is 0 outside a phase, and infinite for a phase without.
         """
         counts, limits = self._read_column(PHASE_COUNT), self._read_column(PHASE_LIMIT_MS)
-        lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
-        names = [lines[at : at + PHASE_NAME_SIZE] for at in range(PHASE_NAME * NUMBER_SIZE, len(lines), LINE_SIZE)]
+        size = LINE_SIZE * self._worker_count
+        lines = os.pread(self.descriptor, size, LINE_SIZE)
+        names = [lines[at : at + PHASE_NAME_SIZE] for at in range(PHASE_NAME * NUMBER_SIZE, size, LINE_SIZE)]
         return [
             (count, math.inf if limit_ms == NO_LIMIT else limit_ms / 1000, name.rstrip(b"\0").decode(errors="ignore"))
             for count, limit_ms, name in zip(counts, limits, names, strict=True)

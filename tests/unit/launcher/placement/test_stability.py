@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from unittest import mock
 
 import numpy as np
@@ -45,6 +46,20 @@ def without(nodes: list[Node], *ids: str) -> list[Node]:
 
 
 # A node is lost
+
+
+def test_a_loss_beside_a_wide_exchange_takes_little_memory() -> None:
+    mesh, limits = parse("dp=*,ep=512"), Limits(levels=("leaf",))
+    costs = Costs(traffic=(Communicator(axes=("ep",), kind="all", weight=1),))
+    nodes = [Node(id=f"h{index}", slot_count=1, path=(f"l{index // 32}",)) for index in range(2049)]
+    before = plan(nodes, mesh, limits, costs, None)
+    tracemalloc.start()
+    try:
+        after = plan(without(nodes, "h17"), mesh, limits, costs, before)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert after.moved == 1
 
 
 def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> None:

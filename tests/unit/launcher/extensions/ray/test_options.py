@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from launcher.calls.launch import OptionValue, format_arguments
 from launcher.config.options import command_line
 from launcher.extensions.ray.options import (
     OPTIONS,
@@ -30,6 +31,19 @@ def test_options_of_both_kinds_stand_in_any_order() -> None:
     assert make_agent_words(rest, {"nnodes": "9", "rdzv-id": "r"}) == [
         "--nnodes=2:4", "--rdzv-id=r", "--module", "--", "train", "--spares", "9",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bundle": {"GPU": 1, "CPU": 0.5}, "spares": 2, "address": None}, ["--bundle=GPU=1,CPU=0.5", "--spares=2"]),
+        ({"label_selector": {"rack": "in(a,b)"}, "nnodes": 2}, ["--label-selector=rack=in(a,b)", "--nnodes=2"]),
+        ({"export": ["A", "B"]}, ["--export=A,B"]),
+        ({"export": {"A": "1"}}, ["--export=A=1"]),  # which is refused, with a hint
+    ],
+)
+def test_options_of_a_call_are_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:
+    assert format_arguments(options, OPTIONS) == words
 
 
 def test_a_selector_may_have_commas_inside_parentheses() -> None:

@@ -106,6 +106,14 @@ def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Sh
     assert board.read_heartbeats() == [0, 0]
 
 
+def test_of_a_page_that_a_worker_has_cut_nothing_is_read(board: SharedPage) -> None:
+    board.begin(3, 60)
+    os.ftruncate(board.descriptor, LINE_SIZE + NUMBER_SIZE)
+    assert board.read_heartbeats() == [0, 0, 0]
+    assert board.read_phases() == [(0, 0.0, "")] * 3
+    assert (board.read_step(), board.list_claims()) == (-1, {})
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
     is_read: bool, board: SharedPage, be: Any
