@@ -59,7 +59,7 @@ def test_a_lost_node_makes_the_world_smaller_and_a_new_one_larger(cluster: RayTe
 def test_a_spare_takes_the_place_of_a_lost_node(cluster: RayTestCluster, tmp_path: Path) -> None:
     with Driver(cluster, tmp_path, *ONE_EACH, "--nnodes=2", "--spares=1") as driver:
         before = driver.wait_for_world(2)
-        driver.wait_for("which is a spare")
+        driver.wait_for("(which|this node) is a spare")
         cluster.kill(find_number(cluster, before[0]))
         after = driver.wait_for_world(2, find_round(before))
         assert {find_number(cluster, worker) for worker in after} == set(cluster.nodes)
