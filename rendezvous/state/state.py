@@ -115,6 +115,8 @@ class LeaseState:
     @property
     def membership_until(self) -> float:
         """Until when this node counts as a member; workers are killed a margin before."""
+        if self.has_ended:  # perhaps early: the roster alone holds the place
+            return self.held_until
         return max(min(self.ends_at, self.view_until), self.held_until)
 
     @property
