@@ -71,12 +71,11 @@ def add_parts(node: PartContext) -> Ask:
     Raises UsageError for what can never work.
     """
     config, layout, parts, started_at = node.config, node.layout, node.parts, time.time()
-    has_extensions = not config.extensions.keys().isdisjoint(PARTS)
-    is_written = bool(node.sinks) or has_extensions or (layout.keeps_files and not layout.is_temporary)
+    is_written = bool(node.sinks) or (layout.keeps_files and not layout.is_temporary)
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, started_at),
-        LATER_S if is_written else math.inf,
+        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -115,6 +114,7 @@ def add_parts(node: PartContext) -> Ask:
             from launcher.config.plugins import load_entry
 
             load_entry(entry)(node, ask)
+    journal.is_written |= bool(node.sinks)  # with those of extensions
     return ask
 
 

@@ -25,7 +25,7 @@ def resolve_limits(options: PlacementOptions, levels: Sequence[str] = ()) -> tup
         levels=levels,
         nodes_min=options.nodes_min,
         nodes_max=options.nodes_max,
-        variables={name: options.origins[name] for name in options.texts if options.origins[name][:2] != "--"},
+        variables={name: options.origins[name] for name in options.texts if not options.origins[name].startswith("--")},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
         option = options.origins["level-costs"]
