@@ -2,6 +2,7 @@
 
 This is the only place with the English of the agreement's reasons, and it is imported when a sentence is needed: a job
 that starts well on one machine needs none. A sentence has no full stop, so that it can be a part of another one.
+Kinds whose names have a slash are the launcher's, in launcher/model/sentences.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The composition of an agent: its parts are created here, each with what it needs of the others, and nowhere else."""
+"""Builds an agent: its pieces are created here, each with what it needs of the others. `composition` adds the parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts an agent has, and what each is made of.
+"""Which parts an agent has, and what each is made of: features, which launcher/parts/part.py tells of the run.
 
 None of them is needed before the first workers run, so each is imported when it is made.
 """
@@ -66,7 +66,9 @@ class PartContext(NodeContext, frozen=True, kw_only=True):
 
 
 def add_parts(node: PartContext) -> Ask:
-    """Add all parts that are asked for, in the order in which they are told; return what asks this agent.
+    """Add the parts that are asked for, in the order in which they are told; return what asks this agent.
+
+    That of the notices is there already (`node_main`).
 
     Raises UsageError for what can never work.
     """

@@ -8,7 +8,7 @@ of the last round, and removes the directory.
     launch.py     the function itself, its keywords as options
     payload.py    the call and results, as files, by name or by value
     process.py    the agent's process, its output, its end
-    agent.py      the entry point of that process
+    agent.py      the entry point of that process, and of an agent on Ray
     bootstrap.py  the entry point of a worker
     failure.py    the exception
 """

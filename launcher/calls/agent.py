@@ -1,4 +1,4 @@
-"""The entry point of an agent that a program starts, `launch` or a host: a child that ends with its caller.
+"""The entry point of an agent that a program starts, `launch` or an actor on Ray: a child that ends with its caller.
 
 When the caller dies, even by SIGKILL, the kernel sends this process a SIGTERM, and the agent leaves as usual: the
 workers get their grace period and end. It then also removes the call's directory, since the caller cannot.

@@ -3,16 +3,15 @@
 The kernel (agreement, supervision, output) knows no feature by name. A feature is a `Part`. It is told facts, which are
 the kernel's own messages, and asks for effects:
 
-    kernel --- Fact --->  Part.take      in the order of `build`; the part keeps what it needs, and sets `wake_at`
+    kernel --- Fact --->  Part.take      in the order in which parts were added; the part keeps what it needs, and sets `wake_at`
     kernel --- now ---->  Part.advance   once `wake_at` has come; the part does its work, and yields effects
     kernel <-- Effect --                 carried out at once, and dropped if it names a round that is over
 
 Two facts come before the kernel acts on them: `RoundStarting` before the workers are spawned, and StopRound before the
 first signal. The parts that are due are advanced in between.
 
-What a part may not do: wait (the loop has workers and a lease to look after; what takes more than some milliseconds is
-done in a thread, which wakes the loop), raise from `take`, change anything of the kernel's, or speak to the agreement
-but by effects. One that raises is closed and said once; the job goes on without it.
+What a part may not do, and what holds it to that, is a table in docs/internals/parts.md: it does not wait, and changes
+nothing but by effects. One that raises is closed and said once; the job goes on without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an option is, what a value of it is, and the readers: from a value's text to what it means.
 
 A reader refuses an invalid text in one sentence, a UsageError that names the flag or the variable, and knows only its
-own option. What options mean together is in `launcher.config.config` and `rendezvous`.
+own option. What options mean together is in `launcher.config.config` and `launcher.config.options.rendezvous`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ of its node as a child. Ray places agents, and places them again after a loss; m
 Ray: nothing here may start a worker, choose ranks, or take part in the agreement. Ray itself is imported where it is
 called, so that help and mistakes need none.
 
+A bundle becomes an agent: `agent_pool` yields `StartAgent`, `job_driver` carries it out by `cluster.start_agent`, the
+actor in the bundle (`actor`) starts `launcher.calls.agent`, and that is the command as anywhere.
+
 Pure:  options.py      what `meshrun-ray` has beside the options of meshrun
        bundles.py      what the job asks Ray for, on how many nodes, and why it does not fit
        environment.py  what an agent inherits of what Ray has set

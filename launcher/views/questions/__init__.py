@@ -5,5 +5,6 @@
     all nodes  survey: who was asked, who has answered; messages: the notes between agents
     together   run_report: one report of a run from those of its nodes
 
-What a node answers is not decided here. Each question has a limit, and ends by then with what has come.
+What a node answers is not decided here: `launcher/diagnosis/part/inquiries.py` is the part that has the questions
+answered, `launcher/views/node` has the answers. Each question has a limit, and ends by then with what has come.
 """
