@@ -3,7 +3,7 @@
 The kernel (agreement, supervision, output) knows no feature by name. A feature is a `Part`. It is told facts, which are
 the kernel's own messages, and asks for effects:
 
-    kernel --- Fact --->  Part.take      in the order in which parts were added; the part keeps what it needs, and sets `wake_at`
+    kernel --- Fact --->  Part.take      in the order of adding; the part keeps what it needs, and sets `wake_at`
     kernel --- now ---->  Part.advance   once `wake_at` has come; the part does its work, and yields effects
     kernel <-- Effect --                 carried out at once, and dropped if it names a round that is over
 

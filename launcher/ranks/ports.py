@@ -1,4 +1,6 @@
-"""The port that this node offers to rank 0 of the next round.
+"""The port that this node offers to rank 0 of the next round, MASTER_PORT if it gets that rank.
+
+The leader takes the offer of the node with rank 0 (`_find_coordinator` in rendezvous/leader/commit.py).
 
 A port that was found free may be taken a moment later. So the agent keeps a socket bound to the
 port, without SO_REUSEADDR while it binds and with it afterwards, and does not listen: plain probes and

@@ -1,8 +1,10 @@
 """What a round that has ended is charged to, and the verdict when the budget is spent.
 
-The loss or departure of a node costs nothing, and explains the failures that it causes on its peers. Because it may be
-noticed later than they are, a failure waits for an explanation where the answer matters. The job ends when its budget
-is spent, or before that where a restart would not help.
+Free are: the loss or departure of a node, which also explains the failures that it causes on its peers; a worker port
+that was taken, a few times in a row; and what ends a round without a failure, such as growth. All else is charged, also
+a failure that a worker blames on its node. Because a loss may be noticed later than what it causes, a failure waits for
+an explanation where the answer matters. The job ends when its budget is spent, or before that where a restart would not
+help.
 """
 
 from __future__ import annotations

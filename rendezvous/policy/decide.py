@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
+from rendezvous.policy.candidates import MemberChoice, choose_members, list_staying
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
+from rendezvous.policy.growth import decide_growth
 from rendezvous.policy.view import Sizer, View
 from rendezvous.reasons import Reason
 from rendezvous.records import Seal, Stop, Verdict

@@ -1,9 +1,9 @@
 """The store of a job of several nodes, from torchrun's rendezvous options.
 
-A job of one machine needs none (launcher/config/options/rendezvous.py has its rules). Several nodes meet in etcd, to which torchrun's c10d
-and static backends do not apply, or in a store that one of their agents serves, under the flags of c10d or of static. A
-password is never taken from a flag, because every user of a machine can read the command lines of its processes; error
-messages do not repeat one either.
+A job of one machine needs none (launcher/config/options/rendezvous.py has its rules). Several nodes meet in etcd, to
+which torchrun's c10d and static backends do not apply, or in a store that one of their agents serves, under the flags
+of c10d or of static. A password is never taken from a flag, because every user of a machine can read the command lines
+of its processes; error messages do not repeat one either.
 """
 
 from __future__ import annotations
