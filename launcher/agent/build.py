@@ -121,7 +121,14 @@ def build_agent(
         parts=node.parts,
         running=context.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
-        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
+        failures=Failures(
+            host,
+            pump,
+            aborts_are_secondary=spec_builder.is_jax,
+            role=config.workers.role,
+            program=config.workers.program,
+            is_python=config.workers.launch_mode != "program",
+        ),
         progress_file=config.hangs.progress_file,
     )
 

@@ -20,7 +20,7 @@ from launcher import extensions
 from launcher.config.options.command_line import ParsedArgs, resolve_values
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams, Value, explain_signal, parse_integer
 from launcher.config.options.rendezvous import resolve_rendezvous, resolve_settings
-from launcher.config.options.table import BY_NAME, ROWS
+from launcher.config.options.table import BY_NAME, FAMILIES, ROWS
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
@@ -47,6 +47,8 @@ SIGNS_OF_OTHERS = frozenset((
     "OMPI_COMM_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PMIX_RANK", "PMI_SIZE", "SM_HOSTS",
     "TF_CONFIG", "TPU_WORKER_HOSTNAMES", "VC_TASK_INDEX", "WORLD_SIZE",
 ))  # fmt: skip
+# A text without any of them hides no mistake that nothing else would show (`odd_text`).
+ODD_LETTERS = frozenset("$\r\"'{")
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "meshrun does not serve torch's timers; use --heartbeat-timeout instead"),
@@ -91,6 +93,11 @@ class WorkerOptions(Section, frozen=True):
     standby: int
     """Sets of standby workers."""
     hang_evidence: bool
+
+    @property
+    def program(self) -> str:
+        """What every worker executes."""
+        return self.script if self.launch_mode == "program" else self.python
 
 
 class DeviceOptions(Section, frozen=True):
@@ -258,7 +265,7 @@ def resolve(
 
         raise UsageError("no script given", explain_missing_script(args))
     passed = {word.partition("=")[0][2:].replace("_", "-") for word in args.script_args}
-    if not passed.isdisjoint(BY_NAME) or any(name.startswith(("LAUNCHER_", "PET_")) for name in environ):
+    if not passed.isdisjoint(BY_NAME) or any(name.startswith(FAMILIES) for name in environ):
         from launcher.config.options.remarks import list_remarks
 
         notes += list_remarks(args, environ)
@@ -273,8 +280,16 @@ def resolve(
     if missing and nodes[0] > 1:
         raise UsageError(f"{values['nnodes']}: several nodes need a rendezvous", missing)
     for value in values.values():
-        if value.option.why_ignored and not value.is_default and value.read() is not False:
+        if value.is_default:
+            continue
+        if value.option.why_ignored and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
+        if not ODD_LETTERS.isdisjoint(value.text) and "COMMAND" not in value.option.metavar:
+            from launcher.model import odd_text
+
+            notes += [f"{value}: {cause}" for cause in [odd_text.explain_accepted(value.text)] if cause]
+    empty = [name for name, text in args.values.items() if not text and name in values and values[name].is_default]
+    notes += [f"--{name} '' counts as not set: a variable may be empty" for name in empty]
     script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}
     size = {"nodes_min": nodes[0], "nodes_max": nodes[1]}
     fields: dict[str, Any] = {**script, **size, **resolve_rendezvous(values, notes, nodes)}

@@ -10,6 +10,7 @@ import os
 import stat
 
 from launcher.config.config import WorkerOptions
+from launcher.extensions import HINTS
 from launcher.model.errors import TemporaryError, UnfitError, UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
 
@@ -17,6 +18,8 @@ FREE_BYTES_MIN = 16 << 20
 """With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
 FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 _MOUNT_PROC = "run mount -t proc proc /proc, or unshare with --mount-proc"
+# A script that is both begins so, too; its second line, which Python reads as a text, has three quotes.
+_SHELL_LINES = (b"#!/bin/sh", b"#!/bin/bash", b"#!/usr/bin/bash", b"#!/usr/bin/env bash", b"#!/usr/bin/env sh")
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
 
@@ -58,7 +61,7 @@ def _check_script_file(script: str, mesh: Mesh | None) -> None:
                 f"script {called} is neither a file nor a directory", "name a file that every worker can read"
             )
         descriptor = os.open(script, os.O_RDONLY)
-        is_program = stat.S_ISREG(mode) and os.read(descriptor, 4) == b"\x7fELF"
+        start = os.read(descriptor, 64) if stat.S_ISREG(mode) else b""
         os.close(descriptor)
     except FileNotFoundError:
         raise UsageError(f"script {called} does not exist", _suggest_script(script, mesh)) from None
@@ -71,21 +74,34 @@ def _check_script_file(script: str, mesh: Mesh | None) -> None:
     has_main = _find_zip_main(script)  # a program may have a zip file at its end, which Python runs
     if has_main is False:
         raise UsageError(f"{called} is a zip file without __main__.py")
-    if has_main is None and is_program:
+    if has_main is None and start.startswith(b"\x7fELF"):
         raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
+    if script.endswith((".sh", ".bash")) or (start.startswith(_SHELL_LINES) and b"'''" not in start):
+        raise UsageError(f"{called} is a shell script, not a Python script", _run_by_shell(script, mode, start))
+    if script.endswith(".ipynb"):
+        raise UsageError(f"{called} is a notebook", f"convert it first: jupyter nbconvert --to script {called}")
+
+
+def _run_by_shell(script: str, mode: int, start: bytes) -> str:
+    if mode & 0o111 and start.startswith(b"#!"):
+        path = script if "/" in script else f"./{script}"
+        return f"add --no-python, and name it with its directory: --no-python {sanitize(path)}"
+    return f"run it by a shell: --no-python bash {sanitize(script)}"
 
 
 def _suggest_script(script: str, mesh: Mesh | None) -> str:
+    """Return the next step for a script that is not there."""
+    from launcher.config.plugins import load_entry
+    from launcher.model import odd_text
+
     called = sanitize(script)
     directory, name = os.path.split(script)
-    if name.rstrip("0123456789.") == "python":  # a command in front of which meshrun was written
-        return f"leave out {called}: meshrun starts it (or add --no-python)"
+    if cause := odd_text.explain(script) or load_entry(HINTS["command"])(script):
+        return cause
     if "=" in name and mesh is not None:
         return f"separate axes by commas: --mesh {mesh},{called}"
     if "=" in name:
         return "separate the parts of an option's value by commas, without blanks"
-    if script == "help":
-        return "run meshrun -h"
     try:
         present = os.listdir(directory or ".")
     except OSError:

@@ -54,6 +54,8 @@ class Detection(Struct, frozen=True):
     """Whether to show the reason although nothing is used, because the user may have expected otherwise."""
     outcome: str = "this node runs alone"
     """With `must_report`, what happens instead."""
+    with_others: str = ""
+    """The same where the user has set the number of nodes; "" if nothing is amiss then."""
     hint: str = ""
     """"" if there is none."""
     own_variables: tuple[str, ...] = ()
@@ -84,8 +86,9 @@ def resolve(values: Mapping[str, Value], environ: Mapping[str, str], hostname: s
     own = {name: value for name, value in given.items() if value.origin in found.own_variables}
     given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
-        must_report = found.must_report and given["nnodes"].is_default and not explain_alone(given)
-        lines = (f"{note}; {found.outcome}", *([f"hint: {found.hint}"] if found.hint else []))
+        outcome = found.outcome if given["nnodes"].is_default else found.with_others
+        must_report = found.must_report and bool(outcome) and not explain_alone(given)
+        lines = (f"{note}; {outcome}", *([f"hint: {found.hint}"] if found.hint else []))
         return ResolvedOptions(given, found, {}, lines if must_report else ())
     used, unused, has_master = _merge(found.values, given)
     return ResolvedOptions(
@@ -318,7 +321,8 @@ def _leave_shell_alone(
         return Detection(controller, variables, reason)
     return Detection(
         controller, variables, f"{reason}, and the job has {count} nodes", must_report=True,
-        outcome="this one runs alone", hint="start one agent on each node with srun --ntasks-per-node=1",
+        outcome="this one runs alone", with_others="the other nodes need an agent, too",
+        hint="start one agent on each node with srun --ntasks-per-node=1",
     )  # fmt: skip
 
 

@@ -60,6 +60,15 @@ PARTS = {
 EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
 """What has the port of the metrics before anything is forked."""
 
+HINTS = {
+    "command": "launcher.extensions.hints.habits:explain_command",
+    "exception": "launcher.extensions.hints.start_failure:explain_missing_module",
+    "option": "launcher.extensions.hints.habits:explain_option",
+    "start": "launcher.extensions.hints.start_failure:explain_start",
+    "value": "launcher.extensions.hints.corrections:correct",
+}
+"""What to do about what was refused: functions to a hint that begins with a verb, "" for none."""
+
 NOTICES = "launcher.extensions.notices.part:make_notice_part"
 """The part that an agent has from its start, also where nobody asks for it."""
 

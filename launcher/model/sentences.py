@@ -111,7 +111,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/failure": "{failure_class}: {why}",
     "logs/claim": "{claim}",
     "logs/node-leaves": "this node was told to leave",
-    "logs/no-program": "the program does not exist",
+    "logs/no-program": "the program cannot be run",
     "logs/no-memory": "not enough memory to start it",
     "logs/machine-limit": "this machine allows no more processes or files",
     "logs/not-started": "it could not be started",

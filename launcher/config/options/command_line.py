@@ -136,9 +136,11 @@ def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     name = spelling.lstrip("-").replace("_", "-")
     if setting := SETTING_BY_NAME.get(name):
         return UsageError(f"unknown option {sanitize(spelling)}", f"set {setting.flag}")
-    question = suggest(name, {option.name: option.flag for option in (*list_options(), *extra)})
-    if spelling in ("-n", "-N"):
-        question = "did you mean --nproc-per-node or --nnodes?"
+    from launcher.config.plugins import load_entry
+
+    question = load_entry(extensions.HINTS["option"])(spelling) or suggest(
+        name, {option.name: option.flag for option in (*list_options(), *extra)}
+    )
     if not question and not spelling.startswith("--"):
         spelling = spelling[:2]  # what follows in -p1234 is a value
     return UsageError(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import keyword
 import signal
-import string
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
+from launcher.extensions import HINTS
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
@@ -149,7 +149,12 @@ class Value(Struct, frozen=True):
         try:
             return self.option.read(self)
         except UsageError as error:
-            raise UsageError(str(error), self.explain_taken_script() or error.hint or self._guess_number()) from None
+            from launcher.config.plugins import load_entry
+            from launcher.model.odd_text import explain_empty
+
+            correction = load_entry(HINTS["value"])(self.option.name, self.option.metavar, self.text)
+            hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
+            raise UsageError(str(error), hint or None) from None
 
     def explain_taken_script(self) -> str | None:
         """Return how to write the option whose value was left out, so that it took the script for it."""
@@ -158,14 +163,9 @@ class Value(Struct, frozen=True):
         script, metavar = sanitize(self.text), self.option.metavar.partition("|")[0]
         return f"write {self.origin} {metavar} {script}: the option took {script} as its value"
 
-    def _guess_number(self) -> str | None:
-        number = self.text.strip().rstrip(string.ascii_letters)
-        is_count = self.option.metavar.partition("|")[0] in ("N", "SECONDS", "PORT", "SETS")
-        return f"did you mean {number}?" if is_count and number.isdigit() and number != self.text else None
-
     def __str__(self) -> str:
         """The spelling of the user, for messages."""
-        text = sanitize(self.text)
+        text = sanitize(self.text) or "''"
         if self.is_detected:
             return f"{self.option.flag} {text} (from {self.origin})"
         if self.is_flag:
@@ -394,6 +394,8 @@ def parse_address(value: Value, text: str | None = None) -> tuple[str, int | Non
     elif ":" in name and is_address(text):
         sentence = f"{value}: the last part of {text} may be a port or belong to the address"
         raise UsageError(sentence, "write an IPv6 address in brackets, such as [::1]:29400")
+    if colon and name != text and not number:
+        raise UsageError(f"{value} has no port after its colon", "leave out the colon, or write the port")
     return parse_host(value, name), parse_port(value, number) if number else None
 
 
@@ -409,10 +411,15 @@ def parse_listen_address(value: Value) -> tuple[str, int]:
 def parse_host(value: Value, text: str | None = None) -> str:
     """A name or an address, without the brackets of IPv6. `text`: a part of the value."""
     name = (value.text if text is None else text).strip()
+    if not name:
+        raise UsageError(f"{value} names no host", "put the name or the address of a host before the port")
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
     if not is_host(name):
-        raise UsageError(f"{value}: {name!r} is neither an address nor the name of a host")
+        from launcher.model.odd_text import explain
+
+        sentence = f"{value}: {name!r} is neither an address nor the name of a host"
+        raise UsageError(sentence, explain(value.text) or None)
     return name
 
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from launcher import extensions
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Value
-from launcher.config.options.table import ROWS, find_row, name_variable
+from launcher.config.options.table import FAMILIES, ROWS, find_row, name_variable
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
 from launcher.model.errors import sanitize, suggest
 
-FAMILIES = ("LAUNCHER_", "PET_")
 SIMILARITY = 0.8  # two letters exchanged in a name of ten are more alike, GROUP and GROW are less
 # What meshrun and its workers read or set that is no option.
 _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
@@ -51,9 +50,10 @@ def find_misspelt_variables(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in unknown:
         family = next(family for family in FAMILIES if name.startswith(family))
-        # Of the other family only the same name is near: PET_MESH, since only torchrun's options have a PET_ variable.
-        candidates = {variable.removeprefix(family): variable for variable in KNOWN if variable.startswith(family)}
         suffix = name.removeprefix(family)
+        # In torchrun's family only the same name is near: PET_MESH, since only its options have a PET_ variable.
+        family = "PET_" if family == "PET_" else "LAUNCHER_"
+        candidates = {variable.removeprefix(family): variable for variable in KNOWN if variable.startswith(family)}
         own = f"LAUNCHER_{suffix}"
         question = f"did you mean {own}?" if own in KNOWN else suggest(suffix, candidates, SIMILARITY)
         if question:

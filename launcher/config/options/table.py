@@ -232,6 +232,8 @@ SETTINGS: tuple[Option, ...] = (
 
 ROWS = (*TABLE, *SETTINGS)
 """Those of the kernel."""
+FAMILIES = ("LAUNCHER_", "PET_", "MESHRUN_", "TORCHRUN_")
+"""How variables begin that are options, or were probably meant for one."""
 BY_NAME = {option.name: option for option in TABLE}
 SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_SHORT = {option.short: option for option in TABLE if option.short}

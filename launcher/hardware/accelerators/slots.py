@@ -37,6 +37,20 @@ def make_node_slots(
 
     Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
+    found, reason = _assign_devices(options, workers, environ)
+    if len(found) > 1 and isinstance(options.worker_count, str):
+        from launcher.hardware.linux.cgroup_limits import read_cpu_quota
+        from launcher.hardware.linux.sysfs import FileTree
+
+        quota = read_cpu_quota(FileTree())
+        if quota is not None and quota.most < len(found):
+            reason += f"; the container may use {quota.most:g} CPUs, less than one each: raise its limit"
+    return found, reason
+
+
+def _assign_devices(
+    options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
+) -> tuple[tuple[Slot, ...], str]:
     count, width, request = options.worker_count, options.devices_per_worker, options.request
     cpu = contract.CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:

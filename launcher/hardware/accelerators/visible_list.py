@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from launcher.hardware.accelerators.contract import Inventory
+from launcher.model import odd_text
 from launcher.model.errors import sanitize
 
 HIDING_WORDS = frozenset({"", "-1", "10000", "NoDevFiles", "none", "void"})
@@ -109,7 +110,6 @@ def _refuse(sentence: str, hint: str) -> Inventory:
     return Inventory((), sentence, sentence, hint=hint)
 
 
-_UNREPLACED = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{.*?\}\}|%\w+%|<\w[^>]*>|@\w+@")
 _ALL = frozenset(
     {"*", "all", "any", "auto", "cuda", "default", "everything", "gpu", "gpus", "max", "on", "true", "yes"}
 )
@@ -120,8 +120,9 @@ _NONE = frozenset(
 
 def _suggest(form: _Form, variable: str, value: str) -> str:
     """Return the next step, which begins with a verb."""
-    if unreplaced := _UNREPLACED.search(value):
-        return f"replace {sanitize(unreplaced.group())} with a list such as 0,1: no program has replaced it"
+    bare = value.strip().strip("\"'`")
+    if (cause := odd_text.explain(value)) and (bare == value.strip() or bare[:1].isdigit()):
+        return cause
     word = value.strip(" \t\r\n\"'`,[](){}").casefold()
     if word in _ALL:
         return f"unset {variable}: without it every {form.noun} is visible"

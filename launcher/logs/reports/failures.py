@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.config.scrub import END_FILE
+from launcher.extensions import HINTS
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.hardware.linux.kernel import read_text
@@ -61,11 +62,23 @@ class RootCause(Struct, frozen=True):
 
 
 class Failures:
-    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
+    """The failures of the present round.
+
+    `aborts_are_secondary`: workers abort when another has gone, as under JAX. `program`: what workers run; `is_python`:
+    it is a Python that runs their script.
+    """
 
     def __init__(
-        self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False, role: str = ""
+        self,
+        host: str,
+        pump: OutputPump | None,
+        *,
+        aborts_are_secondary: bool = False,
+        role: str = "",
+        program: str = "",
+        is_python: bool = True,
     ) -> None:
+        self._program, self._is_python = program, is_python
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
         self._host = host
@@ -142,6 +155,7 @@ class Failures:
         tail = self._read_last_lines(local_rank)
         words = message or "\n".join(tail)
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
+        sentence, hint = self._explain(exception, spawn_error, sentence)
         rank = self._assignment.ranks[local_rank]
         may_be_secondary = claim is None and sentence is None
         may_be_secondary &= bool(words)  # nothing is compiled where there is nothing to read
@@ -175,6 +189,7 @@ class Failures:
             tail=tail,
             is_out_of_memory=evidence.is_out_of_memory,
             sentence=sentence,
+            hint=hint,
             claim=_CLAIMS.get(claim[0], "") if claim else "",
             claim_reason=sanitize(claim[1]) if claim else "",
             exception=exception,
@@ -188,6 +203,16 @@ class Failures:
         # Where its stderr does not go through the agent, an abort may always be a watchdog's.
         has_waited = is_abort(exit_code, message, sentence) and (not words or symptoms.is_watchdog(words))
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
+
+    def _explain(self, exception: str, spawn_error: int, sentence: str | None) -> tuple[str | None, str]:
+        """Return what is known beside the worker's own words, and a hint, from a look at this node."""
+        from launcher.config.plugins import load_entry
+
+        if spawn_error:
+            found: tuple[str, str] = load_entry(HINTS["start"])(self._program, spawn_error, self._is_python)
+            return found[0] or sentence, found[1]
+        is_ours = self._is_python and bool(exception)
+        return sentence, load_entry(HINTS["exception"])(exception, self._program) if is_ours else ""
 
     def _ask_kernel_log(self, pid: int, exit_code: int) -> tuple[bool, int]:
         """Return whether the kernel's log says that it has killed this process for memory, and its Xid or 0."""

@@ -63,6 +63,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     is_out_of_memory: bool = False
     sentence: str | None = None
     """What the agent knows, for example that its program could not be started."""
+    hint: str = ""
+    """What to do about it on its node; "" if that is not known."""
     failure_class: str = ""
     """See launcher/logs/reports/failure_class.py."""
     class_reason: str = ""
@@ -204,8 +206,8 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return f"look for the stacks of its threads {_find_output(failure, here)}"
-    if failure.sentence or failure.claim:
-        return None  # it names the problem
+    if failure.sentence or failure.claim or failure.hint:
+        return failure.hint or None  # the sentence names the problem
     if failure.is_out_of_memory:
         return "give the job more memory, or use smaller batches or fewer data loading processes"
     if code in _SIGNAL_HINTS:

@@ -21,7 +21,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from launcher.config.files import FREE_BYTES_MIN, FREE_FRACTION_MIN
-from launcher.meshctl.doctor.machine import CgroupLimit, MachineInfo
+from launcher.hardware.linux.cgroup_limits import CgroupLimit
+from launcher.meshctl.doctor.machine import MachineInfo
 from launcher.model.node import format_workers
 from launcher.model.text import format_bytes, format_count, format_number
 from rendezvous.errors import MeshrunError

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from launcher.hardware.linux.cgroups import UNIFIED, find_groups
+from launcher.hardware.linux.cgroup_limits import CgroupLimit, list_groups, read_cpu_quota
+from launcher.hardware.linux.cgroups import UNIFIED
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
 
@@ -28,19 +29,6 @@ _IFF_UP = 1  # include/uapi/linux/if.h
 _NET = "/sys/class/net"
 _NODE = "/sys/devices/system/node/node"
 _TEMPORARY_DIRS = ("/tmp", "/var/tmp")  # the directories of logs without --log-dir and TMPDIR
-
-
-class CgroupLimit(Struct, frozen=True, order=True):
-    """A limit of a control group."""
-
-    most: float
-    used: float
-    origin: str
-    """The file of the limit."""
-
-    @property
-    def left(self) -> float:
-        return self.most - self.used
 
 
 class DiskSpace(Struct, frozen=True):
@@ -203,19 +191,6 @@ def _read_space(path: str, label: str) -> DiskSpace:
 # --- control groups ---
 
 
-def read_cpu_quota(files: FileTree) -> CgroupLimit | None:
-    """Return how many CPUs at once, over a period, this process and its groups may use."""
-    texts = [(f"{at}/cpu.max", files.read_text(f"{at}/cpu.max")) for at in _list_groups(files, UNIFIED)]
-    for at in _list_groups(files, "cpu"):
-        parts = (files.read_text(f"{at}/cpu.cfs_{part}_us") for part in ("quota", "period"))
-        texts.append((f"{at}/cpu.cfs_quota_us", " ".join(parts)))
-    found = []
-    for path, text in texts:
-        if match := re.fullmatch(r"(\d+) (\d*[1-9]\d*)", text):
-            found.append(CgroupLimit(int(match[1]) / int(match[2]), 0, path))
-    return min(found, default=None)
-
-
 def read_memory_limit(total_bytes: int | None, files: FileTree) -> CgroupLimit | None:
     """The limit in bytes. `total_bytes`: the machine's; a higher limit is none, and version 1 always has one.
 
@@ -237,20 +212,13 @@ def read_process_limit(files: FileTree) -> CgroupLimit | None:
 
 def list_oom_groups(files: FileTree) -> tuple[str, ...]:
     """List the groups whose processes the kernel kills together, the innermost first."""
-    return tuple(at for at in _list_groups(files, UNIFIED) if files.read_text(f"{at}/memory.oom.group") == "1")
+    return tuple(at for at in list_groups(files, UNIFIED) if files.read_text(f"{at}/memory.oom.group") == "1")
 
 
 def _list_limits(files: FileTree, controller: str, limit: str, usage: str, cache: str = "") -> Iterator[CgroupLimit]:
     """Yield the limits in the files of that name. `cache`: the entry of memory.stat that does not count as used."""
-    for at in _list_groups(files, controller):
+    for at in list_groups(files, controller):
         if (most := _read_count(files, f"{at}/{limit}")) is not None:
             used = _read_count(files, f"{at}/{usage}") or 0
             cached = _search_number(rf"^{cache} (\d+)", files.read_text(f"{at}/memory.stat")) if cache else 0
             yield CgroupLimit(most, max(used - (cached or 0), 0), f"{at}/{limit}")
-
-
-def _list_groups(files: FileTree, controller: str) -> list[str]:
-    """Return the directories of this process's group and its visible parents, the innermost first."""
-    groups, mounts = files.read_text("/proc/self/cgroup"), files.read_text("/proc/self/mountinfo")
-    found = next(find_groups(groups, mounts, controller), None)
-    return found.path if found else []

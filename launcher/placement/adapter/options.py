@@ -51,9 +51,10 @@ def parse_limits_and_costs(
         try:
             return parse(texts[name], f"--{name} {sanitize(texts[name]) or repr('')}")
         except UsageError as error:
-            if variables and name in variables:
-                raise UsageError(f"{variables[name]}: {error}", error.hint) from None
-            raise
+            from launcher.model import odd_text
+
+            origin = f"{variables[name]}: " if variables and name in variables else ""
+            raise UsageError(f"{origin}{error}", odd_text.explain(texts[name]) or error.hint) from None
 
     place = "on one machine" if nodes_max == 1 else "here"
     elastic_min, elastic_max = read("elastic", lambda text, what: _parse_elastic(text, what, mesh)) or (1, None)

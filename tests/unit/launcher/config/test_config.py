@@ -11,6 +11,7 @@ from launcher.config.options import command_line, table
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
 from launcher.extensions.kubernetes.options import PROGRESS_VARIABLES
 from launcher.model.errors import UsageError
+from launcher.model.odd_text import explain_empty
 from tests.support.options import list_fields, list_origins, refusal, resolve
 
 NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
@@ -402,7 +403,7 @@ def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) 
     ("words", "sentence", "hint"),
     [
         ("--hang-timeout=x", "--hang-timeout: 'x' is not a number of seconds", None),
-        ("--hang-timeout=5,start=", "--hang-timeout: 'start=' is not a number of seconds", None),
+        ("--hang-timeout=5,start=", "--hang-timeout: 'start=' is not a number of seconds", explain_empty("start=")),
         ("--hang-timeout=5,6", "--hang-timeout 5,6 sets the limit of a step twice", None),
         ("--hang-timeout=5,start=6,start=7", "--hang-timeout 5,start=6,start=7 sets start twice", None),
         ("--hang-timeout=5,frist-step=7",

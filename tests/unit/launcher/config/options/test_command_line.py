@@ -118,7 +118,8 @@ def test_a_flag_takes_no_value() -> None:
         ("--npoc", "did you mean --nproc-per-node?"),
         ("--qqqq", "run meshrun -h for the options; options of the script go after its name"),
         ("-nporc-per-node", "did you mean --nproc-per-node?"),
-        ("-x", "run meshrun -h for the options; options of the script go after its name"),
+        ("-y", "run meshrun -h for the options; options of the script go after its name"),
+        ("-x", "export the variable: workers inherit the environment"),
     ],
 )
 def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> None:

@@ -13,6 +13,7 @@ from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import visible_list
 from launcher.hardware.accelerators.nvidia import Detector as Nvidia
 from launcher.hardware.accelerators.visible_list import find_mistake, hides_all
+from launcher.model import odd_text
 from launcher.model.errors import UsageError
 from tests.support.hardware.devices import UUIDS, FakeNvml, write
 from tests.support.sections import assign_devices
@@ -50,22 +51,16 @@ def test_nothing_else_hides_all_on_purpose(value: str) -> None:
 
 LISTED = f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"
 HIDDEN = f"leave the value of {CUDA} empty to hide every GPU, or unset it to show all"
-REPLACED = "replace {} with a list such as 0,1: no program has replaced it"
 
 
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        *(
-            (value, LISTED)
-            for value in ("0-3", '"0,1"', "0,1\r", "0\uff0c1", "0,,1", '""', "[]", ",", "A100", "-2", "0x1")
-        ),
+        *((value, LISTED) for value in ("0-3", "0\uff0c1", "0,,1", '""', "[]", ",", "A100", "-2", "0x1")),
         *((value, LISTED) for value in ("1.5", "GPU-", "GPU-xyz", FULL_ID + "0", f"MIG-{FULL_ID}", "0,NoDevFiles")),
         *((value, f"unset {CUDA}: without it every GPU is visible") for value in ("all", "ALL", '"all"', "auto", "*")),
         *((value, HIDDEN) for value in ("None", "null", "cpu")),
-        *((value, REPLACED.format(value)) for value in ("$GPUS", "${GPUS}", "{{ gpus }}", "%GPUS%", "<gpu ids>")),
-        ("$(nvidia-smi -L | wc -l)", REPLACED.format("$(nvidia-smi -L | wc -l)")),
-        ("0,$LAST", REPLACED.format("$LAST")),
+        *((text, odd_text.explain(text)) for text in ('"0,1"', "0,1\r", "$GPUS", "0,$LAST", "{{ gpus }}", "<gpu ids>")),
         ("0,1,1", "list each device once"),
         *(
             (value, "list all by number, or all by id")
@@ -105,7 +100,7 @@ def test_the_sentence_says_what_was_read(value: str, sentence: str) -> None:
         *(("ZE_AFFINITY_MASK", value, "") for value in ("0,1,1", "default")),
         ("TPU_VISIBLE_CHIPS", "0-3", "list numbers"),
         ("TPU_VISIBLE_CHIPS", "all", "unset TPU_VISIBLE_CHIPS: without it every TPU chip is visible"),
-        ("TPU_VISIBLE_DEVICES", "$CHIPS", "replace $CHIPS with a list such as 0,1: no program has replaced it"),
+        ("TPU_VISIBLE_DEVICES", "$CHIPS", "let a shell replace $CHIPS"),
         ("PATH", "all", ""),
     ],
 )
@@ -133,7 +128,7 @@ def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: st
         assert mistake.mistake.startswith(CUDA)
         assert mistake.mistake.isprintable()
         assert mistake.hint.isprintable()
-        assert mistake.hint.split()[0] in ("replace", "unset", "leave", "list")
+        assert mistake.hint.split()[0] in ("unset", "leave", "list", "let", "write", "give", "define", "render")
 
 
 # With devices, and without
@@ -186,9 +181,7 @@ def test_torch_counts_no_devices_under_a_list_that_cannot_be_meant() -> None:
     ("value", "hint"),
     [
         ("0,1", ""), ("foo0, foo1", ""), ("a:0,a:1", ""), ("uuid-1.2/x,2", ""), ("all,none", ""),
-        ('"0,1"', LIST_FOO), ("[0,1]", LIST_FOO),
-        ("0,1\r", LIST_FOO),
-        ("$A,$B", "replace $A with a list such as 0,1: no program has replaced it"),
+        ("[0,1]", LIST_FOO), ("$A,$B", odd_text.explain("$A,$B")),
         ("0;1,2", LIST_FOO),
     ],
 )  # fmt: skip

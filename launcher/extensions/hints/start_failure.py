@@ -1,0 +1,143 @@
+"""Why a worker could not be started, and what to do: from an error number and a look at the program.
+
+One number stands for several causes: ENOENT also for a script whose interpreter is missing, or whose first line ends
+with a carriage return. So the file is looked at, once a start has failed, on the node where it has failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from typing import NamedTuple
+
+from launcher.model.errors import sanitize
+
+_FOR_OTHERS = "use a build for this machine"
+
+
+class Cause(NamedTuple):
+    """A sentence, "" if the cause is not seen, and a hint."""
+
+    sentence: str
+    hint: str = ""
+
+
+def explain_start(program: str, error_number: int, is_python: bool) -> Cause:
+    """Explain why `program` cannot run. `is_python`: it is to run the script."""
+    called, found = sanitize(program), _find(program)
+    if not found:
+        where = "does not exist" if "/" in program else "is in no directory of PATH"
+        return Cause(f"{called} {where}", _hint_missing(program, is_python=is_python))
+    match error_number:
+        case errno.ENOENT:
+            return _explain_interpreter(called, found)
+        case errno.EACCES | errno.EISDIR:
+            return _explain_access(called, found)
+        case errno.ENOEXEC:
+            return _explain_format(called, found)
+        case errno.ENOTDIR:
+            return Cause(f"a part of the path {called} is no directory", "correct the path")
+        case errno.ETXTBSY:
+            return Cause(f"{called} is open for writing", "start the job once it is copied")
+    return Cause("")
+
+
+def _find(program: str) -> str:
+    """Return the path of a program, executable or not; "" if there is none."""
+    folders = [""] if "/" in program else os.environ.get("PATH", os.defpath).split(":")
+    places = [os.path.join(folder, program) for folder in folders]
+    return next(filter(os.path.lexists, places), "")
+
+
+def _hint_missing(program: str, *, is_python: bool) -> str:
+    if is_python:
+        return "set PYTHON_EXEC to a Python of this node, or unset it"
+    if "/" not in program and os.path.isfile(program):
+        if program.endswith(".py"):
+            return f"leave out --no-python: {sanitize(program)} is a Python script"
+        return f"write ./{sanitize(program)}: the current directory is not in PATH"
+    if " " in program:
+        return "write the program and its arguments as separate words, without quotes around all of them"
+    return "install it on this node, or correct its name"
+
+
+def _explain_interpreter(called: str, found: str) -> Cause:
+    """Explain ENOENT of a file that is there, or a link that leads nowhere."""
+    if not os.path.exists(found):
+        return Cause(f"{called} is a link to a file that does not exist", "correct the link")
+    first = _read_first_line(found)
+    if not first.startswith(b"#!"):
+        loader = re.search(rb"/[\w./-]*/ld[\w-]*[.-][\w.-]*so[\w.]*", _read_start(found, 4096))
+        if loader is None or os.path.exists(loader[0]):
+            return Cause("")
+        return Cause(f"{called} needs {os.fsdecode(loader[0])}, which does not exist", _FOR_OTHERS)
+    if first.endswith(b"\r"):
+        cure = f"convert it to Unix line ends: sed -i 's/\\r$//' {called}"
+        return Cause(f"the first line of {called} ends with a carriage return", cure)
+    interpreter = sanitize(_get_interpreter(first))
+    return Cause(f"{called} needs {interpreter}, which does not exist", "correct its first line, or install that")
+
+
+def _explain_access(called: str, found: str) -> Cause:
+    mode = os.stat(found).st_mode
+    if stat.S_ISDIR(mode):
+        return Cause(f"{called} is a directory", "name a program in it")
+    if not mode & 0o111:
+        return Cause(f"{called} is not executable", f"run chmod +x {called}")
+    first = _read_first_line(found)
+    interpreter = _get_interpreter(first) if first.startswith(b"#!") else ""
+    if interpreter and not os.access(interpreter, os.X_OK):
+        return Cause(f"{called} needs {sanitize(interpreter)}, which is not executable", "correct its first line")
+    return Cause(
+        f"this user may not run {called}", "check its directories with ls -ld, and whether its disk is mounted noexec"
+    )
+
+
+def _explain_format(called: str, found: str) -> Cause:
+    first = _read_first_line(found)
+    if not first and not os.path.getsize(found):
+        return Cause(f"{called} is empty", "copy it again")
+    if first.startswith(b"\x7fELF"):
+        return Cause(
+            f"{called} is damaged, or built for another kind of machine", f"{_FOR_OTHERS}, {os.uname().machine}"
+        )
+    if b"\0" in first:
+        return Cause(f"{called} is no program for Linux", _FOR_OTHERS)
+    if first.startswith(b"\xef\xbb\xbf"):
+        return Cause(f"{called} begins with a byte order mark", "save it as UTF-8 without one")
+    return Cause(f"{called} names no interpreter", "add a first line such as #!/bin/bash")
+
+
+def _read_first_line(path: str) -> bytes:
+    return _read_start(path, 512).partition(b"\n")[0]
+
+
+def _read_start(path: str, size: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def _get_interpreter(line: bytes) -> str:
+    return os.fsdecode(line[2:].split(None, 1)[0]) if line[2:].split() else ""
+
+
+def explain_missing_module(exception: str, python: str) -> str:
+    """Return the hint for a ModuleNotFoundError of a worker that `python` ran; "" for another exception."""
+    found = re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", exception)
+    if not found:
+        return ""
+    top = found[1].partition(".")[0]
+    here = next((place for place in (f"{top}.py", top) if os.path.exists(place)), "")
+    if here:
+        return f"add the directory of {here} to PYTHONPATH: Python searches that of the script, not the current one"
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = os.environ.get(variable, "")
+        if folder and not os.path.abspath(python).startswith(os.path.join(folder, "")):
+            there = f"the meshrun of {sanitize(folder)} ({variable})"
+            return f"use {there}, or set PYTHON_EXEC: workers run {sanitize(python)}"
+    return f"install {top} for {sanitize(python)}, which runs the workers"

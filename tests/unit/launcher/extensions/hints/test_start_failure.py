@@ -1,0 +1,102 @@
+"""Why a program cannot run: real files, and the real answer of the kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.extensions.hints.start_failure import explain_missing_module, explain_start
+
+FILES = {
+    "plain": (b"#!/bin/sh\n", 0o644),
+    "windows": (b"#!/bin/sh\r\n", 0o755),
+    "dead": (b"#!/opt/none/python -u\n", 0o755),
+    "closed": (b"#!plain\n", 0o755),
+    "text": (b"echo hi\n", 0o755),
+    "empty": (b"", 0o755),
+    "marked": (b"\xef\xbb\xbf#!/bin/sh\n", 0o755),
+    "elf": (b"\x7fELFgarbage", 0o755),
+    "image": (b"MZ\0\0", 0o755),
+    "train.py": (b"", 0o644),
+    "tool": (b"#!/bin/sh\n", 0o755),
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence", "hint"),
+    [
+        ("./plain", "./plain is not executable", "run chmod +x ./plain"),
+        ("./windows", "the first line of ./windows ends with a carriage return",
+         "convert it to Unix line ends: sed -i 's/\\r$//' ./windows"),
+        ("./dead", "./dead needs /opt/none/python, which does not exist", "correct its first line, or install that"),
+        ("./closed", "./closed needs plain, which is not executable", "correct its first line"),
+        ("./text", "./text names no interpreter", "add a first line such as #!/bin/bash"),
+        ("./empty", "./empty is empty", "copy it again"),
+        ("./marked", "./marked begins with a byte order mark", "save it as UTF-8 without one"),
+        ("./elf", "./elf is damaged, or built for another kind of machine",
+         f"use a build for this machine, {os.uname().machine}"),
+        ("./image", "./image is no program for Linux", "use a build for this machine"),
+        ("./link", "./link is a link to a file that does not exist", "correct the link"),
+        (".", ". is a directory", "name a program in it"),
+        ("tool/x", "tool/x does not exist", "install it on this node, or correct its name"),
+        ("./none", "./none does not exist", "install it on this node, or correct its name"),
+        ("none", "none is in no directory of PATH", "install it on this node, or correct its name"),
+        ("train.py", "train.py is in no directory of PATH", "leave out --no-python: train.py is a Python script"),
+        ("tool", "tool is in no directory of PATH", "write ./tool: the current directory is not in PATH"),
+        ("bash tool", "bash tool is in no directory of PATH",
+         "write the program and its arguments as separate words, without quotes around all of them"),
+    ],
+)  # fmt: skip
+def test_a_program_that_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, sentence: str, hint: str
+) -> None:
+    for name, (content, mode) in FILES.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "link").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    with pytest.raises(OSError, match=r"\[Errno ") as caught:
+        subprocess.run([program], check=False)
+    assert caught.value.errno is not None
+    assert explain_start(program, caught.value.errno, False) == (sentence, hint)
+
+
+def test_a_python_that_is_missing_is_that_of_its_variable() -> None:
+    assert explain_start("/opt/none/python", 2, True) == (
+        "/opt/none/python does not exist", "set PYTHON_EXEC to a Python of this node, or unset it",
+    )  # fmt: skip
+
+
+def test_a_program_that_runs_is_not_blamed() -> None:
+    assert explain_start(sys.executable, 2, True) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("exception", "variables", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'numpyy.linalg'", {},
+         "install numpyy for /venv/bin/python, which runs the workers"),
+        ("ModuleNotFoundError: No module named 'helpers'", {},
+         "add the directory of helpers.py to PYTHONPATH: Python searches that of the script, not the current one"),
+        ("ModuleNotFoundError: No module named 'x'", {"CONDA_PREFIX": "/opt/conda/envs/a"},
+         "use the meshrun of /opt/conda/envs/a (CONDA_PREFIX), or set PYTHON_EXEC: workers run /venv/bin/python"),
+        ("ModuleNotFoundError: No module named 'x'", {"VIRTUAL_ENV": "/venv"},
+         "install x for /venv/bin/python, which runs the workers"),
+        ("ImportError: No module named 'x'", {}, ""),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exception: str, variables: dict[str, str], hint: str
+) -> None:
+    (tmp_path / "helpers.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    assert explain_missing_module(exception, "/venv/bin/python") == hint
