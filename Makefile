@@ -82,6 +82,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
 	.venv/bin/python docs/events.py > docs/reference/events.md
 	.venv/bin/python docs/tested.py
+	.venv/bin/python docs/images/packages.py
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 

@@ -1,7 +1,8 @@
 """Why something is decided, as a value: a kind and the facts, so that code never reads a sentence.
 
 A kind is a few lower-case words with hyphens between them. The program above has kinds of its own, with the name of the
-package and a slash in front. `sentences` makes the text that people read, and nothing else does.
+package and a slash in front. The text that people read is made by rendezvous/sentences.py, of the program's kinds by
+launcher/model/sentences.py, and by nothing else.
 """
 
 from collections.abc import Iterator, Mapping

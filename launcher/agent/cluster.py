@@ -66,7 +66,8 @@ def open_membership(
 ) -> NodeMembership:
     """Meet the other nodes in the store, which may take as long as `start_timeout_s`, and prepare to join them.
 
-    `is_leaving`: whether a signal has come that makes this node leave.
+    `worker_port`: offered by launcher/ranks/ports.py, chosen in rendezvous/leader/commit.py. `is_leaving`: whether a
+    signal has come that makes this node leave.
     Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
     """
     options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank

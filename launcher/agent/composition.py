@@ -50,7 +50,7 @@ Ask = Callable[["Question", float], bytes]
 
 
 class PartContext(NodeContext, frozen=True, kw_only=True):
-    """What parts may look at. None of it is theirs to change."""
+    """What parts may look at. None of it is theirs to change but `parts` and `sinks`, before the first round."""
 
     layout: LogLayout
     host: str

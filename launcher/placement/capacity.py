@@ -5,7 +5,8 @@ module finds the largest that keeps all limits. It does so by constructing one: 
 whole classes where `within` binds axes to a domain. The layout that proves the world possible is rarely the cheapest,
 but it is always valid, so the search for a better one can fall back on it, and `assess_feasibility` and `plan` cannot
 disagree. Where several units on nodes of different sizes meet a rule that binds units far apart, the count is
-conservative rather than exact: see `_list_granularities`.
+conservative rather than exact: see `_list_granularities`. What is missing where there is no such world is found by
+`shortage`.
 """
 
 from __future__ import annotations

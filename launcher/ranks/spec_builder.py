@@ -95,6 +95,7 @@ class WorkerSpecBuilder:
     def read_assignment(self, assignment: str, coordinator: str = "") -> NodeAssignment:
         """Return this node's assignment, with the port of `coordinator`, HOST:PORT.
 
+        That port was offered by launcher/ranks/ports.py and chosen in rendezvous/leader/commit.py.
         Raises RecordError if no leader with this job's command can have meant it.
         """
         share = decode_assignment(assignment, coordinator)

@@ -17,4 +17,5 @@ def test_others_read_what_they_have_always_read(section: str) -> None:
     file, lines = frozen.FOLDER / f"{section}.txt", list(frozen.SECTIONS[section]())
     if os.environ.get("FREEZE"):
         file.write_text("".join(f"{line}\n" for line in lines))
-    assert lines == file.read_text().splitlines()
+    hint = "FREEZE=1 pytest tests/unit/test_frozen.py writes it anew, if others are meant to see the change"
+    assert lines == file.read_text().splitlines(), hint

@@ -66,12 +66,15 @@ class Option(Struct, frozen=True):
     read: Callable[[Value], Any] | None
     """The reader of a value; None for -h and --version."""
     default: str
-    """The value of an option that is not set, as a user would write it, or what happens then in words, which only a
-    reader made by `make_optional` accepts.
+    """The value of an option that is not set, as a user would write it; or, in words or "", what happens then. Words
+    need a reader that asks `Value.is_default`, such as one of `make_optional`, or `parse_timeout`. Rows of
+    `rendezvous.settings`, and of extensions, are read only if they are set.
     """
     help: str
     field: str | None = None
-    """Of the section, by default the name, with _s for seconds; "" for options that have none of their own."""
+    """Of the section, by default the name, with _s for seconds; "" for options that have none of their own. Not used
+    in a row of an extension, and neither is `section`: its value is in `Config.extensions`.
+    """
     section: str = ""
     """Of the Config, by default called like the group; after a dot, the mapping in it that holds the value."""
     short: str = ""

@@ -1,4 +1,8 @@
-"""The option of the notices. What holds where it is not set is its default."""
+"""The option of the notices. What holds where it is not set is its default.
+
+It adds no part, so it is not in PARTS of launcher/extensions/__init__.py: an agent has that part (NOTICES there) from
+its start, unless the option is "off".
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The page that the leader serves with `--serve`: it comes and goes with the leadership.
 
+This part is told of the leadership alone. What the page shows is asked for through launcher/views/questions when it is
+read, as by any other view.
+
 Listening may ask a name server and importing the server takes tens of milliseconds, so both happen in a thread of their
 own, after the first workers have started. A port that is taken costs the page and not the job: it is logged once, and
 tried again.

@@ -1,7 +1,8 @@
 """What a job asks Ray for: how much of a node, and on how many nodes. Pure.
 
 One agent runs in one bundle, which holds all that its workers use of a node: Ray then gives it the devices, and keeps
-others off them. Ray counts devices by names of its own, GPU for those of three makers.
+others off them. Ray counts devices by names of its own, GPU for those of three makers. How a bundle becomes an agent:
+`agent_pool` says when, and `cluster` starts the `actor` in it that starts the agent.
 """
 
 from __future__ import annotations

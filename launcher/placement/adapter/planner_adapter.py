@@ -114,6 +114,7 @@ class PlannerAdapter(Struct, eq=False):
             order.id,
             {members[name]: encode_assignment(share) for name, share in shares.items()},
             planned.world_size,
+            # Port 0 if none is set: offered by launcher/ranks/ports.py, chosen in rendezvous/leader/commit.py.
             f"{first.master_addr}:{first.master_port}",
             members[first_name],
             reasons=(*planned.reasons, *stays),

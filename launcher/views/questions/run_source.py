@@ -1,6 +1,8 @@
 """Where a view of a run gets what it shows: a page, a full screen, metrics.
 
-Another process asks an agent of this machine by its socket (`local_socket`), and so do the agent's own threads.
+RunSource is a Protocol. `QuestionSource` in `local_socket` implements it over the socket of an agent on this machine,
+for the agent's own threads; `SocketSource` beside it, for another process; and `LocalSource` in
+launcher/meshctl/live/source.py, which asks another agent of the run if the one it asks has ended.
 """
 
 from __future__ import annotations

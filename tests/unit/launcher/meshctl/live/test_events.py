@@ -97,7 +97,7 @@ def test_the_same_of_one_rank_twice_is_two_lines() -> None:
 
 
 def test_every_kind_of_event_has_its_own_sentence() -> None:
-    assert set(EVENT_NAMES) == set(views._SENTENCES)
+    assert set(EVENT_NAMES) == set(views._SENTENCES), "each has a row in _SENTENCES of launcher/meshctl/live/events.py"
 
 
 @pytest.mark.parametrize(
