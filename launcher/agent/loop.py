@@ -4,8 +4,8 @@ It waits for three things at once: reports of the supervisor, events of the agre
 to the state machine that handles it (`rendezvous.machine` for the job, `lifecycle` for the processes of a round),
 and that machine's actions are carried out here. Signal handlers do nothing but wake the loop.
 
-That is the kernel. Everything else is a part (`part`): a turn does the kernel's own work first, of which the parts are
-told, and then advances the parts that are due.
+That is the kernel. Everything else is a part (`launcher/parts/part.py`): a turn does the kernel's own work first, of
+which the parts are told, and then advances the parts that are due.
 """
 
 from __future__ import annotations

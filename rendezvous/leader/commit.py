@@ -95,6 +95,7 @@ def get_offered_port(view: View, member_id: str) -> int:
 
 
 def _find_coordinator(view: View, plan: PlanReady) -> str:
+    """Return the address of rank 0's node with MASTER_PORT: the user's port, else that node's offer."""
     host, _, port = plan.coordinator.rpartition(":")
     return plan.coordinator if int(port) else f"{host}:{get_offered_port(view, plan.coordinator_id)}"
 

@@ -45,5 +45,5 @@ def test_a_program_that_has_gone_is_not_started_again(tmp_path: Path) -> None:
     program.chmod(0o755)
     with Job(tmp_path, "--nproc-per-node=1", "--max-restarts=9", "--no-python", "./program") as job:
         assert job.wait().exit_code == 127
-    assert "a restart would not help: the program does not exist" in " ".join(job.stderr.split())
+    assert "a restart would not help: the program cannot be run" in " ".join(job.stderr.split())
     assert "round 3 starts" not in job.stderr
