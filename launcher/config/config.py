@@ -49,13 +49,11 @@ SIGNS_OF_OTHERS = frozenset((
 ))  # fmt: skip
 # A text without any of them hides no mistake that nothing else would show (`odd_text`).
 ODD_LETTERS = frozenset("$\r\"'{")
-# Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
-_UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
-    "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "meshrun does not serve torch's timers; use --heartbeat-timeout instead"),
-    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "meshrun has no such server, nor has the public torch"),
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "meshrun does not look for workers blocked in the kernel"),
-    "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "each round assigns the ranks, so nodes do not exchange them"),
-}
+# Those of torchrun that are not read here.
+UNREAD_VARIABLES = frozenset((
+    "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCH_ELASTIC_WORKER_IDENTICAL",
+))  # fmt: skip
 
 
 class Section(Struct, frozen=True):
@@ -269,9 +267,10 @@ def resolve(
         from launcher.config.options.remarks import list_remarks
 
         notes += list_remarks(args, environ)
-    for name, (effective, why) in _UNREAD_VARIABLES.items():
-        if (text := environ.get(name, "")) and effective in ("", text):
-            notes.append(f"{name}={text} has no effect: {why}")
+    if not environ.keys().isdisjoint(UNREAD_VARIABLES):
+        from launcher.config.options.remarks import list_unread_variables
+
+        notes += list_unread_variables(environ)
     launch_mode = _choose_launch_mode(values, notes)
     workers, mesh = values["nproc-per-node"].read(), values["mesh"].read()
     nodes = values["nnodes"].read()
@@ -284,10 +283,10 @@ def resolve(
             continue
         if value.option.why_ignored and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
-        if not ODD_LETTERS.isdisjoint(value.text) and "COMMAND" not in value.option.metavar:
-            from launcher.model import odd_text
+        if not ODD_LETTERS.isdisjoint(value.text):
+            from launcher.config.options.remarks import remark_on
 
-            notes += [f"{value}: {cause}" for cause in [odd_text.explain_accepted(value.text)] if cause]
+            notes += remark_on(value)
     empty = [name for name, text in args.values.items() if not text and name in values and values[name].is_default]
     notes += [f"--{name} '' counts as not set: a variable may be empty" for name in empty]
     script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}

@@ -11,15 +11,13 @@ import stat
 
 from launcher.config.config import WorkerOptions
 from launcher.extensions import HINTS
-from launcher.model.errors import TemporaryError, UnfitError, UsageError, sanitize, suggest
+from launcher.model.errors import TemporaryError, UnfitError, UsageError, sanitize
 from launcher.model.mesh import Mesh
 
 FREE_BYTES_MIN = 16 << 20
 """With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
 FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 _MOUNT_PROC = "run mount -t proc proc /proc, or unshare with --mount-proc"
-# A script that is both begins so, too; its second line, which Python reads as a text, has three quotes.
-_SHELL_LINES = (b"#!/bin/sh", b"#!/bin/bash", b"#!/usr/bin/bash", b"#!/usr/bin/env bash", b"#!/usr/bin/env sh")
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
 
@@ -64,7 +62,7 @@ def _check_script_file(script: str, mesh: Mesh | None) -> None:
         start = os.read(descriptor, 64) if stat.S_ISREG(mode) else b""
         os.close(descriptor)
     except FileNotFoundError:
-        raise UsageError(f"script {called} does not exist", _suggest_script(script, mesh)) from None
+        raise UsageError(f"script {called} does not exist", _suggest(script, mesh)) from None
     except OSError as error:
         raise UsageError(f"script {called} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
@@ -76,44 +74,18 @@ def _check_script_file(script: str, mesh: Mesh | None) -> None:
         raise UsageError(f"{called} is a zip file without __main__.py")
     if has_main is None and start.startswith(b"\x7fELF"):
         raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
-    if script.endswith((".sh", ".bash")) or (start.startswith(_SHELL_LINES) and b"'''" not in start):
-        raise UsageError(f"{called} is a shell script, not a Python script", _run_by_shell(script, mode, start))
-    if script.endswith(".ipynb"):
-        raise UsageError(f"{called} is a notebook", f"convert it first: jupyter nbconvert --to script {called}")
+    if (start.startswith(b"#!") and b"python" not in start) or script.endswith((".sh", ".bash", ".ipynb")):
+        from launcher.config.plugins import load_entry
+
+        if reason := load_entry(HINTS["content"])(script, start, bool(mode & 0o111)):
+            raise UsageError(*reason)
 
 
-def _run_by_shell(script: str, mode: int, start: bytes) -> str:
-    if mode & 0o111 and start.startswith(b"#!"):
-        path = script if "/" in script else f"./{script}"
-        return f"add --no-python, and name it with its directory: --no-python {sanitize(path)}"
-    return f"run it by a shell: --no-python bash {sanitize(script)}"
-
-
-def _suggest_script(script: str, mesh: Mesh | None) -> str:
-    """Return the next step for a script that is not there."""
+def _suggest(script: str, mesh: Mesh | None) -> str:
     from launcher.config.plugins import load_entry
-    from launcher.model import odd_text
 
-    called = sanitize(script)
-    directory, name = os.path.split(script)
-    if cause := odd_text.explain(script) or load_entry(HINTS["command"])(script):
-        return cause
-    if "=" in name and mesh is not None:
-        return f"separate axes by commas: --mesh {mesh},{called}"
-    if "=" in name:
-        return "separate the parts of an option's value by commas, without blanks"
-    try:
-        present = os.listdir(directory or ".")
-    except OSError:
-        return f"check the path: no such directory: {sanitize(directory)}"
-    # The ending alone makes two names of scripts alike.
-    question = suggest(name, {entry: os.path.join(directory, entry) for entry in present}, similarity=0.8)
-    if question:
-        return question
-    try:
-        return f"check the current directory: it is {os.getcwd()}"
-    except OSError:
-        return "change the directory: the current one has been removed"
+    hint: str = load_entry(HINTS["script"])(script, "" if mesh is None else str(mesh))
+    return hint
 
 
 def _find_zip_main(script: str) -> bool | None:

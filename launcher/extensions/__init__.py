@@ -61,10 +61,10 @@ EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
 """What has the port of the metrics before anything is forked."""
 
 HINTS = {
-    "command": "launcher.extensions.hints.habits:explain_command",
-    "exception": "launcher.extensions.hints.start_failure:explain_missing_module",
-    "option": "launcher.extensions.hints.habits:explain_option",
-    "start": "launcher.extensions.hints.start_failure:explain_start",
+    "content": "launcher.extensions.hints.scripts:explain_content",
+    "failure": "launcher.extensions.hints.start_failure:explain_failure",
+    "option": "launcher.extensions.hints.habits:explain_unknown",
+    "script": "launcher.extensions.hints.scripts:explain_missing_script",
     "value": "launcher.extensions.hints.corrections:correct",
 }
 """What to do about what was refused: functions to a hint that begins with a verb, "" for none."""

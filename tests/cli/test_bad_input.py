@@ -152,7 +152,7 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             "--nproc-per-node 2x is neither a number nor",
             "did you mean 2?\n",
         ),
-        (["--start-timeout", "30s", "train.py"], {}, "--start-timeout 30s is not a number of", "write 30, in seconds\n"),
+        (["--start-timeout", "30s", "train.py"], {}, "--start-timeout 30s is not a", "write 30, in seconds\n"),
         (["-n", "2", "train.py"], {}, "unknown option -n\n", "set --nproc-per-node to the workers of one node\n"),
         (
             ["--min-round-time", "2", "train.py"],

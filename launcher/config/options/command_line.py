@@ -22,7 +22,7 @@ from launcher.config.options.table import (
     list_options,
     name_variable,
 )
-from launcher.model.errors import UsageError, sanitize, suggest
+from launcher.model.errors import UsageError, sanitize
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
 
@@ -132,21 +132,10 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
 
 
 def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
-    spelling = word.partition("=")[0]
-    name = spelling.lstrip("-").replace("_", "-")
-    if setting := SETTING_BY_NAME.get(name):
-        return UsageError(f"unknown option {sanitize(spelling)}", f"set {setting.flag}")
     from launcher.config.plugins import load_entry
 
-    question = load_entry(extensions.HINTS["option"])(spelling) or suggest(
-        name, {option.name: option.flag for option in (*list_options(), *extra)}
-    )
-    if not question and not spelling.startswith("--"):
-        spelling = spelling[:2]  # what follows in -p1234 is a value
-    return UsageError(
-        f"unknown option {sanitize(spelling)}",
-        question or "run meshrun -h for the options; options of the script go after its name",
-    )
+    known = {option.name: option.flag for option in (*list_options(), *extra)}
+    return UsageError(*load_entry(extensions.HINTS["option"])(word, known, SETTING_BY_NAME))
 
 
 def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Value]:

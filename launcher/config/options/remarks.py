@@ -14,6 +14,7 @@ from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Value
 from launcher.config.options.table import FAMILIES, ROWS, find_row, name_variable
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
+from launcher.model import odd_text
 from launcher.model.errors import sanitize, suggest
 
 SIMILARITY = 0.8  # two letters exchanged in a name of ten are more alike, GROUP and GROW are less
@@ -69,6 +70,30 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
         script = sanitize(args.script)
         which = f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} passed to {script}"
         yield f"{which}: put options of meshrun before the script"
+
+
+# Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
+_UNREAD: Mapping[str, tuple[str, str]] = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "meshrun does not serve torch's timers; use --heartbeat-timeout instead"),
+    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "meshrun has no such server, nor has the public torch"),
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "meshrun does not look for workers blocked in the kernel"),
+    "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "each round assigns the ranks, so nodes do not exchange them"),
+}
+
+
+def list_unread_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that has an effect under torchrun and none here."""
+    return [
+        f"{name}={text} has no effect: {why}"
+        for name, (effective, why) in _UNREAD.items()
+        if (text := environ.get(name, "")) and effective in ("", text)
+    ]
+
+
+def remark_on(value: Value) -> list[str]:
+    """Return a sentence for a text that can be meant and hardly is. A command is for a shell to read."""
+    cause = "" if "COMMAND" in value.option.metavar else odd_text.explain_accepted(value.text)
+    return [f"{value}: {cause}"] if cause else []
 
 
 def explain_missing_script(args: ParsedArgs) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from launcher.model.errors import sanitize
+from launcher.config.options.readers import Option
+from launcher.model.errors import sanitize, suggest
 
 _HABITS = (
     ("set --nproc-per-node to the workers of one node",
@@ -46,6 +47,19 @@ _MESHCTL = ("status", "ps", "logs", "events", "why", "top", "serve", "stop", "dr
             "clean", "takeover", "plan")  # fmt: skip
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "meshrun")
 _BEFORE = ("srun", "ssh", "pdsh", "jsrun", "flux", "sbatch", "kubectl", "docker")
+
+
+def explain_unknown(word: str, known: Mapping[str, str], settings: Mapping[str, Option]) -> tuple[str, str]:
+    """Return the sentence and the hint for an unknown option. `known`: name to flag of all; `settings`: by name."""
+    spelling = word.partition("=")[0]
+    name = spelling.lstrip("-").replace("_", "-")
+    if setting := settings.get(name):
+        return f"unknown option {sanitize(spelling)}", f"set {setting.flag}"
+    question = explain_option(spelling) or suggest(name, known)
+    if not question and not spelling.startswith("--"):
+        spelling = spelling[:2]  # what follows in -p1234 is a value
+    hint = question or "run meshrun -h for the options; options of the script go after its name"
+    return f"unknown option {sanitize(spelling)}", hint
 
 
 def explain_option(spelling: str) -> str:

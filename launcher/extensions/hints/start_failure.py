@@ -24,6 +24,17 @@ class Cause(NamedTuple):
     hint: str = ""
 
 
+def explain_failure(program: str, is_python: bool, exception: str, error_number: int) -> Cause:
+    """Explain what a look at this node adds to a worker's failure.
+
+    `program` could not be started with `error_number`; or, that being 0, it ended with `exception`, or "". `is_python`:
+    it is a Python that was to run the script.
+    """
+    if error_number:
+        return explain_start(program, error_number, is_python)
+    return Cause("", explain_missing_module(exception, program) if is_python else "")
+
+
 def explain_start(program: str, error_number: int, is_python: bool) -> Cause:
     """Explain why `program` cannot run. `is_python`: it is to run the script."""
     called, found = sanitize(program), _find(program)

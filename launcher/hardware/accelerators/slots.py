@@ -39,12 +39,9 @@ def make_node_slots(
     """
     found, reason = _assign_devices(options, workers, environ)
     if len(found) > 1 and isinstance(options.worker_count, str):
-        from launcher.hardware.linux.cgroup_limits import read_cpu_quota
-        from launcher.hardware.linux.sysfs import FileTree
+        from launcher.hardware.linux.cgroup_limits import explain_quota
 
-        quota = read_cpu_quota(FileTree())
-        if quota is not None and quota.most < len(found):
-            reason += f"; the container may use {quota.most:g} CPUs, less than one each: raise its limit"
+        reason += explain_quota(len(found))
     return found, reason
 
 

@@ -44,3 +44,11 @@ def list_groups(files: FileTree, controller: str) -> list[str]:
     groups, mounts = files.read_text("/proc/self/cgroup"), files.read_text("/proc/self/mountinfo")
     found = next(find_groups(groups, mounts, controller), None)
     return found.path if found else []
+
+
+def explain_quota(worker_count: int) -> str:
+    """Return the end of a sentence about this many workers, if they have less than one CPU each; else ""."""
+    quota = read_cpu_quota(FileTree())
+    if quota is None or quota.most >= worker_count:
+        return ""
+    return f"; the container may use {quota.most:g} CPUs, less than one each: raise its limit"

@@ -62,11 +62,7 @@ class RootCause(Struct, frozen=True):
 
 
 class Failures:
-    """The failures of the present round.
-
-    `aborts_are_secondary`: workers abort when another has gone, as under JAX. `program`: what workers run; `is_python`:
-    it is a Python that runs their script.
-    """
+    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(
         self,
@@ -205,14 +201,10 @@ class Failures:
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
 
     def _explain(self, exception: str, spawn_error: int, sentence: str | None) -> tuple[str | None, str]:
-        """Return what is known beside the worker's own words, and a hint, from a look at this node."""
         from launcher.config.plugins import load_entry
 
-        if spawn_error:
-            found: tuple[str, str] = load_entry(HINTS["start"])(self._program, spawn_error, self._is_python)
-            return found[0] or sentence, found[1]
-        is_ours = self._is_python and bool(exception)
-        return sentence, load_entry(HINTS["exception"])(exception, self._program) if is_ours else ""
+        found: tuple[str, str] = load_entry(HINTS["failure"])(self._program, self._is_python, exception, spawn_error)
+        return found[0] or sentence, found[1]
 
     def _ask_kernel_log(self, pid: int, exit_code: int) -> tuple[bool, int]:
         """Return whether the kernel's log says that it has killed this process for memory, and its Xid or 0."""
