@@ -22,7 +22,7 @@ def explain_missing_script(script: str, mesh: str) -> str:
         return f"separate axes by commas: --mesh {mesh},{called}"
     if "=" in name:
         return "separate the parts of an option's value by commas, without blanks"
-    if name.partition(" ")[0].endswith(".py"):
+    if " " in name and name.partition(" ")[0].endswith(".py"):
         return "write the script and its arguments as separate words, without quotes around all of them"
     if script.startswith("~"):
         return "write the path of the home directory: no shell has replaced ~"
