@@ -31,12 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = meshctl.main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
-    except click.ClickException as error:
+    except Exception as error:
         from launcher.meshctl.usage_errors import explain
 
-        return cli.report(explain(error), PROGRAM)
-    except Exception as error:
-        return cli.report(error, PROGRAM)
+        return cli.report(explain(error, words), PROGRAM)
     return code if isinstance(code, int) else 0
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 
 from launcher.config.options.command_line import find_option
 from launcher.meshctl.group import STORE_OPTIONS
+from launcher.model import odd_text
 from launcher.model.errors import UsageError, sanitize, suggest
 
 
-def explain(error: click.ClickException) -> UsageError:
-    """Return the same error in our words."""
+def explain(error: Exception, words: Sequence[str]) -> Exception:
+    """Return the same error in our words. A word of the command that shows what is wrong with it gives the hint."""
+    found = _translate(error) if isinstance(error, click.ClickException) else error
+    cause = next(filter(None, map(odd_text.explain, words)), "") if isinstance(found, UsageError) else ""
+    return UsageError(str(found), cause) if cause else found
+
+
+def _translate(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "meshctl COMMAND"
     flag = sanitize(getattr(error, "option_name", ""))
