@@ -14,9 +14,14 @@ import re
 
 EXCEPTION_MAX = 200  # characters
 
+# Said of any socket: of a rank's only where the text is about one of the libraries below, be it by a path in a frame.
+_CONNECTION = r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket (?:closed|Timeout)"
+_BETWEEN_RANKS = (
+    r"(?i:gloo|nccl|torch.distributed|ProcessGroup|TCPStore|c10d|coordination.service|jax.{0,10}distributed|mpi4py|paddle)"
+    r"|\bDist(?:Network|Store|Backend)Error|XlaRuntimeError|JaxRuntimeError"
+)
 _PEER_LOSS = (
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
-    r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
+    r"ncclRemoteError|remote process exited|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
     r"|caused pair closure|transport/tcp/pair\.cc:\d+\] TIMEOUT self_rank"  # the latter is how Paddle's gloo says it
     r"|(?<!connected to )(?<!Notified )coordination service|CoordinationService/"
     r"|JAX distributed service detected fatal errors"
@@ -37,7 +42,9 @@ _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?::|$)")
 
 
 def is_peer_loss(text: str) -> bool:
-    """Whether a traceback, or the last lines of stderr, are about a connection to another process."""
+    """Whether a traceback, or the last lines of stderr, are about a connection to another rank."""
+    if re.search(_CONNECTION, text) and re.search(_BETWEEN_RANKS, text):
+        return True
     return bool(re.search(_PEER_LOSS, text))
 
 

@@ -320,6 +320,7 @@ ECHOES = [
     "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
     "server shutdown or crash?",
     "[E] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)",
+    '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 9, in send\n'
     "BrokenPipeError: [Errno 32] Broken pipe",
     "torch.distributed.DistStoreError: Socket Timeout",
     "F1121 client.h:80] Terminating process because the JAX distributed service detected fatal errors. This most "
@@ -336,6 +337,9 @@ CAUSES = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
     "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
     "ConnectionRefusedError: [Errno 111] Connection refused",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    '  File "urllib3/connection.py", line 9, in read\nConnectionResetError: [Errno 104] Connection reset by peer',
+    "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
     "I1121 coordination_service.cc:417] /job:jax_worker/replica:0/task:2 has connected to coordination service.",
 ]
 
