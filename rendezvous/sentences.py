@@ -211,8 +211,8 @@ SENTENCES: Mapping[str, Sentence] = {
         "nodes was seen for {limit_s:g} s; if all of them are surely dead, meshctl takeover does it now"
     ),
     "leader-unreachable": (
-        "the leader, {node}, cannot be reached at {address}: while that port is closed to this node, the loss of "
-        "this node is noticed only when its lease ends, and a store outage stops its workers"
+        "the leader, {node}, cannot be reached at {address}: open that port, or choose it with --port-range; while it "
+        "is closed, the loss of this node is noticed only when its lease ends, and a store outage stops its workers"
     ),
     "foreign-member": "{key} has the record of another member, {member_id}; it is ignored",
     "record-ignored": "{error}; it is ignored",

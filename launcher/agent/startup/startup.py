@@ -249,7 +249,7 @@ def wait_for_store(
     `server_note`: which node serves it, for messages. `is_sole`: this node was set to serve it alone. Raises UsageError
     for a server that is no store, TemporaryError after `limit_s`.
     """
-    deadline, said = time.monotonic() + limit_s, ""
+    deadline, said = time.monotonic() + limit_s, set[str]()
     while True:
         own = claim()
         finding = probe(network)
@@ -267,9 +267,9 @@ def wait_for_store(
         if time.monotonic() >= deadline:
             sentence = f"no store could be used within {limit_s:g} s: {finding.sentence}"
             raise TemporaryError(sentence, finding.hint or hint)
-        if finding.sentence != said:
-            said = finding.sentence
-            why = "; ".join(filter(None, (said, server_note)))
+        if finding.sentence not in said:  # two may come by turns, for as long as it takes
+            said.add(finding.sentence)
+            why = "; ".join(filter(None, (finding.sentence, server_note)))
             log(f"waiting up to {limit_s:g} s (--start-timeout) for the store: {why}")
         time.sleep(PAUSE_S)
 

@@ -18,7 +18,12 @@ Meaning = dict[str, str]
 
 
 @pytest.fixture
-def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Callable[..., tuple[str, ...]]:
     """Look for the store with names that mean something else at each look; a clock that moves on when it is read."""
 
     def look(*words: str, turns: list[Meaning], limit_s: float = 600.0, answers: bool = False) -> tuple[str, ...]:
@@ -36,9 +41,9 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
         monkeypatch.setattr(startup.time, "monotonic", lambda: float(next(clock)))
         monkeypatch.setattr(startup.time, "sleep", sleep)
-        monkeypatch.setattr(startup, "log", lambda sentence: None)
-        absent = ProbeResult("absent", "head:29501 cannot be reached: Connection refused")
-        monkeypatch.setattr(startup, "probe", lambda network: ProbeResult("good") if answers else absent)
+        monkeypatch.setattr(startup, "log", said.append)
+        absent = itertools.cycle(ProbeResult("absent", f"head:29501 cannot be reached: {why}") for why in ("a", "b"))
+        monkeypatch.setattr(startup, "probe", lambda network: ProbeResult("good") if answers else next(absent))
         made = config.resolve(command_line.parse([*words, "train.py"]), {}, "python")
         assert made.rendezvous.network is not None
         return startup.find_store(made.rendezvous, made.rendezvous.network, limit_s)
@@ -77,6 +82,12 @@ def test_whoever_is_not_to_serve_waits_though_the_name_is_its_own(find: Callable
     for words in ((*STATIC, "--node-rank=1"), (*C10D, "--rdzv-conf=is_host=0")):
         with pytest.raises(TemporaryError, match="no store could be used within 5 s"):
             find(*words, turns=[{"head": HERE}], limit_s=5.0)
+
+
+def test_reasons_that_come_by_turns_are_said_once_each(find: Callable[..., tuple[str, ...]], said: list[str]) -> None:
+    with pytest.raises(TemporaryError):
+        find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], limit_s=9.0)
+    assert [sentence.count("cannot be reached") for sentence in said] == [1, 1]
 
 
 def test_whoever_is_to_serve_behind_another_address_says_where(find: Callable[..., tuple[str, ...]]) -> None:
