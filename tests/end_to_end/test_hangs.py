@@ -27,7 +27,11 @@ START_LIMIT_S, ANSWER_LIMIT_S = 180.0, 60.0
 
 
 class Hang(NamedTuple):
-    """`told`: part of a sentence. What stacks alone tell may be wrong as long as the others have not arrived."""
+    """`told`: part of a sentence. What stacks alone tell may be wrong as long as the others have not arrived.
+
+    With a `preload` each agent imports once, in place of each worker; and it opens torch's recorder, without which some
+    hangs are found, too.
+    """
 
     kind: str
     culprits: list[int]
@@ -35,18 +39,19 @@ class Hang(NamedTuple):
     world: int = 4
     options: tuple[str, ...] = ()
     agents: int = 1
+    preload: str = "torch"
 
 
 HANGS = {
-    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:"),
+    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:", preload=""),
     "chain": Hang("late", [5], "4 more ranks wait for these", 8, ("--mesh=pp=2,dp=2,tp=2",)),
     "gil": Hang("late", [1], "rank 1 (dp=1) is in call_extension (gil.py:"),
-    "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2),
+    "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2, ""),
     "leaves_early": Hang("odd", [1], "rank 1 (dp=1) has ended with exit code 0", agents=2),
     "loader": Hang("late", [3], "rank 3 (dp=3) has not entered all_reduce 4 of default_pg [0-3]; 3 others have waited"),
     "other_operation": Hang("mismatch", [1], "all_reduce by ranks 0, 2, 3, broadcast by rank 1 (dp=1)", agents=2),
     "other_size": Hang("mismatch", [1], "all_reduce of Float[4] by ranks 0, 2, 3, all_reduce of Float[0] by rank 1"),
-    "sleep": Hang("late", [2], "rank 2 (dp=2) is in evaluate (sleep.py:", agents=2),
+    "sleep": Hang("late", [2], "rank 2 (dp=2) is in evaluate (sleep.py:", agents=2, preload=""),
     "stopped": Hang("late", [2], "rank 2 (dp=2) is stopped, by a signal or a debugger", agents=2),
     "two_groups": Hang("deadlock", [0, 1], "rank 1 (dp=1) waits in all_reduce 2 of statistics [0, 1] for rank 0", 2),
 }
@@ -63,16 +68,13 @@ class Hanging:
         self._environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
         self._environ |= {"TMPDIR": str(directory)}
         self._store = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
-        count = f"--nproc-per-node={hang.world // agents}"
-        # Forked workers are asked under one agent, started ones under two. --preload opens torch's recorder, without
-        # which some of these hangs are found.
-        preload = () if hang.kind == "odd" else ("--preload=torch",)
+        workers = (f"--nproc-per-node={hang.world // agents}", *([f"--preload={hang.preload}"] if hang.preload else []))
         for index in range(agents):
             own = directory / f"n{index}"
             own.mkdir()
             nodes = (f"--nnodes={agents}", f"--node-name=n{index}", f"--local-addr=127.0.0.{index + 2}", *self._store)
-            meeting = ("--standalone", *preload) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
-            words = (*meeting, count, *hang.options, str(SCRIPTS / f"{name}.py"))
+            meeting = ("--standalone",) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
+            words = (*meeting, *workers, *hang.options, str(SCRIPTS / f"{name}.py"))
             command = [*prefix, sys.executable, "-m", "launcher", *words]
             self._jobs.append(self._stack.enter_context(Command(own, command, self._environ)))
         # Other jobs of this user are not asked.
