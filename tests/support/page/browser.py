@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -24,7 +24,12 @@ LIMIT_S = 30.0
 
 
 class Window:
-    """A window of this size. `page`: playwright's; `faults`: what should not have happened."""
+    """A window of this size. `page`: playwright's; `faults`: what should not have happened.
+
+    `close_server` is set by whoever has opened a page of a server that it can close.
+    """
+
+    close_server: Callable[[], None]
 
     def __init__(self, browser: Browser, size: tuple[int, int], scheme: str) -> None:
         from playwright.sync_api import expect
@@ -45,6 +50,10 @@ class Window:
         page.on("dialog", lambda dialog: self._note(True, f"a dialog: {dialog.message}"))
         page.on("request", lambda request: self._note(_is_foreign(request.url), request.url))
         return page
+
+    def close(self) -> None:
+        """Close its pages, which would ask for news otherwise until the browser ends."""
+        self._context.close()
 
     def _note(self, is_fault: bool, text: str) -> None:
         if is_fault:
