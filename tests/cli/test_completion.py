@@ -19,7 +19,7 @@ import pytest
 
 from launcher.config import completion
 from launcher.config.options.table import BY_NAME, list_options
-from tests.cli.running import Call, run
+from tests.cli.running import run
 
 BIN = os.path.dirname(sys.executable)
 READY, DONE = "ready>", "<done"
@@ -147,12 +147,3 @@ def test_every_option_is_completed(shell: str) -> None:
     text = completion.render(shell)
     for option in list_options():
         assert (f"-l {option.name} " if shell == "fish" else option.flag) in text
-
-
-@pytest.mark.parametrize(
-    "command", [("meshrun", "--completion", "tcsh"), ("meshrun", "--completion"), ("meshctl", "completion", "tcsh")]
-)
-def test_another_shell_is_refused(call: Call, command: tuple[str, ...]) -> None:
-    outcome = call(*command)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "bash" in outcome.err

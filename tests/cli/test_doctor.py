@@ -314,21 +314,3 @@ def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
     kinds = examine(["--devices=foo:3", "--visible-env=FOO"], NO_GPU)["devices"]
     named = next(kind for kind in kinds if kind["kind"] == "foo")
     assert (named["count"], named["visible_by"]) == (3, "FOO")
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (["doctor", "--", "--nproc-per-node=0"], "meshctl: error: --nproc-per-node 0: at least 1 worker is needed\n"),
-        (["doctor", "--nodes=0"], "meshctl: error: --nodes 0 is not from 1 to 4096\n"),
-        (
-            ["doctor", "--nproc_per_node", "4"],
-            "meshctl: error: unknown option --nproc_per_node\n"
-            "hint: put options of meshrun after --: meshctl doctor -- --nproc-per-node ",
-        ),
-    ],
-)
-def test_meshctls_errors_look_like_meshruns(call: Call, given: list[str], sentence: str) -> None:
-    outcome = call("meshctl", *given)
-    assert outcome.err.startswith(sentence)
-    assert (outcome.out, outcome.code) == ("", 2)

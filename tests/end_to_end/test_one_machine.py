@@ -75,17 +75,17 @@ def test_a_program_that_cannot_be_run_is_said(tmp_path: Path) -> None:
 
 
 RECORDED = """
+mark("up")
+if RANK == 0:
+    time.sleep(1000)
 import torch.distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
-    mark("up")
     assert torch.distributed.is_torchelastic_launched()
-    if RANK == 1:
-        wait_for(f"up-0-{ROUND}")
-        raise ValueError("the loss is not a number")
-    time.sleep(1000)
+    wait_for(f"up-0-{ROUND}")
+    raise ValueError("the loss is not a number")
 
 main()
 """
