@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.jobs.examples import EXAMPLES, LIMIT_S, finish
+from tests.support.modules import needs
 
 
+@needs("torch")
 def test_what_torchrun_has_begun_to_train_goes_on_under_meshrun(tmp_path: Path) -> None:
     """Unmodified, and under torchrun with nothing of ours to import."""
-    pytest.importorskip("torch")
     words = (str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved")
     output = finish("torchrun", tmp_path, "--nproc-per-node=1", *words, "--epochs=1")
     assert "epoch 1 of 1" in output

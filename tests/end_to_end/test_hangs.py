@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.jobs.single_node import Command
+from tests.support.modules import needs
 from tests.support.network.namespaces import DROP, Network, free_port, run_tc, why_no_namespaces
 from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
@@ -133,18 +134,17 @@ class Hanging:
         assert any(hang.told in sentence for sentence in last["sentences"]), last["sentences"]
 
 
-@pytest.mark.parametrize("name", HANGS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(FRAMEWORK.get(name, "torch"))) for name in HANGS])
 def test_the_rank_that_hangs_is_named(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(FRAMEWORK.get(name, "torch"))
     with Hanging(tmp_path, name, HANGS[name]) as job:
         job.wait_until_ready()
         job.expect(HANGS[name])
 
 
+@needs("torch")
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())
 def test_of_a_link_that_is_cut_no_rank_is_accused(tmp_path: Path) -> None:
     """The job has a network of its own, which falls silent: the agent needs none, the workers do."""
-    pytest.importorskip("torch")
     with Network() as network:
         host = network.host("n1")
         with Hanging(tmp_path, "link_cut", CUT, host.prefix) as job:

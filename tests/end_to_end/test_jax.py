@@ -9,14 +9,13 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
+from tests.support.modules import needs
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
-pytest.importorskip("jax", reason="JAX is not installed, as on Python 3.10")
+pytestmark = needs("jax")
 
 LIMIT_S = 180.0
 # As if the agent were one task of a Slurm step, started by mpirun inside it.

@@ -18,18 +18,11 @@ from playwright.sync_api import Browser, Page, expect
 from launcher.extensions.page.document import save_document
 from launcher.extensions.page.server import PageServer
 from launcher.extensions.page.shared_run import SharedRun
-from tests.support.documents.browser import needs_browser
-from tests.support.page.browser import DESKTOP, PHONE, Window, open_browser
+from tests.support.page.browser import DESKTOP, PHONE, Window, needs_browser
 from tests.support.page.fake_run import SCRIPT, FakeRun
 
 pytestmark = needs_browser
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 Look = Callable[..., Window]

@@ -14,6 +14,7 @@ import pytest
 from launcher.hardware.linux.kernel import list_children
 from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.jobs.single_node import Job
+from tests.support.modules import needs
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.processes.tree import REPOSITORY
 from tests.support.stores.etcd import EtcdServer
@@ -123,8 +124,8 @@ def test_survivors_of_a_possible_victim_are_looked_at_before_their_end(
     assert json.loads((folder / "rank_0.json").read_text())["state"] == "ended"
 
 
+@needs("torch")
 def test_of_a_collective_that_gave_up_the_rank_that_did_not_come_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     script = """
 import datetime, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
@@ -138,7 +139,12 @@ wait_for("up-1-1")
 dist.all_reduce(torch.ones(1), group=group)
 """
     with Job(
-        tmp_path, "--nproc-per-node=2", "--redirects=2", script=script, prefix=(sys.executable, "-c", PATIENT)
+        tmp_path,
+        "--preload=torch",
+        "--nproc-per-node=2",
+        "--redirects=2",
+        script=script,
+        prefix=(sys.executable, "-c", PATIENT),
     ) as job:
         assert job.wait(120).exit_code == 1
         assert "before round 1 was stopped: rank 1 (dp=1) is in evaluate (train.py:" in job.stderr

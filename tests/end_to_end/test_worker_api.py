@@ -6,10 +6,9 @@ import itertools
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.jobs.single_node import Job, run
+from tests.support.modules import needs
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
@@ -32,6 +31,7 @@ for name in place.group_names:
 mark("sums", ", ".join(told))
 dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # Python takes a second to take torch apart
 """
 JAX = """
 # As if the agent were a task of a Slurm step, and nobody had taken that away: JAX would believe it.
@@ -74,8 +74,8 @@ def groups(strides: dict[str, tuple[int, int]], rank: int, axes: tuple[str, ...]
     )
 
 
+@needs("torch")
 def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     options = ("--preload=torch", "--nproc-per-node=8", "--mesh=pp=2,dp=*,tp=2", "--traffic=tp=100,tp+pp=10:ring")
     job = run(tmp_path, *options, script=TORCH, limit_s=LIMIT_S)
     strides = {"pp": (2, 4), "dp": (2, 2), "tp": (2, 1)}
@@ -85,8 +85,8 @@ def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path
         assert job.mark("sums", rank, 1) == ", ".join(f"{name} {total} {total}" for name, total in sums)
 
 
+@needs("jax")
 def test_a_jax_mesh_has_the_declared_axes_over_all_devices(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
     job = run(tmp_path, "--nproc-per-node=4", "--mesh=dp=2,tp=2", script=JAX, limit_s=LIMIT_S)
     for rank in range(4):
         assert job.mark("refused", rank, 1).startswith(

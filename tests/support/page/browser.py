@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tests.support.documents.browser import PROGRAM
+import pytest
+
 from tests.support.processes.tree import TOKEN_VARIABLE, kill_family
 
 if TYPE_CHECKING:
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
 DESKTOP, PHONE = (1280, 800), (390, 844)
 LIMIT_S = 30.0
+PROGRAM = shutil.which("chromium")
+
+needs_browser = pytest.mark.skipif(
+    PROGRAM is None or find_spec("playwright") is None,
+    reason="needs playwright, and chromium: tests/support/install_packages.sh browser",
+)
 
 
 class Window:
