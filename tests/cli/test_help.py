@@ -45,22 +45,6 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
     }
 
 
-def test_a_group_reads_like_this() -> None:
-    assert help.render_group("static") == (
-        "Static rendezvous (fixed node ranks) (-h static):\n"
-        "  --node-rank N\n"
-        "      Number of this node, from 0. [default: 0]\n"
-        "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
-        "  --master-addr ADDRESS\n"
-        "      MASTER_ADDR: the address of node rank 0. [default: --local-addr, else\n"
-        "      loopback]\n"
-        "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
-        "  --master-port PORT\n"
-        "      MASTER_PORT: the port of rank 0. [default: 29500; on one node, any free]\n"
-        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT"
-    )
-
-
 def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> None:
     outcome = run("meshrun", "--help")
     assert (outcome.code, outcome.err) == (0, "")

@@ -16,49 +16,9 @@ from typing import Any
 import pytest
 
 from tests.cli.running import LIMIT_S, Call, run
-from tests.support.documents.pages import ROOT, blocks, is_shown
+from tests.support.documents.pages import ROOT, blocks
 
 MESH = ("--mesh", "pp=4,dp=*,tp=8")
-
-LOST_ONE_OF_32 = """\
-cluster  dgx:4x8x8: 32 nodes with 8 devices each
-mesh     pp=4,dp=*,tp=8
-before   pp=4, dp=8, tp=8: 256 ranks on 32 nodes, J 4,288
-lost     h17
-
-world    pp=4, dp=7, tp=8: 224 ranks on 28 nodes
-why      world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number
-           of replicas; spares: h...
-...
-spares   h..., h..., h...; every leaf keeps 7 active
-moved    8 of 224 ranks: 8 from h17 to h...
-
-cost     J 3,752; the lower bound is 2,744
-         J is traffic times level costs: 60 % dp leaving a host, 27 % pp leaving
-           a leaf; tp leaves no host
-         join order                 ... more
-         address order, as text     ... more
-         address order, as numbers  ... more
-         path order                 ... more
-
-traffic that leaves a   leaf   host      J
-  pp line, weight 3      504    504  1,512
-  dp ring, weight 10       0  2,240  2,240
-  tp ring, weight 100      0      0      0
-times the level cost       2      1
-share of J             1,008  2,744  3,752
-widest group touches
-  pp                       4      4
-  dp                       1      7
-  tp                       1      1
-
-  node  leaf  ranks  ...
-...
-  h1    l0    8-15  ...  h17   l2    lost
-...
-...from h17
-...
-"""
 
 
 def cluster_of_31(path: Path, **wishes: Any) -> str:
@@ -94,13 +54,6 @@ def answer_of(call: Call) -> Answer:
         return answer
 
     return asked
-
-
-def test_one_node_of_32_lost_is_told_in_words() -> None:
-    outcome = run("meshctl", "plan", "dgx:4x8x8", *MESH, "--lose", "h17")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert is_shown(LOST_ONE_OF_32, outcome.out), outcome.out
-    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(call: Call, answer_of: Answer, tmp_path: Path) -> None:
@@ -161,15 +114,12 @@ def test_small_clusters_are_listed_in_columns_unless_told_otherwise(call: Call) 
     assert "node  leaf" not in call("meshctl", "plan", "dgx:2x2x8", "--no-ranks").out
 
 
-def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given(call: Call, answer_of: Answer) -> None:
+def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given(answer_of: Answer) -> None:
     words = ("dgx:2x2x8", "--mesh", "dp=*,tp=8", "--lose", "h0", "--lose", "h1", "--join", "h8", "--join", "h9=l1")
-    outcome = call("meshctl", "plan", *words)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "\nlost     h0, h1\njoins    h8, h9=l1\n" in outcome.out
     assert set(answer_of(*words)["plan"]) == {"h2", "h3", "h8", "h9"}
 
 
-def test_groups_that_are_split_are_warned_of_with_the_other_choice(call: Call, answer_of: Answer) -> None:
+def test_groups_that_are_split_are_warned_of_with_the_other_choice(answer_of: Answer) -> None:
     words = ("dgx:2x4x8", "--mesh", "pp=3,dp=*,tp=7")
     (warning,) = answer_of(*words)["warnings"]
     assert warning == (
@@ -179,7 +129,6 @@ def test_groups_that_are_split_are_warned_of_with_the_other_choice(call: Call, a
     other = answer_of(*words, "--unit", "7")
     assert (math.prod(other["dims"]), len(other["plan"]), other["J"]) == (42, 6, 588)
     assert "warnings" not in other
-    assert "\nwarning  tp=7 does not divide the 8 devices of a node" in call("meshctl", "plan", *words).out
 
 
 def test_the_text_stays_short_for_a_thousand_nodes(call: Call) -> None:

@@ -1,12 +1,13 @@
-"""What the commands answer to words that cannot be meant, as a terminal shows it: tests/cli/transcripts/*.txt.
+"""What the commands answer, as a terminal shows it: tests/cli/transcripts/*.txt.
 
-A command may have variables before it. What follows is all that it prints, on stderr, `...` standing for anything, and
-its exit code. Nothing is on stdout. The directory has the files of `place`.
+A command may have variables before it. What follows is all that it prints, `...` standing for anything, and its exit
+code. An error is on stderr, with nothing on stdout beside it. The directory has the files of `place`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import zipfile
 from itertools import takewhile
@@ -20,7 +21,7 @@ from tests.support.documents.pages import is_shown
 SESSIONS = [
     session
     for path in sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
-    for session in path.read_text().strip().split("\n\n")
+    for session in re.split(r"\n\n(?=# )", path.read_text().strip())
 ]
 FILES = {
     "train.py": "print('it runs')\n",
@@ -53,6 +54,8 @@ def test_the_transcript_is_what_a_terminal_shows(call: Call, place: Path, sessio
         line, *shown, code = step.splitlines()
         words = shlex.split(line)
         variables = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, words))
-        outcome = call(*words[len(variables) :], cwd=place, environ=variables)
-        assert (outcome.out, f"[{outcome.code}]") == ("", code), line
-        assert is_shown("\n".join(shown), outcome.err), f"$ {line}\n{outcome.err}"
+        outcome = call(*words[len(variables) :], cwd=place, environ={"CUDA_VISIBLE_DEVICES": "", **variables})
+        text = outcome.out or outcome.err
+        assert is_shown("\n".join(shown), text), f"$ {line}\n{text}"
+        assert (f"[{outcome.code}]", outcome.out and outcome.err) == (code, ""), line
+        assert "error: " not in outcome.out, line
