@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.jobs.examples import EXAMPLES, LIMIT_S, finish
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, accuracy, finish
 from tests.support.modules import needs
 
 
@@ -22,7 +22,7 @@ def test_what_torchrun_has_begun_to_train_goes_on_under_meshrun(tmp_path: Path) 
     warm = "--preload=torch,torch._dynamo,sklearn.datasets"  # one import for two workers
     output = finish("meshrun", tmp_path, warm, "--nproc-per-node=2", *words, "--epochs=2")
     assert "resumed after epoch 1 from saved/digits.pt" in output
-    assert "epoch 2 of 2" in output
+    assert accuracy(output) > 0.8
 
 
 def tour(**environ: str) -> subprocess.CompletedProcess[str]:
