@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from launcher.config.options import command_line, table
 from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
 from launcher.meshctl.group import SECTIONS, meshctl
 from tests.cli.running import Call, run
+from tests.support.processes.terminal import Terminal
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
 USAGE = "[options] SCRIPT [arguments of the script]"
@@ -90,17 +89,11 @@ def test_a_group_that_does_not_exist_lists_those_that_do(call: Call) -> None:
 
 def show_on_terminal(word: str, pager: str) -> str:
     """What a terminal shows of the help."""
-    terminal, theirs = pty.openpty()
-    environ = {**os.environ, "PAGER": pager, "TERM": "xterm"}
-    started = subprocess.Popen([MESHRUN, word], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other end is closed
-        while chunk := os.read(terminal, 65536):
-            shown += chunk
-    os.close(terminal)
-    assert started.wait(60) == 0
-    return shown.decode().replace("\r", "")
+    with Terminal() as terminal:
+        started = terminal.start([MESHRUN, word], env={**os.environ, "PAGER": pager, "TERM": "xterm"})
+        shown = terminal.rest()
+        assert started.returncode == 0
+        return shown
 
 
 def test_the_whole_help_goes_through_the_pager_on_a_terminal(tmp_path: Path) -> None:
