@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -23,6 +24,7 @@ class Terminal:
     def __init__(self) -> None:
         self._ours, self.theirs = pty.openpty()
         self._programs: list[subprocess.Popen[bytes]] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._shown = ""
 
     def __enter__(self) -> Self:
@@ -66,7 +68,8 @@ class Terminal:
     def _read(self) -> bool:
         """Read what is there; whether the terminal goes on: a program that leads a session hangs up at its end."""
         try:
-            self._shown += os.read(self._ours, 65536).decode(errors="replace").replace("\r\n", "\n")
+            text = self._decoder.decode(os.read(self._ours, 65536))
         except OSError:
             return False
+        self._shown = (self._shown + text).replace("\r\n", "\n")  # of which a read may end in the middle
         return True
