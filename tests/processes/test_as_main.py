@@ -15,7 +15,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -352,20 +351,16 @@ def test_a_forked_child_waits_for_a_terminal_that_has_locks(folder: Path, mode: 
         environ = {"RANK": "3", "LOCAL_WORLD_SIZE": "2"}
         worker = start_at(terminal, folder, environ, stdin=stdin, start_new_session=True)
         os.close(stdin)
-        try:
-            shown = terminal.wait_for("(Pdb rank 3) ")
-            if count == 2:
-                children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-                wait_until(lambda: {worker.pid, *map(int, children)} & list_waiting_for_lock())
-                assert shown.count("stopped") == 1
-                terminal.type("c\n")
-                terminal.wait_for("(Pdb rank 3) ")
+        shown = terminal.wait_for("(Pdb rank 3) ")
+        if count == 2:
+            children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+            wait_until(lambda: {worker.pid, *map(int, children)} & list_waiting_for_lock())
+            assert shown.count("stopped") == 1
             terminal.type("c\n")
-            terminal.wait_for("both went on")
-            assert worker.wait(LIMIT_S) == 0
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
+            terminal.wait_for("(Pdb rank 3) ")
+        terminal.type("c\n")
+        terminal.wait_for("both went on")
+        assert worker.wait(LIMIT_S) == 0
 
 
 def test_a_debugger_that_the_environment_has_chosen_stays(folder: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import os
 import pty
+import secrets
 import select
 import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tests.support.processes.tree import TOKEN_VARIABLE, kill_family
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -19,10 +21,14 @@ LIMIT_S = 60.0
 
 
 class Terminal:
-    """A context manager; at its end the programs are killed. `theirs`: the end of the programs, as a descriptor."""
+    """A context manager; at its end the programs and all that they started are killed.
+
+    `theirs`: the end of the programs, as a descriptor.
+    """
 
     def __init__(self) -> None:
         self._ours, self.theirs = pty.openpty()
+        self._token = secrets.token_hex(8)
         self._programs: list[subprocess.Popen[bytes]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._shown = ""
@@ -31,8 +37,8 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        kill_family(self._token)
         for program in self._programs:
-            program.kill()
             program.wait()
         os.close(self.theirs)
         os.close(self._ours)
@@ -40,6 +46,7 @@ class Terminal:
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a program whose streams are this terminal, but for those in `options`. `setsid --ctty`: its own."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.theirs)
+        options["env"] = {**options.get("env", os.environ), TOKEN_VARIABLE: self._token}
         self._programs.append(subprocess.Popen(command, **{**streams, **options}))
         return self._programs[-1]
 
