@@ -1,4 +1,4 @@
-"""Bad input gets a sentence, a hint where we know one, and exit code 2."""
+"""Bad input gets a sentence, a hint where we know one, and exit code 2: what the transcripts beside cannot show."""
 
 from __future__ import annotations
 
@@ -19,78 +19,6 @@ from launcher.config import files
 from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 from tests.cli.running import Call, run
-
-
-@pytest.fixture(autouse=True)
-def no_scripts(place: Path) -> None:
-    """Several things beside the script that are none."""
-    (place / "folder").mkdir()
-    (place / "folder" / "other.py").write_text("")
-    with zipfile.ZipFile(place / "bundle.zip", "w") as bundle:
-        bundle.writestr("other.py", "")
-    os.mkfifo(place / "pipe")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence", "hint"),
-    [
-        ([], "no script given", "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"),
-        (["tarin.py"], "script tarin.py does not exist", "did you mean train.py?"),
-        (
-            ["--nproc-per-node", "train.py"],
-            "no script given",
-            "write --nproc-per-node N train.py: the option took train.py as its value",
-        ),
-        (["no/where.py"], "script no/where.py does not exist", "check the path: no such directory: no"),
-        (["train.py/x"], "script train.py/x cannot be read: Not a directory", None),
-        (["folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
-        (["bundle.zip"], "bundle.zip is a zip file without __main__.py", None),
-        (["--run-path", "folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
-        (["pipe"], "script pipe is neither a file nor a directory", "name a file that every worker can read"),
-        (["-"], "the script cannot be read from stdin: every worker reads it", "name a file"),
-        ([""], "the script's name is empty", "check whether a variable of the shell is empty"),
-        (["-m", "train.py"], "--module takes the name of a module, but train.py is a file", "leave out --module"),
-        (
-            ["--nproc-per-node", "99999999999999999999", "train.py"],
-            "--nproc-per-node 99999999999999999999: more than 10000 workers on one machine",
-            None,
-        ),
-        (
-            ["--shutdown-timeout", "1e10", "train.py"],
-            "--shutdown-timeout 1e10 is more than 1000000000 s, thirty years",
-            None,
-        ),
-        (
-            ["--nproc=gpus", "train.py"],
-            "--nproc-per-node gpus is neither a number nor auto, gpu, cpu or a type of device",
-            "did you mean gpu?",
-        ),
-        (
-            ["--nnodes", "a", "train.py"],
-            "--nnodes a is neither a number of nodes nor MIN:MAX",
-            "leave it out to run on one machine",
-        ),
-        (
-            ["--mesh", "dp=*,tp=*", "train.py"],
-            "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp); at most one may be *",
-            "give all but one a size",
-        ),
-        (["--log-dir", "train.py", "train.py"], "log directory train.py is not a directory", None),
-        (["--log-dir", "train.py/x", "train.py"], "log directory train.py/x cannot be created: Not a directory", None),
-        (
-            ["--numa-binding", "near", "train.py"],
-            "--numa-binding near is neither node, socket, exclusive nor core-complex",
-            "leave it out to bind nothing",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_the_command_says_what_is_wrong(
-    call: Call, place: Path, words: list[str], sentence: str, hint: str | None
-) -> None:
-    outcome = call("meshrun", *words, cwd=place)
-    expected = f"meshrun: error: {sentence}\n" + (f"hint: {hint}\n" if hint else "")
-    assert (outcome.err, outcome.out, outcome.code) == (expected, "", 2)
 
 
 def test_a_current_directory_that_has_been_removed_is_no_bug_of_ours(place: Path) -> None:
@@ -116,85 +44,26 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "environ", "sentence", "hint"),
+    ("words", "sentence"),
     [
-        (["--mesh=dp=-1"], {}, "mesh 'dp=-1': the size of dp is '-1', ", "use for example --mesh pp=4,dp=*,tp=8; "),
-        ([sys.executable], {}, f"{sys.executable} is a program, not a Python script\n", "add --no-python to run it\n"),
-        (["python", "train.py"], {}, "script python does not exist\n", "leave out python: meshrun starts it"),
-        (
-            ["--mesh", "dp=2", "tp=2", "train.py"],
-            {},
-            "script tp=2 does not exist\n",
-            "separate axes by commas: --mesh dp=2,tp=2\n",
-        ),
-        (
-            ["--rates", "a=1Gbit", "b=1Gbit", "train.py"],
-            {},
-            "script b=1Gbit does not exist\n",
-            "separate the parts of an option's value by commas",
-        ),
-        (["help"], {}, "script help does not exist\n", "run meshrun -h\n"),
-        (
-            ["--nproc", "train.py", "2"],
-            {},
-            "--nproc-per-node train.py is neither a number nor",
-            "write --nproc-per-node N train.py: the option took train.py as its value\n",
-        ),
-        (
-            ["--max-restarts", "train.py", "2"],
-            {},
-            "--max-restarts train.py must be an integer >= 0\n",
-            "write --max-restarts N train.py: the option took train.py as its value\n",
-        ),
-        (
-            ["--nproc-per-node", "2x", "train.py"],
-            {},
-            "--nproc-per-node 2x is neither a number nor",
-            "did you mean 2?\n",
-        ),
-        (["--start-timeout", "30s", "train.py"], {}, "--start-timeout 30s is not a", "write 30, in seconds\n"),
-        (["-n", "2", "train.py"], {}, "unknown option -n\n", "set --nproc-per-node to the workers of one node\n"),
-        (
-            ["--min-round-time", "2", "train.py"],
-            {},
-            "unknown option --min-round-time\n",
-            "set LAUNCHER_MIN_ROUND_TIME\n",
-        ),
-        (["--rdzv_prefix=x", "train.py"], {}, "unknown option --rdzv_prefix\n", "set LAUNCHER_RDZV_PREFIX\n"),
-        (
-            ["--nnodes=2", "train.py"],
-            {},
-            "--nnodes 2: several nodes need a rendezvous\n",
-            "add --rdzv-backend c10d --rdzv-endpoint FIRST-NODE:29400 on every node",
-        ),
-        (
-            ["--nnodes=2", "--rdzv-backend=c10d", "train.py"],
-            {},
-            "--nnodes 2: several nodes need a rendezvous\n",
-            "set --rdzv-endpoint to the host name of one node, the same on all nodes\n",
-        ),
-        (["odd\udcff.py"], {}, "script 'odd\\udcff.py' does not exist", None),
-        ([], {"PET_NNODES": "caf\udce9"}, "PET_NNODES='caf\\udce9' is neither a number of nodes nor MIN:MAX\n", None),
-        (["--role=a\nb"], {}, "--role 'a\\nb': it must contain only printable characters\n", None),
-        (["--tee=\x1b[31m"], {}, "--tee '\\x1b[31m' is neither a code nor RANK:CODE,...\n", None),
-        (["--max-restarts= "], {}, "--max-restarts ' ' must be an integer >= 0\n", None),
-        (["--mesh=" + "dp=1," * 20000], {}, "--mesh has 100000 characters; the limit is 4096\n", None),
-        (["--\udcff"], {}, "unknown option '--\\udcff'\n", None),
+        (["odd\udcff.py"], "script 'odd\\udcff.py' does not exist"),
+        (["--nnodes=caf\udce9"], "--nnodes 'caf\\udce9' is neither a number of nodes nor MIN:MAX\n"),
+        (["--role=a\nb"], "--role 'a\\nb': it must contain only printable characters\n"),
+        (["--tee=\x1b[31m"], "--tee '\\x1b[31m' is neither a code nor RANK:CODE,...\n"),
+        (["--mesh=" + "dp=1," * 20000], "--mesh has 100000 characters; the limit is 4096\n"),
+        (["--\udcff"], "unknown option '--\\udcff'\n"),
         (
             ["--log-dir", "x/" * 2000],
-            {},
             f"log directory {'x/' * 75}... (4000 characters) cannot be created: it has too many levels\n",
-            None,
         ),
     ],
 )
-def test_what_a_run_finds_out_first_is_said_before_anything_starts(
-    call: Call, place: Path, words: list[str], environ: dict[str, str], sentence: str, hint: str | None
+def test_what_no_terminal_could_show_is_shown_escaped_or_cut(
+    call: Call, place: Path, words: list[str], sentence: str
 ) -> None:
-    outcome = call("meshrun", *words, "train.py", cwd=place, environ=environ)
+    outcome = call("meshrun", *words, "train.py", cwd=place)
     assert (outcome.out, outcome.code) == ("", 2)
     assert outcome.err.startswith(f"meshrun: error: {sentence}")
-    assert hint is None or f"\nhint: {hint}" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -270,8 +139,9 @@ def test_what_the_user_may_not_read_or_write_is_refused(open_place: Path) -> Non
 
 
 def test_a_directory_or_zip_with_main_passes(place: Path) -> None:
-    (place / "folder" / "__main__.py").write_text("")
-    with zipfile.ZipFile(place / "bundle.zip", "a") as bundle:
+    (place / "folder").mkdir()
+    (place / "folder" / "__main__.py").touch()
+    with zipfile.ZipFile(place / "bundle.zip", "w") as bundle:
         bundle.writestr("__main__.py", "")
     (place / "packed").write_bytes(Path(sys.executable).read_bytes()[:64] + (place / "bundle.zip").read_bytes())
     for script in ("folder", "bundle.zip", "packed", "train.py"):

@@ -1,6 +1,7 @@
 """What keeps nodes from meeting, in a store or by their numbers: one sentence each, within a limit, and the exit code.
 
-What else may be found at the endpoint of a store is in test_probe.py.
+What else may be found at the endpoint of a store is in test_probe.py; refusals that need no other server or process are
+in the transcripts beside.
 """
 
 from __future__ import annotations
@@ -75,11 +76,6 @@ def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: P
         f"meshrun: error: no store could be used within 0.3 s: {nobody} cannot be reached: Connection refused\n"
         "hint: check that the store of --rdzv-endpoint runs, and that this node can reach it\n"
     )
-
-
-def test_what_can_never_be_the_store_is_refused_at_once(call: Call, place: Path) -> None:
-    expected = "meshrun: error: a..b:2379: 'a..b' is not a host name\n"
-    assert call(*job("a..b:2379"), cwd=place) == (2, "", expected)
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["any process", "process 1 of a container"])
@@ -170,50 +166,6 @@ def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -
 # --- numbered nodes, and those of an endpoint of their own ---
 
 
-@pytest.mark.parametrize(
-    ("environ", "whose"),
-    [
-        ({}, "--node-rank is not set, so it is 0"),
-        ({"PET_NODE_RANK": "0"}, "this is node rank 0 (PET_NODE_RANK)"),
-    ],
-)
-def test_node_rank_0_must_be_the_node_of_the_master(
-    call: Call, place: Path, environ: dict[str, str], whose: str
-) -> None:
-    outcome = call(*static("--master-addr=192.0.2.1"), cwd=place, environ=environ)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(
-        f"meshrun: error: {whose}, but the master, 192.0.2.1, is not on this node\n"
-        "hint: give each node a --node-rank of its own"
-    )
-
-
-def test_a_node_that_is_named_to_serve_the_store_must_be_this_one(call: Call, place: Path) -> None:
-    outcome = call(*c10d("192.0.2.1:29400", "--rdzv-conf=is_host=1"), cwd=place)
-    assert outcome.code == 2
-    assert outcome.err.startswith("meshrun: error: is_host=1, but 192.0.2.1:29400 is not on this node\n")
-
-
-def test_node_rank_0_is_waited_for_with_a_limit(call: Call, place: Path, free: int) -> None:
-    where = ("--node-rank=1", "--master-addr=127.0.0.1", f"--master-port={free}")
-    outcome = call(*static(*where, "--start-timeout=0.3"), cwd=place)
-    refused = f"127.0.0.1:{free + 1} cannot be reached: Connection refused"
-    assert (outcome.code, outcome.out) == (75, "")
-    assert outcome.err == (
-        f"meshrun: waiting up to 0.3 s (--start-timeout) for the store: {refused}; the agent of node rank 0 serves it\n"
-        f"meshrun: error: no store could be used within 0.3 s: {refused}\n"
-        "hint: check that it runs: the agent of node rank 0 serves it, with the same --master-addr and --master-port\n"
-    )
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_master_whose_name_nobody_knows_is_waited_for_with_a_limit(call: Call, place: Path, number: int) -> None:
-    where = (f"--node-rank={number}", "--master-addr=no-such-host.invalid")
-    outcome = call(*static(*where, "--start-timeout=0.1"), cwd=place)
-    assert outcome.code == 75
-    assert "within 0.1 s: no-such-host.invalid:29501 cannot be found: " in outcome.err
-
-
 def test_the_master_s_port_is_looked_at_before_anything_is_started(place: Path, taken: int) -> None:
     outcome = run(*static("--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={taken}"), cwd=place)
     assert outcome.code == 75
@@ -243,13 +195,6 @@ def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, 
     )
     reason = "too few nodes joined within 1 s: node ranks 1-3 of 4 are missing; joined: h1 (0)"
     assert f" {reason}\n" in outcome.err
-
-
-def test_an_endpoint_that_is_nobodys_address_is_said_to_be_so(call: Call, place: Path) -> None:
-    outcome = call(*c10d("192.0.2.1:29400", "--start-timeout=0.1"), cwd=place)
-    assert (outcome.code, outcome.out) == (75, "")
-    hint = "check --rdzv-endpoint: 192.0.2.1 is not an address of this node, nor of a node seen so far; see is_host"
-    assert outcome.err.endswith(f"hint: {hint}\n")
 
 
 def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: Path, nobody: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from launcher.config.options import command_line, table
 from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
 from launcher.meshctl.group import SECTIONS, meshctl
 from tests.cli.running import Call, run
+from tests.support.processes.terminal import Terminal
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
 USAGE = "[options] SCRIPT [arguments of the script]"
@@ -43,22 +42,6 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
     assert {option.flag for option in table.list_options() if option.group == group} == {
         flag for flag in flags if flag.startswith("--")
     }
-
-
-def test_a_group_reads_like_this() -> None:
-    assert help.render_group("static") == (
-        "Static rendezvous (fixed node ranks) (-h static):\n"
-        "  --node-rank N\n"
-        "      Number of this node, from 0. [default: 0]\n"
-        "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
-        "  --master-addr ADDRESS\n"
-        "      MASTER_ADDR: the address of node rank 0. [default: --local-addr, else\n"
-        "      loopback]\n"
-        "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
-        "  --master-port PORT\n"
-        "      MASTER_PORT: the port of rank 0. [default: 29500; on one node, any free]\n"
-        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT"
-    )
 
 
 def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> None:
@@ -106,17 +89,11 @@ def test_a_group_that_does_not_exist_lists_those_that_do(call: Call) -> None:
 
 def show_on_terminal(word: str, pager: str) -> str:
     """What a terminal shows of the help."""
-    terminal, theirs = pty.openpty()
-    environ = {**os.environ, "PAGER": pager, "TERM": "xterm"}
-    started = subprocess.Popen([MESHRUN, word], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other end is closed
-        while chunk := os.read(terminal, 65536):
-            shown += chunk
-    os.close(terminal)
-    assert started.wait(60) == 0
-    return shown.decode().replace("\r", "")
+    with Terminal() as terminal:
+        started = terminal.start([MESHRUN, word], env={**os.environ, "PAGER": pager, "TERM": "xterm"})
+        shown = terminal.rest()
+        assert started.returncode == 0
+        return shown
 
 
 def test_the_whole_help_goes_through_the_pager_on_a_terminal(tmp_path: Path) -> None:
@@ -168,24 +145,6 @@ def test_meshctl_alone_shows_its_commands_by_section(call: Call) -> None:
     assert call("meshctl", "--version").out.startswith("meshctl 0.")
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence", "hint"),
-    [
-        ("lgos", "unknown command lgos", "did you mean meshctl logs?"),
-        ("kill exp-41", "unknown command kill", "did you mean meshctl stop?"),
-        ("no\x1bsuch", r"unknown command 'no\x1bsuch'", "use meshctl -h to list the commands"),
-        ("--foo", "unknown option --foo", "use meshctl -h to list the commands"),
-        ("status --jsno", "unknown option --jsno", "did you mean --json?"),
-        ("ps --rdzv-endpoint h", "unknown option --rdzv-endpoint", "run meshctl ps on a node of the run: it asks an "
-         "agent there, not the store"),
-        ("drain exp-41", "meshctl drain needs NODE", "use meshctl drain -h to list its options"),
-        ("completion", "meshctl completion needs bash|zsh|fish", "use meshctl completion -h to list its options"),
-        ("logs --tail", "--tail needs a value", "use meshctl COMMAND -h to list its options"),
-        ("status --json=3", "--json takes no value", "use meshctl COMMAND -h to list its options"),
-        ("logs --rank x", "--rank: 'x' is not a valid integer range", "use meshctl logs -h to list its options"),
-        ("logs a b", "got unexpected extra argument (b)", "use meshctl logs -h to list its options"),
-    ],
-)  # fmt: skip
-def test_an_error_of_click_is_one_sentence_and_a_hint(call: Call, given: str, sentence: str, hint: str) -> None:
-    outcome = call("meshctl", *given.split(" "))
-    assert outcome == (2, "", f"meshctl: error: {sentence}\nhint: {hint}\n")
+def test_a_control_character_of_a_word_is_escaped(call: Call) -> None:
+    sentence = r"meshctl: error: unknown command 'no\x1bsuch'"
+    assert call("meshctl", "no\x1bsuch") == (2, "", f"{sentence}\nhint: use meshctl -h to list the commands\n")

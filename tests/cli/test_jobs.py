@@ -131,30 +131,3 @@ def test_clean_says_what_it_removes(meshctl: Call, job: StoredJob, store: Store)
     assert meshctl("clean", "--all") == (0, says.format("removed"), "")
     assert meshctl("clean", "--all").out == "kept: run exp-41, job 0a1b: it has 3 live members\n"
     assert meshctl("clean", "old").code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("clean",), "clean needs either RUN_ID or --all"),
-        (("clean", "x", "--all"), "clean needs either RUN_ID or --all"),
-        (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
-        (("status", "a/b"), "cannot contain a /"),
-        (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
-        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is less than 0"),
-    ],
-)
-def test_words_that_cannot_be_meant_are_refused(meshctl: Call, words: tuple[str, ...], sentence: str) -> None:
-    outcome = meshctl(*words)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert sentence in outcome.err
-    assert "Traceback" not in outcome.err
-
-
-def test_a_store_that_is_not_there_or_not_named_is_a_sentence(call: Call) -> None:
-    outcome = call("meshctl", "status", "x")
-    sentence = "meshctl: error: no agent of run x is on this machine, and no store is set"
-    assert (outcome.code, outcome.err.splitlines()[0]) == (2, sentence)
-    outcome = call("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
-    assert outcome.code == 75
-    assert outcome.err.startswith("meshctl: error: the store cannot be used: 127.0.0.1:1 cannot be reached")

@@ -1,4 +1,4 @@
-"""`meshrun-ray` where there is no Ray: its help, and errors that need none."""
+"""`meshrun-ray` where there is no Ray: its help, and what is said without it."""
 
 from __future__ import annotations
 
@@ -23,26 +23,6 @@ def test_the_help_fits_a_screen_and_has_every_option() -> None:
 
 def test_the_help_of_a_group_is_that_of_meshrun(call: Call) -> None:
     assert "--max-restarts" in call("meshrun-ray", "-h", "restarts").out
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence", "hint"),
-    [
-        ([], "no script given", ""),
-        (["--bundel=GPU=1", "t.py"], "unknown option --bundel", "hint: did you mean --bundle?"),
-        (["--nnodes=0", "t.py"], "--nnodes 0: at least 1 node is needed", ""),
-        (
-            ["--address=ray://h:1", "t.py"],
-            "--address ray://h:1: through Ray Client",
-            "hint: start it inside: ray job submit",
-        ),
-    ],
-)
-def test_a_mistake_is_said_before_ray_is_looked_for(call: Call, words: list[str], sentence: str, hint: str) -> None:
-    outcome = call("meshrun-ray", *words)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"meshrun-ray: error: {sentence}")
-    assert hint in outcome.err
 
 
 @pytest.mark.parametrize(

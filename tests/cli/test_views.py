@@ -34,19 +34,10 @@ def test_the_hint_for_an_unknown_run_names_the_list_of_runs(meshctl: Call, comma
     assert "meshctl status" in hint
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--tail", "9" * 5000), "--tail must be a number of lines or all, not 999"),
-        (("--round", str(2**63)), "--round: "),
-        (("--rank", str(2**63)), "--rank: "),
-    ],
-)
-def test_a_number_that_no_agent_can_read_is_refused(meshctl: Call, words: tuple[str, ...], sentence: str) -> None:
-    outcome = meshctl("logs", "no-such-run", *words)
+def test_a_number_of_thousands_of_digits_is_refused(meshctl: Call) -> None:
+    outcome = meshctl("logs", "no-such-run", "--tail", "9" * 5000)
     assert outcome.code == 2
-    assert sentence in outcome.err
-    assert "Traceback" not in outcome.err
+    assert "--tail must be a number of lines or all, not 999" in outcome.err
 
 
 @contextmanager
@@ -100,11 +91,6 @@ def test_status_without_a_run_lists_several(meshctl: Call) -> None:
         outcome = meshctl("status")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith(("one", "two"))] == ["one", "two"]
-
-
-def test_stacks_and_json_are_not_shown_together(meshctl: Call) -> None:
-    outcome = meshctl("why", "--stacks", "--json")
-    assert outcome == (2, "", "meshctl: error: --stacks cannot be combined with --json\nhint: omit one of them\n")
 
 
 def test_status_of_two_jobs_of_one_name_asks_for_a_pid(meshctl: Call) -> None:

@@ -13,8 +13,7 @@ from tests.compat.differences import differences, expected, plain
 from tests.compat.runs import Case, run
 from tests.compat.table import CASES, duplicate_sentences
 
-# What no other test looks at: every option at once, what can be run, arguments and environments at their limits, nodes
-# that differ.
+# What no other test looks at: every option at once, what can be run, nodes that differ.
 CHOSEN = (
     "PET_ variables",
     "flags without a value",
@@ -26,12 +25,8 @@ CHOSEN = (
     "run-path",
     "run-path and exit 0",
     "run-path and exit 3",
-    "dollars",
-    "odd arguments",
-    "many arguments",
     "a zip file",
     "another interpreter",
-    "a bare environment",
     "two workers",
     "a static rendezvous by its endpoint",
     "log files that are not wanted",

@@ -3,6 +3,9 @@
 The blocks of a page run in order in one directory that has the repository's examples; the marks that a page
 can give them, and the stores that it can name, are explained in tests/support/documents/pages.py. What a block leaves
 running in the background runs on until the page has been read to its end.
+
+Each worker that imports torch takes two seconds of a core. So one page runs the examples that do; on the others
+stand-ins print the same, and a script that a page itself shows finds torch in memory.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from tests.support.network.namespaces import free_port
 from tests.support.stores.etcd import EtcdServer
 
 BLOCK_LIMIT_S = 180.0
+STAND_INS = ROOT / "tests/support/documents/stand_ins"
+PAGE_OF_THE_EXAMPLES = ROOT / "docs/guides/from-torchrun.md"
 ALL_BLOCKS = [block for page in pages() for block in blocks(page)]
 PAGES_THAT_RUN = sorted({block.page for block in ALL_BLOCKS if block.is_run})
 
@@ -57,6 +62,8 @@ class Reader:
         foreign = ("LAUNCHER_", "PET_", "TORCHEL")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
         environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "TMPDIR": str(self.directory)}
+        if self.imports_torch(block):
+            environ["LAUNCHER_PRELOAD"] = "torch"
         shell = subprocess.Popen(
             ["bash", "-eu", "-o", "pipefail", "-c", self.read(block.script)],
             cwd=self.directory,
@@ -75,6 +82,15 @@ class Reader:
             output, _ = shell.communicate()
             pytest.fail(f"{block.where} was not done after {BLOCK_LIMIT_S:g} s:\n{output}")
         return shell.returncode, output
+
+    def imports_torch(self, block: Block) -> bool:
+        """Whether a script that the block names imports it, and no stand-in of it."""
+        scripts = [self.directory / word for word in block.script.split() if word.endswith(".py")]
+        return any(
+            "import torch" in script.read_text() and not (script.parent / "torch").exists()
+            for script in scripts
+            if script.exists()
+        )
 
     def close(self) -> None:
         """End what runs in the background; an agent's workers do not outlive it."""
@@ -102,6 +118,8 @@ def reader(page: Path, directory: Path) -> Iterator[Reader]:
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=[str(page.relative_to(ROOT)) for page in PAGES_THAT_RUN])
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    if page != PAGE_OF_THE_EXAMPLES:
+        shutil.copytree(STAND_INS, tmp_path / "examples", dirs_exist_ok=True)
     with reader(page, tmp_path) as one:
         for block in blocks(page):
             if block.file:

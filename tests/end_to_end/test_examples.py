@@ -1,4 +1,4 @@
-"""The examples, as a user runs them beside meshrun; under it they run on the pages (test_docs.py)."""
+"""The examples, as a user runs them beside meshrun; under it some run on the pages (test_docs.py)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, accuracy, finish
+from tests.support.modules import needs
 
-from tests.support.jobs.examples import EXAMPLES, LIMIT_S, finish
 
-
-def test_what_is_trained_under_meshrun_is_trained_under_torchrun_too(tmp_path: Path) -> None:
-    """Unmodified, and with nothing of ours to import."""
-    pytest.importorskip("torch")
-    words = ("--nproc-per-node=2", str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved", "--epochs", "1")
-    output = finish("torchrun", tmp_path, *words)
+@needs("torch")
+def test_what_torchrun_has_begun_to_train_goes_on_under_meshrun(tmp_path: Path) -> None:
+    """Unmodified, and under torchrun with nothing of ours to import."""
+    words = (str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved")
+    output = finish("torchrun", tmp_path, "--nproc-per-node=1", *words, "--epochs=1")
     assert "epoch 1 of 1" in output
     assert "test accuracy " in output
     assert os.listdir(tmp_path / "saved") == ["digits.pt"]
+    warm = "--preload=torch,torch._dynamo,sklearn.datasets"  # one import for two workers
+    output = finish("meshrun", tmp_path, warm, "--nproc-per-node=2", *words, "--epochs=2")
+    assert "resumed after epoch 1 from saved/digits.pt" in output
+    assert accuracy(output) > 0.8
 
 
 def tour(**environ: str) -> subprocess.CompletedProcess[str]:

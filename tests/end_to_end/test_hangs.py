@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.jobs.single_node import Command
+from tests.support.modules import needs
 from tests.support.network.namespaces import DROP, Network, free_port, run_tc, why_no_namespaces
 from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
@@ -27,7 +28,11 @@ START_LIMIT_S, ANSWER_LIMIT_S = 180.0, 60.0
 
 
 class Hang(NamedTuple):
-    """`told`: part of a sentence. What stacks alone tell may be wrong as long as the others have not arrived."""
+    """`told`: part of a sentence. What stacks alone tell may be wrong as long as the others have not arrived.
+
+    With a `preload` each agent imports once, in place of each worker; and it opens torch's recorder, without which some
+    hangs are found, too.
+    """
 
     kind: str
     culprits: list[int]
@@ -35,19 +40,19 @@ class Hang(NamedTuple):
     world: int = 4
     options: tuple[str, ...] = ()
     agents: int = 1
+    preload: str = "torch"
 
 
 HANGS = {
-    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:"),
+    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:", preload=""),
     "chain": Hang("late", [5], "4 more ranks wait for these", 8, ("--mesh=pp=2,dp=2,tp=2",)),
     "gil": Hang("late", [1], "rank 1 (dp=1) is in call_extension (gil.py:"),
-    "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2),
-    "leaves_early": Hang("odd", [1], "rank 1 (dp=1) has ended with exit code 0", agents=2),
+    "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2, ""),
+    "leaves_early": Hang("odd", [1], "rank 1 (dp=1) has ended with exit code 0"),
     "loader": Hang("late", [3], "rank 3 (dp=3) has not entered all_reduce 4 of default_pg [0-3]; 3 others have waited"),
     "other_operation": Hang("mismatch", [1], "all_reduce by ranks 0, 2, 3, broadcast by rank 1 (dp=1)", agents=2),
     "other_size": Hang("mismatch", [1], "all_reduce of Float[4] by ranks 0, 2, 3, all_reduce of Float[0] by rank 1"),
-    "sleep": Hang("late", [2], "rank 2 (dp=2) is in evaluate (sleep.py:", agents=2),
-    "stopped": Hang("late", [2], "rank 2 (dp=2) is stopped, by a signal or a debugger", agents=2),
+    "stopped": Hang("late", [2], "rank 2 (dp=2) is stopped, by a signal or a debugger"),
     "two_groups": Hang("deadlock", [0, 1], "rank 1 (dp=1) waits in all_reduce 2 of statistics [0, 1] for rank 0", 2),
 }
 CUT = Hang("stuck", [], "all 4 members have entered all_reduce")
@@ -63,16 +68,13 @@ class Hanging:
         self._environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
         self._environ |= {"TMPDIR": str(directory)}
         self._store = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
-        count = f"--nproc-per-node={hang.world // agents}"
-        # Forked workers are asked under one agent, started ones under two. --preload opens torch's recorder, without
-        # which some of these hangs are found.
-        preload = () if hang.kind == "odd" else ("--preload=torch",)
+        workers = (f"--nproc-per-node={hang.world // agents}", *([f"--preload={hang.preload}"] if hang.preload else []))
         for index in range(agents):
             own = directory / f"n{index}"
             own.mkdir()
             nodes = (f"--nnodes={agents}", f"--node-name=n{index}", f"--local-addr=127.0.0.{index + 2}", *self._store)
-            meeting = ("--standalone", *preload) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
-            words = (*meeting, count, *hang.options, str(SCRIPTS / f"{name}.py"))
+            meeting = ("--standalone",) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
+            words = (*meeting, *workers, *hang.options, str(SCRIPTS / f"{name}.py"))
             command = [*prefix, sys.executable, "-m", "launcher", *words]
             self._jobs.append(self._stack.enter_context(Command(own, command, self._environ)))
         # Other jobs of this user are not asked.
@@ -131,18 +133,17 @@ class Hanging:
         assert any(hang.told in sentence for sentence in last["sentences"]), last["sentences"]
 
 
-@pytest.mark.parametrize("name", HANGS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(FRAMEWORK.get(name, "torch"))) for name in HANGS])
 def test_the_rank_that_hangs_is_named(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(FRAMEWORK.get(name, "torch"))
     with Hanging(tmp_path, name, HANGS[name]) as job:
         job.wait_until_ready()
         job.expect(HANGS[name])
 
 
+@needs("torch")
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())
 def test_of_a_link_that_is_cut_no_rank_is_accused(tmp_path: Path) -> None:
     """The job has a network of its own, which falls silent: the agent needs none, the workers do."""
-    pytest.importorskip("torch")
     with Network() as network:
         host = network.host("n1")
         with Hanging(tmp_path, "link_cut", CUT, host.prefix) as job:
@@ -155,4 +156,5 @@ def test_of_a_link_that_is_cut_no_rank_is_accused(tmp_path: Path) -> None:
 
 
 def test_every_hang_of_the_examples_is_tested() -> None:
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*HANGS, "link_cut"}
+    """sleep.py by its page, docs/guides/on-call.md."""
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*HANGS, "link_cut", "sleep"}

@@ -10,17 +10,20 @@ import socket
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.documents.browser import needs_browser
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import loopback_hosts
+from tests.support.page.browser import PHONE, Window, needs_browser
 from tests.support.processes.tree import REPOSITORY
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 N1, N2 = loopback_hosts(2)
 WORK = """
@@ -120,14 +123,11 @@ def test_the_page_goes_with_the_leadership(tmp_path: Path, etcd: EtcdServer) -> 
 
 
 @needs_browser
-def test_a_real_job_in_a_browser(tmp_path: Path) -> None:
-    pytest.importorskip("playwright")
+def test_a_real_job_in_a_browser(tmp_path: Path, browser: Browser) -> None:
     from playwright.sync_api import expect
 
-    from tests.support.page.browser import PHONE, Window, open_browser
-
     options = ("--nproc-per-node=4", "--mesh=dp=*,tp=2", "--serve=0", f"--log-dir={tmp_path / 'logs'}", "--redirects=3")
-    with Job(tmp_path, *options, script=WORK) as job, open_browser() as browser:
+    with Job(tmp_path, *options, script=WORK) as job:
         job.marks("up", range(4))
         window = Window(browser, PHONE, "dark")
         page = window.page

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import free_port, loopback_hosts
-from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdServer
 
 N1, N2, N3 = loopback_hosts(3)
@@ -144,18 +143,6 @@ def test_the_loss_of_the_agent_that_serves_the_store_ends_the_job(tmp_path: Path
         job[N1].kill()
         job.wait(N2, exit_code=75)
         job[N2].wait_until_nobody_is_left()
-
-
-def test_over_tls_with_a_user_whose_password_lies_in_a_file(tmp_path: Path) -> None:
-    certificates = Certificates(tmp_path / "certificates")
-    password = tmp_path / "password"
-    with EtcdServer("3.4", tmp_path / "etcd", tls=certificates, flags=("--bcrypt-cost", "4")) as server:
-        server.set_up_users(root_password="root", users={"trainer": ("right", "/meshrun/")})
-        conf = f"--rdzv-conf=protocol=https,cacert={certificates.authority},user=trainer,password_file={password}"
-        password.write_text("right\n")
-        with Cluster(tmp_path, *TWO, "--nnodes=2", conf, etcd=server, script="") as cluster:
-            cluster.start(N1, N2)
-            cluster.wait()
 
 
 def test_a_signal_to_all_agents_at_once_stops_the_job_and_leaves_nothing(tmp_path: Path, etcd: EtcdServer) -> None:

@@ -7,9 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.support.jobs.single_node import Job, run
+from tests.support.modules import needs
 from tests.support.processes.tree import is_alive
 from tests.support.waiting import wait_until
 
@@ -75,25 +74,25 @@ def test_a_program_that_cannot_be_run_is_said(tmp_path: Path) -> None:
 
 
 RECORDED = """
+mark("up")
+if RANK == 0:
+    time.sleep(1000)
 import torch.distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
-    mark("up")
     assert torch.distributed.is_torchelastic_launched()
-    if RANK == 1:
-        wait_for(f"up-0-{ROUND}")
-        raise ValueError("the loss is not a number")
-    time.sleep(1000)
+    wait_for(f"up-0-{ROUND}")
+    raise ValueError("the loss is not a number")
 
 main()
 """
 
 
+@needs("torch")
 def test_the_exception_that_record_wrote_is_reported_and_passed_on(tmp_path: Path) -> None:
     """To whoever started the job: torch reads it in the file that the agent itself was given."""
-    pytest.importorskip("torch")
     env = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "told.json")}
     job = run(tmp_path, *TWO, "--run-path", "--log-dir", "logs", script=RECORDED, env=env, exit_code=1)
     (error_file,) = tmp_path.glob("logs/*/attempt_0/1/error.json")

@@ -54,19 +54,16 @@ os.wait()
 """
 
 
-@pytest.mark.parametrize("victim", ["agent", "supervisor"])
-def test_a_killed_agent_or_supervisor_leaves_nobody(tmp_path: Path, victim: str) -> None:
+def test_a_killed_supervisor_leaves_nobody(tmp_path: Path) -> None:
+    """Nor does a killed agent: tests/processes/test_keeper.py."""
     with Job(tmp_path, *TWO, script=GRANDCHILD + IDLE) as job:
         job.marks("grandchild", range(2))
         job.marks("up", range(2))
-        os.kill(job.pid if victim == "agent" else job.supervisor_pid, signal.SIGKILL)
-        if victim == "agent":
-            job.wait_until_nobody_is_left()
-        else:
-            assert job.wait().exit_code == 137
-            assert not job.left()
-            assert "supervisor" in job.stderr
-            assert job.stderr.count("was killed by SIGKILL") == 1
+        os.kill(job.supervisor_pid, signal.SIGKILL)
+        assert job.wait().exit_code == 137
+        assert not job.left()
+        assert "supervisor" in job.stderr
+        assert job.stderr.count("was killed by SIGKILL") == 1
 
 
 def test_a_frozen_agent_keeps_no_workers_and_starts_a_new_round_later(tmp_path: Path) -> None:

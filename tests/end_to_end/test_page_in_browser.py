@@ -5,7 +5,8 @@ job stays text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,36 +18,30 @@ from playwright.sync_api import Browser, Page, expect
 from launcher.extensions.page.document import save_document
 from launcher.extensions.page.server import PageServer
 from launcher.extensions.page.shared_run import SharedRun
-from tests.support.documents.browser import needs_browser
-from tests.support.page.browser import DESKTOP, PHONE, Window, open_browser
+from tests.support.page.browser import DESKTOP, PHONE, Window, needs_browser
 from tests.support.page.fake_run import SCRIPT, FakeRun
 
 pytestmark = needs_browser
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
+Look = Callable[..., Window]
 
 
 @pytest.fixture
-def served() -> Iterator[list[PageServer]]:
-    pages: list[PageServer] = []
-    yield pages
-    for page in pages:
-        page.close()
+def look(browser: Browser) -> Iterator[Look]:
+    """A window that shows the page of a run. Window and server are closed after the test: both go on by themselves."""
+    with ExitStack() as stack:
 
+        def opened(source: FakeRun, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> Window:
+            window = stack.enter_context(closing(Window(browser, size, scheme)))
+            server = stack.enter_context(closing(PageServer(source, "127.0.0.1", 0)))
+            window.close_server = server.close
+            window.page.goto(server.url)
+            expect(window.page.locator("#content")).to_be_visible()
+            return window
 
-def look(
-    browser: Browser, served: list[PageServer], source: FakeRun, size: tuple[int, int] = DESKTOP, scheme: str = "light"
-) -> Window:
-    served.append(PageServer(source, "127.0.0.1", 0))
-    window = Window(browser, size, scheme)
-    window.page.goto(served[-1].url)
-    expect(window.page.locator("#content")).to_be_visible()
-    return window
+        yield opened
 
 
 def shows(page: Page, selector: str, *texts: str) -> None:
@@ -58,10 +53,8 @@ def shows(page: Page, selector: str, *texts: str) -> None:
     ("node_count", "size", "scheme"),
     [(4, PHONE, "light"), (64, DESKTOP, "dark"), (1024, DESKTOP, "light"), (1024, PHONE, "dark")],
 )
-def test_a_run_is_drawn_at_every_size(
-    browser: Browser, served: list[PageServer], node_count: int, size: tuple[int, int], scheme: str
-) -> None:
-    window = look(browser, served, FakeRun(node_count), size, scheme)
+def test_a_run_is_drawn_at_every_size(look: Look, node_count: int, size: tuple[int, int], scheme: str) -> None:
+    window = look(FakeRun(node_count), size, scheme)
     page = window.page
     shows(page, "#facts", "mesh pp=2", f"on {node_count:,} nodes", "round 3", "1 of 3 restarts", "led by h0")
     shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no progress for 60 s")
@@ -81,10 +74,8 @@ def test_a_run_is_drawn_at_every_size(
 
 
 @SIZES
-def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(
-    browser: Browser, served: list[PageServer], size: tuple[int, int]
-) -> None:
-    window = look(browser, served, FakeRun(4), size)
+def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(look: Look, size: tuple[int, int]) -> None:
+    window = look(FakeRun(4), size)
     page = window.page
     page.click("i[data-rank='5']")
     shows(page, "#detail-title", "Rank 5")
@@ -104,65 +95,60 @@ def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(
     assert window.faults == []
 
 
-def test_a_rank_among_many_with_one_stack_is_found_in_their_group(browser: Browser, served: list[PageServer]) -> None:
-    window = look(browser, served, FakeRun(64))
-    window.page.click("i[data-rank='300']")
-    window.page.click("#ask-stack")
-    shows(window.page, "#own-stack", "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 1,016 more", "all_reduce")
-
-
-def test_a_failed_round_leads_to_the_output_of_its_rank_in_that_round(
-    browser: Browser, served: list[PageServer]
-) -> None:
-    window = look(browser, served, FakeRun(4))
-    with window.page.expect_request(re.compile(r"/api/logs\?.*rank=7&round=1&")):
-        window.page.locator("#rounds button", has_text="rank 7").click()
-    shows(window.page, "#detail-facts", "Its output in round 1, which has ended.")
-    assert window.faults == []
-
-
-@SIZES
-def test_a_click_on_a_node_shows_its_place_and_ranks(
-    browser: Browser, served: list[PageServer], size: tuple[int, int]
-) -> None:
-    window = look(browser, served, FakeRun(64), size)
+def test_ranks_and_nodes_of_a_large_run_are_found(look: Look) -> None:
+    """By words, by a click and by arrow keys; a rank whose stack many have, in their group."""
+    window = look(FakeRun(64))
     page = window.page
+    page.fill("#find", "nowhere")
+    shows(page, "#ranks", "no rank matches")
+    page.fill("#find", "h9 tp=3")
+    expect(page.locator("#ranks tr")).to_have_count(2)
+    shows(page, "#ranks", "75")
     page.click("button[data-node='h9'] b")
     shows(page, "#detail-facts", "running, ranks 72 to 79", "pod p0, leaf l1", "pid 909")
     shows(page, "#node-ranks", "72", "79")
     page.click("#detail >> text=Close")
     expect(page.locator("#detail")).to_be_hidden()
+    page.locator("#map .node[tabindex='0']").focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "Enter"):
+        page.keyboard.press(key)
+    shows(page, "#detail-title", "h1")
+    page.click("i[data-rank='300']")
+    page.click("#ask-stack")
+    shows(page, "#own-stack", "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 1,016 more", "all_reduce")
     assert window.faults == []
 
 
-def test_colours_by_an_axis_of_the_mesh(browser: Browser, served: list[PageServer]) -> None:
-    window = look(browser, served, FakeRun(4))
+def test_a_click_on_a_node_shows_its_place_on_a_phone(look: Look) -> None:
+    window = look(FakeRun(64), PHONE)
+    window.page.click("button[data-node='h9'] b")
+    shows(window.page, "#detail-facts", "running, ranks 72 to 79", "pod p0, leaf l1")
+    window.page.click("#detail >> text=Close")
+    expect(window.page.locator("#detail")).to_be_hidden()
+    assert window.faults == []
+
+
+def test_colours_by_an_axis_and_output_of_a_failed_round(look: Look) -> None:
+    window = look(FakeRun(4))
     page = window.page
-    page.select_option("#colour", "pp")
-    shows(page, "#map-keys", "pp=0", "pp=1")
 
     def colour(rank: int) -> str:
         return str(page.locator(f"i[data-rank='{rank}']").evaluate("(one) => getComputedStyle(one).backgroundColor"))
 
+    page.select_option("#colour", "pp")
+    shows(page, "#map-keys", "pp=0", "pp=1")
     assert colour(0) == colour(7) != colour(16)
     page.select_option("#colour", "")
     assert colour(0) == colour(16) != colour(21)
+    with page.expect_request(re.compile(r"/api/logs\?.*rank=7&round=1&")):
+        page.locator("#rounds button", has_text="rank 7").click()
+    shows(page, "#detail-facts", "Its output in round 1, which has ended.")
     assert window.faults == []
 
 
-def test_the_map_is_walked_with_arrow_keys(browser: Browser, served: list[PageServer]) -> None:
-    page = look(browser, served, FakeRun(64)).page
-    page.locator("#map .node[tabindex='0']").focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Enter")
-    shows(page, "#detail-title", "h1")
-
-
-def test_a_script_in_any_text_of_the_job_stays_text(browser: Browser, served: list[PageServer], tmp_path: Path) -> None:
+def test_a_script_in_any_text_of_the_job_stays_text(look: Look, tmp_path: Path) -> None:
     source = FakeRun(4, text=SCRIPT)
-    window = look(browser, served, source)
+    window = look(source)
     page = window.page
     page.click("i[data-rank='5']")
     page.click("#ask-stack")
@@ -181,19 +167,14 @@ def test_a_script_in_any_text_of_the_job_stays_text(browser: Browser, served: li
     assert window.faults == []
 
 
-@SIZES
-def test_a_saved_page_opens_without_a_server(
-    browser: Browser, served: list[PageServer], tmp_path: Path, size: tuple[int, int]
-) -> None:
-    window = look(browser, served, FakeRun(64), size)
+def test_a_saved_page_opens_without_a_server(look: Look, tmp_path: Path) -> None:
+    window = look(FakeRun(64), PHONE)
     with window.page.expect_download() as download:
         window.page.click("#save")
     assert download.value.suggested_filename == "meshrun.html"
     saved = tmp_path / "run.html"
     download.value.save_as(saved)
-    for page in served:
-        page.close()
-    served.clear()
+    window.close_server()
     page = window.open()
     page.goto(saved.as_uri())
     shows(page, "#banner", "Saved: the run as it was at 2026-12-01")
@@ -204,51 +185,28 @@ def test_a_saved_page_opens_without_a_server(
     expect(page.locator("#save")).to_be_hidden()
 
 
-def test_it_is_said_when_the_run_does_not_answer_and_the_picture_stays(
-    browser: Browser, served: list[PageServer]
-) -> None:
+def test_what_does_not_answer_is_named_and_stays_in_the_picture(look: Look) -> None:
+    """A node that falls silent, then the run, then the server; and what a reader has selected stays selected."""
     source = FakeRun(4)
-    page = look(browser, served, source).page
-    source.problem = "the agent of run llama-70b on this machine has ended while it was asked"
-    shows(page, "#banner", "No new data: the agent of run llama-70b", "What is shown is of")
-    shows(page, "#state", "no answer")
-    assert page.locator("#map .node").count() == 6
-    source.problem = ""
-    expect(page.locator("#banner")).to_be_hidden()
-    served.pop().close()
-    shows(page, "#banner", "the server of this page does not answer")
-
-
-def test_a_node_that_falls_silent_keeps_its_ranks_in_the_picture(browser: Browser, served: list[PageServer]) -> None:
-    source = FakeRun(4)
-    page = look(browser, served, source).page
+    window = look(source)
+    page = window.page
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#ranks tr:nth-child(3)'))")
+    selected = page.evaluate("String(getSelection())")
     source.silent = True
     silent = page.locator("button[data-node='h1']")
     expect(silent).to_have_class(re.compile("silent"))
     assert silent.locator("i[data-rank]").count() == 8
     shows(page, "#todo", "h1: silent")
+    source.problem = "the agent of run llama-70b on this machine has ended while it was asked"
+    shows(page, "#banner", "No new data: the agent of run llama-70b", "What is shown is of")
+    shows(page, "#state", "no answer")
+    assert page.locator("#map .node").count() == 6
+    assert page.evaluate("String(getSelection())") == selected
+    source.problem = ""
+    expect(page.locator("#banner")).to_be_hidden()
+    window.close_server()
+    shows(page, "#banner", "the server of this page does not answer")
 
 
-def test_a_calm_run_has_nothing_to_look_at(browser: Browser, served: list[PageServer]) -> None:
-    page = look(browser, served, FakeRun(4, calm=True)).page
-    shows(page, "#todo", "nothing: all nodes answer")
-
-
-def test_ranks_are_found_by_words(browser: Browser, served: list[PageServer]) -> None:
-    page = look(browser, served, FakeRun(64)).page
-    page.fill("#find", "h9 tp=3")
-    expect(page.locator("#ranks tr")).to_have_count(2)
-    shows(page, "#ranks", "75")
-    page.fill("#find", "nowhere")
-    shows(page, "#ranks", "no rank matches")
-
-
-def test_what_a_reader_selects_stays_while_the_page_goes_on(browser: Browser, served: list[PageServer]) -> None:
-    page = look(browser, served, FakeRun(4)).page
-    page.evaluate("getSelection().selectAllChildren(document.querySelector('#ranks tr:nth-child(3)'))")
-    before = page.evaluate("String(getSelection())")
-    with page.expect_response(re.compile("/api/events")):
-        pass
-    with page.expect_response(re.compile("/api/events")):
-        pass
-    assert page.evaluate("String(getSelection())") == before
+def test_a_calm_run_has_nothing_to_look_at(look: Look) -> None:
+    shows(look(FakeRun(4, calm=True)).page, "#todo", "nothing: all nodes answer")

@@ -1,23 +1,27 @@
 """Pictures and pages of a plan in a real browser: whether words fit and nothing is cut off.
 
-A page of our own shows what is tested, measures it with the browser's own boxes, and leaves the answer as JSON in
-its document. Pages to test are shown in frames, as wide as a window and as wide as a telephone.
+A page of our own shows what is tested and measures it with the browser's own boxes. Pages to test are shown in frames,
+as wide as a window and as wide as a telephone.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tests.support.documents.browser import dom, needs_browser, screenshot
+import pytest
+
 from tests.support.documents.pages import ROOT
+from tests.support.page.browser import needs_browser
 from tests.support.placement import samples
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 # For an <svg>: words wider than their tile or frame, what reaches out of the picture, words upon words.
 MEASURE = """
@@ -53,18 +57,16 @@ function measure(svg) {
 """
 
 
-def answer(tmp_path: Path, body: str, script: str) -> Any:
-    """What `script` returns in a page with `body`, once everything in it is loaded."""
-    page = tmp_path / "measuring.html"
-    page.write_text(
-        f'<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">{body}<pre id="answer"></pre><script>{MEASURE}'
-        f"function found() {{ {script} }}\n"
-        'addEventListener("load", () => {'
-        ' document.getElementById("answer").textContent = "answer:" + JSON.stringify(found()) });</script>'
-    )
-    said = re.search(r'<pre id="answer">answer:(.*?)</pre>', dom(page, tmp_path), re.DOTALL)
-    assert said is not None, "the page's own script did not end"
-    return json.loads(html.unescape(said[1]))
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    yield page
+    page.close()
+
+
+def show(page: Page, body: str) -> None:
+    """A page with this in it, which can `measure`."""
+    page.set_content(f'<!DOCTYPE html><body style="margin:0">{body}<script>{MEASURE}</script>')
 
 
 def frame(page: str, width: int) -> str:
@@ -72,9 +74,9 @@ def frame(page: str, width: int) -> str:
 
 
 @needs_browser
-def test_words_fit_and_nothing_is_cut_off_or_hidden(tmp_path: Path) -> None:
-    pictures = [case().svg() for case in samples.ALL]
-    found = answer(tmp_path, "".join(pictures), 'return [...document.querySelectorAll("body > svg")].map(measure)')
+def test_words_fit_and_nothing_is_cut_off_or_hidden(page: Page) -> None:
+    show(page, "".join(case().svg() for case in samples.ALL))
+    found = page.evaluate('[...document.querySelectorAll("body > svg")].map(measure)')
     faults = [
         {case.__name__: {name: said for name, said in one.items() if said and isinstance(said, list)}}
         for case, one in zip(samples.ALL, found, strict=True)
@@ -85,31 +87,29 @@ def test_words_fit_and_nothing_is_cut_off_or_hidden(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_a_page_is_no_wider_than_a_window_or_a_telephone(tmp_path: Path) -> None:
+def test_a_page_is_no_wider_than_a_window_or_a_telephone(page: Page) -> None:
     pages = [case().html() for case in (samples.lost_one, samples.many, samples.hostile, samples.changed)]
-    found = answer(
-        tmp_path,
-        "".join(frame(page, width) for page in pages for width in (1200, 390)),
+    show(page, "".join(frame(each, width) for each in pages for width in (1200, 390)))
+    found = page.evaluate(
         """
-        return [...document.querySelectorAll("iframe")].map((frame) => {
+        [...document.querySelectorAll("iframe")].map((frame) => {
           const page = frame.contentDocument, root = page.documentElement;
           const measured = measure(page.querySelector("svg"));
           return [root.scrollWidth - root.clientWidth, measured.scale, measured.overflow,
                   page.querySelectorAll("table").length, root.dataset.error || ""];
-        });
-        """,
+        })
+        """
     )
     assert found == [[0, 1, [], 3, ""]] * 8  # a picture as large as it is, which scrolls; small words stay words
 
 
 @needs_browser
-def test_the_file_itself_is_an_image(tmp_path: Path) -> None:
+def test_the_file_itself_is_an_image(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
     file.write_text(samples.hostile().svg())
-    assert "parsererror" not in dom(file, tmp_path)
-    image = screenshot(file, tmp_path, 1120, 700)
-    assert image.startswith(b"\x89PNG")
-    assert len(image) > 20_000, "an empty page has some 4,000"
+    page.goto(file.as_uri())
+    assert "parsererror" not in page.content()
+    assert len(page.screenshot()) > 20_000, "an empty page has some 4,000"
 
 
 def test_every_hash_seed_makes_the_same_bytes() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from launcher.ranks.ports import MasterPort
+from tests.support.modules import needs
 
-pytest.importorskip("torch")
+pytestmark = needs("torch")
 
 # Importing torch takes most of the time: the stores of two rounds, of each kind, are those of one process.
 SERVE = """

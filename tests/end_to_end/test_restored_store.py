@@ -65,7 +65,7 @@ def test_a_restored_store_that_others_have_written_to_ends_both_agents(tmp_path:
         job.begin(*HOSTS, workers=2)
         snapshot = Snapshot(own_etcd)
         begin_next_round(job, 2)
-        snapshot.restore(others=400)
+        snapshot.restore(others=150)
         own_etcd.start()
         require_all_end(job, f"/meshrun/{job.run_id}/")
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.modules import needs
 from tests.support.sections import make_torch
 from tests.unit.launcher.ranks.environments.test_torch import PLACE
 
-pytest.importorskip("torch")
+pytestmark = needs("torch")
 
 DUMP = """
 import json, os, sys

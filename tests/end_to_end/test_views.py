@@ -10,15 +10,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.jobs.meshctl import ask, start
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
-from tests.support.processes.tree import REPOSITORY
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
@@ -45,26 +44,10 @@ wait_for("../finish")
 """
 
 
-def start(*words: object, **given: object) -> subprocess.Popen[str]:
-    """Start `meshctl WORDS`."""
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HOME": "/nonexistent"}
-    command = [sys.executable, "-m", "launcher.meshctl.main", *map(str, words)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **given}
-    return subprocess.Popen(command, env=environ, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
-
-
 def start_reader(path: Path, run_id: str) -> subprocess.Popen[str]:
     """Follow all lines of a run, into a file."""
     with path.open("w") as file:
         return start("logs", "-f", "--tail", "all", run_id, stdout=file)
-
-
-def ask(*words: object, exit_code: int = 0) -> str:
-    """Run `meshctl WORDS`; return what it prints, on stderr if it fails."""
-    with start(*words) as process:
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == exit_code, err
-    return str(out if exit_code == 0 else err)
 
 
 def split_by_rank(lines: Iterator[str]) -> dict[int, list[str]]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.hardware.linux.kernel import list_children
+from tests.support.jobs.meshctl import ask, start
 from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.jobs.single_node import Job
+from tests.support.modules import needs
 from tests.support.network.namespaces import loopback_hosts
-from tests.support.processes.tree import REPOSITORY
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
@@ -34,31 +33,16 @@ load() if RANK == 1 else wait_for_others()
 ODD = "rank 1 (dp=1) is in load (train.py:"
 
 
-def start(*words: object, **pipes: int) -> subprocess.Popen[str]:
-    """Start `meshctl why`."""
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    call = [sys.executable, "-m", "launcher.meshctl.main", "why", *map(str, words)]
-    return subprocess.Popen(call, env=environ, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
-
-
-def ask(*words: object) -> str:
-    """Run `meshctl why`; return what it prints."""
-    with start(*words, stdout=subprocess.PIPE) as asking:
-        said = asking.communicate(timeout=60)[0]
-    assert asking.returncode == 0, said
-    return said
-
-
 def test_a_job_of_one_machine_answers_all_who_ask_and_before_sigquit_ends_it(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
         job.marks("up", range(4))
-        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
-        text = ask(job.pid)
+        wait_until(lambda: ODD in ask("why", job.pid), 60, "an answer")
+        text = ask("why", job.pid)
         assert text.endswith("\n")
         assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80  # a path is whole
-        assert ask(job.pid, "--stacks").startswith("rank 1 (dp=1): ")
-        assert json.loads(ask(job.pid, "--json"))["culprits"] == [1]
-        two = [start(job.pid, stdout=subprocess.PIPE) for _ in range(2)]
+        assert ask("why", job.pid, "--stacks").startswith("rank 1 (dp=1): ")
+        assert json.loads(ask("why", job.pid, "--json"))["culprits"] == [1]
+        two = [start("why", job.pid) for _ in range(2)]
         assert all(ODD in one.communicate(timeout=60)[0] for one in two)
         job.send(signal.SIGQUIT)
         ended = job.wait()
@@ -70,8 +54,8 @@ def test_a_job_of_one_machine_answers_all_who_ask_and_before_sigquit_ends_it(tmp
 def test_an_agent_that_is_lost_while_it_looks_leaves_no_process(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
         job.marks("up", range(4))
-        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
-        with start(job.pid, stderr=subprocess.PIPE) as asking:
+        wait_until(lambda: ODD in ask("why", job.pid), 60, "an answer")
+        with start("why", job.pid) as asking:
             wait_until(lambda: len(list_children(job.supervisor_pid)) > 4, 60, "the examiner")
             job.send(signal.SIGKILL)
             assert "on this machine has ended while it was asked" in asking.communicate(timeout=60)[1]
@@ -123,8 +107,8 @@ def test_survivors_of_a_possible_victim_are_looked_at_before_their_end(
     assert json.loads((folder / "rank_0.json").read_text())["state"] == "ended"
 
 
+@needs("torch")
 def test_of_a_collective_that_gave_up_the_rank_that_did_not_come_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     script = """
 import datetime, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
@@ -138,7 +122,12 @@ wait_for("up-1-1")
 dist.all_reduce(torch.ones(1), group=group)
 """
     with Job(
-        tmp_path, "--nproc-per-node=2", "--redirects=2", script=script, prefix=(sys.executable, "-c", PATIENT)
+        tmp_path,
+        "--preload=torch",
+        "--nproc-per-node=2",
+        "--redirects=2",
+        script=script,
+        prefix=(sys.executable, "-c", PATIENT),
     ) as job:
         assert job.wait(120).exit_code == 1
         assert "before round 1 was stopped: rank 1 (dp=1) is in evaluate (train.py:" in job.stderr
@@ -172,7 +161,7 @@ def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
             assert sum("rank 1 (pid" in job.stderr and "gave no sign of progress" in job.stderr for job in jobs) == 1
             return
         # The node that does not lead, and the leader through the store.
-        assert all(ODD in ask(job.pid) for job in jobs)
+        assert all(ODD in ask("why", job.pid) for job in jobs)
         assert ODD in meshctl("why", cluster.run_id, endpoint=etcd.endpoint).stdout
         assert all(job.exit_code is None for job in jobs)
 
@@ -204,4 +193,4 @@ def test_while_no_round_runs_the_answer_says_so_at_once(tmp_path: Path, etcd: Et
         job = cluster[N1]
         job.says("waiting for")
         assert "no round is running" in meshctl("why", cluster.run_id, "--timeout=6", endpoint=etcd.endpoint).stdout
-        assert "no round is running" in ask(job.pid, "--timeout=6")
+        assert "no round is running" in ask("why", job.pid, "--timeout=6")

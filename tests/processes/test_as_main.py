@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.logs.error_file import read_error
 from launcher.ranks import as_main
+from tests.support.processes.terminal import Terminal
 from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -302,46 +301,31 @@ def test_two_workers_at_a_breakpoint_get_the_terminal_in_turn(folder: Path) -> N
     # What goes on writes elsewhere: on the terminal its line and the next prompt could cut each other.
     went_on = "open('went-on-' + os.environ['RANK'], 'w').write(str(x))"
     (folder / "stops.py").write_text(f"import os\ndef work(x):\n    breakpoint()\n    {went_on}\n\nwork(7)\n")
-    master, terminal = pty.openpty()
-    workers = {
-        rank: subprocess.Popen(
-            [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=terminal, stdout=terminal,
-            stderr=terminal, env=os.environ | {"RANK": rank, "LOCAL_WORLD_SIZE": "2"},
-        )
-        for rank in "01"
-    }  # fmt: skip
-    shown = ""
+    with Terminal() as terminal:
+        workers = {rank: start_at(terminal, folder, environ={"RANK": rank, "LOCAL_WORLD_SIZE": "2"}) for rank in "01"}
 
-    def ask(end: str) -> str:
-        nonlocal shown
-        while end not in shown:
-            assert select.select([master], [], [], LIMIT_S)[0], shown
-            shown += os.read(master, 4096).decode()
-        answer, _, shown = shown.partition(end)
-        return answer
+        def find_waiting() -> list[str]:
+            waiting = list_waiting_for_lock()
+            return [rank for rank, worker in workers.items() if worker.pid in waiting]
 
-    def find_waiting() -> list[str]:
-        waiting = list_waiting_for_lock()
-        return [rank for rank, worker in workers.items() if worker.pid in waiting]
-
-    try:
         (waits,) = wait_until(find_waiting)
         holds = "10"[int(waits)]
-        assert f"(Pdb rank {waits})" not in ask(f"(Pdb rank {holds}) ")
-        os.write(master, b"p x\n")
-        assert "7" in ask(f"(Pdb rank {holds}) ")
+        assert f"(Pdb rank {waits})" not in terminal.wait_for(f"(Pdb rank {holds}) ")
+        terminal.type("p x\n")
+        assert "7" in terminal.wait_for(f"(Pdb rank {holds}) ")
         assert find_waiting() == [waits]
-        os.write(master, b"c\n")
-        ask(f"(Pdb rank {waits}) ")
-        os.write(master, b"c\n")
-        assert [worker.wait(LIMIT_S) for worker in workers.values()] == [0, 0]
-        assert [(folder / f"went-on-{rank}").read_text() for rank in "01"] == ["7", "7"]
-    finally:
-        for worker in workers.values():
-            worker.kill()
-            worker.wait()
-        os.close(master)
-        os.close(terminal)
+        terminal.type("c\n")
+        terminal.wait_for(f"(Pdb rank {waits}) ")
+        terminal.type("c\n")
+        terminal.rest()
+        assert [worker.returncode for worker in workers.values()] == [0, 0]
+    assert [(folder / f"went-on-{rank}").read_text() for rank in "01"] == ["7", "7"]
+
+
+def start_at(terminal: Terminal, folder: Path, environ: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start stops.py as a worker at this terminal."""
+    command = [sys.executable, "-u", as_main.__file__, "script", "stops.py"]
+    return terminal.start(command, cwd=folder, env=os.environ | environ, **options)
 
 
 def list_waiting_for_lock() -> set[int]:
@@ -362,50 +346,28 @@ if pid:
 @pytest.mark.parametrize(("mode", "count"), [(os.O_RDWR, 2), (os.O_RDONLY, 1)])
 def test_a_forked_child_waits_for_a_terminal_that_has_locks(folder: Path, mode: int, count: int) -> None:
     (folder / "stops.py").write_text(FORKS if count == 2 else "breakpoint()\nprint('both', 'went on')\n")
-    master, terminal = pty.openpty()
-    stdin = os.open(os.ttyname(terminal), mode | os.O_NOCTTY)
-    worker = subprocess.Popen(
-        [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=stdin, stdout=terminal,
-        stderr=terminal, env=os.environ | {"RANK": "3", "LOCAL_WORLD_SIZE": "2"}, start_new_session=True,
-    )  # fmt: skip
-    shown = ""
-
-    def read_until(is_there: Callable[[], bool]) -> None:
-        nonlocal shown
-        while not is_there():
-            assert select.select([master], [], [], LIMIT_S)[0], shown
-            shown += os.read(master, 4096).decode()
-
-    try:
-        read_until(lambda: "(Pdb rank 3) " in shown)
+    with Terminal() as terminal:
+        stdin = os.open(os.ttyname(terminal.theirs), mode | os.O_NOCTTY)
+        environ = {"RANK": "3", "LOCAL_WORLD_SIZE": "2"}
+        worker = start_at(terminal, folder, environ, stdin=stdin, start_new_session=True)
+        os.close(stdin)
+        shown = terminal.wait_for("(Pdb rank 3) ")
         if count == 2:
             children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
             wait_until(lambda: {worker.pid, *map(int, children)} & list_waiting_for_lock())
             assert shown.count("stopped") == 1
-            os.write(master, b"c\n")
-            read_until(lambda: shown.count("(Pdb rank 3) ") == 2)
-        os.write(master, b"c\n")
-        read_until(lambda: "both went on" in shown)
+            terminal.type("c\n")
+            terminal.wait_for("(Pdb rank 3) ")
+        terminal.type("c\n")
+        terminal.wait_for("both went on")
         assert worker.wait(LIMIT_S) == 0
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-        for descriptor in (master, terminal, stdin):
-            os.close(descriptor)
 
 
 def test_a_debugger_that_the_environment_has_chosen_stays(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text("import sys\nsys.breakpointhook = lambda: print('chosen')\n")
     (folder / "stops.py").write_text("breakpoint()\n")
-    master, terminal = pty.openpty()
-    try:
-        worker = subprocess.run(
-            [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=terminal,
-            env=os.environ | {"RANK": "0", "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": str(folder)}, timeout=LIMIT_S,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    finally:
-        os.close(master)
-        os.close(terminal)
-    assert (worker.returncode, worker.stdout) == (0, "chosen\n"), worker.stderr
+    with Terminal() as terminal:
+        environ = {"RANK": "0", "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": str(folder)}
+        worker = start_at(terminal, folder, environ)
+        assert terminal.rest() == "chosen\n"
+        assert worker.returncode == 0

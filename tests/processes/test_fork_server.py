@@ -155,16 +155,6 @@ def test_what_each_process_makes_for_itself_differs_between_workers(supervisor: 
     assert not [one for one, other in zip(*drawn, strict=True) if one == other]
 
 
-def test_a_preloaded_jax_computes_in_the_workers(supervisor: SmallSupervisor) -> None:
-    pytest.importorskip("jax", reason="JAX is not installed")
-    (supervisor.folder / "computes.py").write_text("import jax.numpy\nprint(jax.numpy.arange(4).sum())")
-    answer = supervisor.start(
-        ["jax"], "script", "computes.py", JAX_PLATFORMS="cpu", PYTHONWARNINGS="error::RuntimeWarning"
-    )
-    assert (answer[0], answer[2]) == ("ready", []), (answer, supervisor.output("server"))
-    assert supervisor.run() == (0, "6\n", "")
-
-
 def test_a_worker_is_kept_to_its_cpus_and_writes_where_it_is_told(supervisor: SmallSupervisor) -> None:
     cpu = min(os.sched_getaffinity(0))
     (supervisor.folder / "shows.py").write_text(

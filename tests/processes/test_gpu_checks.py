@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.gpu import table
 from tests.support.gpu.__main__ import CHECKS, LIMIT_S, run
 from tests.support.gpu.runner import CLEANING_S, FAILED, NOT_POSSIBLE, SEEN, Check, run_all, run_check
+from tests.support.modules import needs
 from tests.support.processes.tree import REPOSITORY, is_alive
 
 SAMPLES = "tests.support.gpu.samples"
@@ -21,10 +20,10 @@ SAMPLES = "tests.support.gpu.samples"
 TRIED = [check.name for check in CHECKS if check.name != "why"]
 
 
+@needs("torch")
+@needs("jax")
 def test_the_checks_run_without_a_device(tmp_path: Path) -> None:
     """As `make gpu` runs them. `why` is the longest; `--pretend --only why` tries it."""
-    for library in ("torch", "jax"):
-        pytest.importorskip(library)
     command = [sys.executable, "-m", "tests.support.gpu", "--pretend", "--only", ",".join(TRIED)]
     environ = {**os.environ, "OUT": str(tmp_path)}
     done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=300)

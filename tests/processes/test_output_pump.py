@@ -176,10 +176,9 @@ def test_eight_workers_print_at_once_and_every_line_is_whole_and_in_order(job: J
     assert job.warnings == []
 
 
-def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pipe: Pipe) -> None:
-    reader = Reader(pipe[0])
-    other = os.dup(pipe[1])
-    pump = job.pump(console_stdout=pipe[1], console_stderr=other)
+def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, console: Console) -> None:
+    other = os.dup(console.write_fd)
+    pump = job.pump(console_stdout=console.write_fd, console_stderr=other)
     for rank in range(4):
         stdout = job.open(pump, rank, path=None)
         stderr = job.open(pump, rank, "stderr", path=None, prefix=b"[default%d]:" % (rank + 4))
@@ -191,28 +190,21 @@ def test_stdout_and_stderr_on_one_pipe_do_not_cut_each_others_lines(job: Job, pi
             stdout=stdout,
             stderr=stderr,
         )
-    job.wait()
-    assert pump.drain(LIMIT_S)
+    job.finish()
     os.close(other)
-    pipe.close(1)
-    pump.close()
-    lines = reader.rest().splitlines()
+    lines = console.rest().splitlines()
     assert len(lines) == 4 * 2 * 100
     assert all(re.fullmatch(rb"\[default(\d)\]:\1{9000} \d+", line) for line in lines)
 
 
-def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: Pipe) -> None:
-    pump = job.pump(console_stdout=pipe[1])
+def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     for rank in range(2):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank))
     # As a worker does whose stream is not captured, or the agent of another node.
-    job.start(f"for _ in range({LINES}): os.write(1, b'-' * 60 + b'\\n')", stdout=os.dup(pipe[1]))
-    reader = Reader(pipe[0])
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    pipe.close(1)
-    lines = reader.rest().splitlines(keepends=True)
+    job.start(f"for _ in range({LINES}): os.write(1, b'-' * 60 + b'\\n')", stdout=os.dup(console.write_fd))
+    job.finish()
+    lines = console.rest().splitlines(keepends=True)
     assert lines.count(b"-" * 60 + b"\n") == LINES
     ours = b"".join(line for line in lines if not line.startswith(b"-"))
     assert numbers_by_rank(ours) == {b"0": list(range(LINES)), b"1": list(range(LINES))}
@@ -279,8 +271,7 @@ def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe:
     pump = job.pump(console_stdout=pipe[1])
     pipe.close(0)
     job.start(NUMBERED, 0, stdout=job.open(pump, 0))
-    job.wait()
-    assert pump.drain(LIMIT_S)
+    job.finish()
     assert job.warnings == [
         "cannot write to stdout: Broken pipe; workers' output no longer appears there; training continues"
     ]
@@ -310,8 +301,7 @@ def test_the_hangup_of_a_terminal_is_one_warning(job: Job) -> None:
     pump = job.pump(console_stdout=theirs)
     os.close(ours)
     job.start(NUMBERED, 0, stdout=job.open(pump, 0))
-    job.wait()
-    assert pump.drain(LIMIT_S)
+    job.finish()
     os.close(theirs)
     assert job.warnings == [
         "cannot write to stdout: Input/output error; workers' output no longer appears there; training continues"
@@ -351,9 +341,8 @@ def test_a_console_that_nobody_reads_does_not_keep_output_from_its_file(job: Job
     assert re.fullmatch(r"stdout was too slow: the last \d+ bytes of output are not shown there", warning)
 
 
-def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: Pipe) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_a_stream_ends_when_its_last_holder_does(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     go_fd, grandchild_fd = os.pipe()
     worker = subprocess.Popen(
         [sys.executable, "-c", "import os, sys\nif os.fork() == 0:\n    os.read(0, 1)\n    print('late')"],
@@ -366,10 +355,8 @@ def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: Pipe) -> None:
     job.wait()
     assert not pump.drain(0.1)
     os.close(grandchild_fd)
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    pipe.close(1)
-    assert reader.rest() == b"[default0]:late\n"
+    job.finish()
+    assert console.rest() == b"[default0]:late\n"
 
 
 def test_the_tail_waits_for_what_the_pipe_holds_but_not_for_its_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

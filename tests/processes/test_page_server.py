@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,18 +50,16 @@ def source() -> FakeRun:
 
 @pytest.fixture
 def page(source: FakeRun) -> Iterator[PageServer]:
-    served = PageServer(source, LOCAL, 0)
-    yield served
-    served.close()
+    with closing(PageServer(source, LOCAL, 0)) as served:
+        yield served
 
 
 @pytest.fixture
 def strict(source: FakeRun, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
     """A page that does not know whose its readers are, as on another address than loopback."""
     monkeypatch.setattr(server, "find_peer_user", lambda end: None)
-    served = PageServer(source, LOCAL, 0, token="the-token")
-    yield served
-    served.close()
+    with closing(PageServer(source, LOCAL, 0, token="the-token")) as served:
+        yield served
 
 
 def ask(page: PageServer, path: str, method: str = "GET", **headers: str) -> Response:
@@ -99,13 +98,10 @@ def test_without_an_answer_of_the_kernel_loopback_needs_a_token(
     source: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
-    page = PageServer(source, "127.0.0.1", 0, token="t0ken")
-    try:
+    with closing(PageServer(source, "127.0.0.1", 0, token="t0ken")) as page:
         assert page.url == f"http://127.0.0.1:{page.port}/?token=t0ken"
         assert ask(page, "/api/run").status == 401
         assert ask(page, "/api/run?token=t0ken").status == 200
-    finally:
-        page.close()
 
 
 def test_the_kernel_says_whose_a_connection_is() -> None:
@@ -145,16 +141,13 @@ def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(strict
 
 
 def test_elsewhere_than_on_loopback_the_address_has_a_token(source: FakeRun) -> None:
-    served = PageServer(source, "0.0.0.0", 0)
-    try:
+    with closing(PageServer(source, "0.0.0.0", 0)) as served:
         token = re.fullmatch(
             rf"http://{re.escape(socket.gethostname())}:{served.port}/\?token=([\w-]{{32}})", served.url
         )
         assert token
         assert ask(served, "/api/run").status == 401
         assert ask(served, f"/api/run?token={token[1]}").status == 200
-    finally:
-        served.close()
 
 
 def test_a_foreign_host_name_is_refused(page: PageServer) -> None:
@@ -279,8 +272,7 @@ def test_strangers_on_the_machine_keep_the_user_of_the_run_from_no_place(page: P
 
 
 def test_half_open_connections_keep_no_reader_of_another_address_out(source: FakeRun) -> None:
-    served = PageServer(source, "0.0.0.0", 0, token="the-token")
-    try:
+    with closing(PageServer(source, "0.0.0.0", 0, token="the-token")) as served:
         served._server._places_max = 8
         slow = half_open((LOCAL, served.port), 1, "127.0.0.2")
         held = half_open((LOCAL, served.port), 40)
@@ -289,8 +281,6 @@ def test_half_open_connections_keep_no_reader_of_another_address_out(source: Fak
         assert slow[0].recv(100).startswith(b"HTTP/1.1 200 ")
         for end in (*held, *slow):
             end.close()
-    finally:
-        served.close()
 
 
 def test_a_reader_that_is_killed_leaves_no_thread_behind(page: PageServer, source: FakeRun) -> None:

@@ -107,34 +107,12 @@ kernel.signal_on_parent_death = late
         agent.wait_until_nobody_is_left(agent.pid)
 
 
-def test_an_agent_that_no_longer_needs_the_supervisor_closes_it(agent: Agent) -> None:
-    start_families(agent, 2)
-    agent.ask("close", 20)
-    assert family(agent.token) == [agent.pid]
-    assert children(agent.pid) == []
-    for rank in range(2):
-        agent.wait_for("Exited", 1, rank)
-    agent.wait_for("RoundSwept", 1)
-    assert "SupervisorLost" not in [report[0] for report in agent.heard]
-
-
 def test_a_supervisor_that_closes_too_slowly_is_killed_with_its_workers(agent: Agent) -> None:
     start_families(agent, 2)
     freeze(agent.supervisor_pid)
     agent.ask("close", 0.5)
     assert family(agent.token) == [agent.pid]
     assert children(agent.pid) == []
-
-
-def test_a_stopped_agent_with_a_watchdog_loses_its_workers_in_time(agent: Agent) -> None:
-    start_families(agent, 2)
-    agent.ask("extend_watchdog", now() + 0.5)
-    os.kill(agent.pid, signal.SIGSTOP)
-    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
-    os.kill(agent.pid, signal.SIGCONT)
-    agent.wait_for("WorkersFenced", 1)
-    assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(2)] == [-signal.SIGKILL] * 2
-    agent.wait_for("RoundSwept", 1)
 
 
 def test_the_kernel_kills_a_stopped_supervisor_with_a_watchdog_and_workers(agent: Agent) -> None:
@@ -146,17 +124,6 @@ def test_the_kernel_kills_a_stopped_supervisor_with_a_watchdog_and_workers(agent
     assert agent.wait_for("SupervisorLost")[1] == sentence
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]
-
-
-def test_an_extended_watchdog_ends_later(agent: Agent) -> None:
-    workers = start_families(agent, 1)
-    first = now() + 0.2
-    agent.ask("extend_watchdog", first)
-    agent.ask("extend_watchdog", first + 1000)
-    wait_until(lambda: now() > first + TIMER_MARGIN_S + 0.1)
-    assert is_alive(workers[0])
-    agent.ask("extend_watchdog", now() + 0.1)
-    agent.wait_for("RoundSwept", 1)
 
 
 def test_the_supervisor_outlives_an_expired_watchdog(agent: Agent) -> None:

@@ -129,16 +129,6 @@ def test_a_fork_bomb_that_hops_from_session_to_session_is_caught(agent: Agent) -
     sweep(agent, 1)
 
 
-def test_a_sweep_spares_the_workers_of_other_rounds(agent: Agent) -> None:
-    (kept,) = agent.start(1, shell("sleep 1000 & exec sleep 1000"))
-    wait_for_family(agent, 2)
-    agent.start(2, SLEEP)
-    agent.sweep(2)
-    assert children(agent.supervisor_pid) == [kept]
-    assert len(wait_for_family(agent, 2)) == 2
-    sweep(agent, 1)
-
-
 @pytest.fixture
 def freezer() -> Iterator[Path]:
     """A control group whose processes can be held by the kernel, SIGKILL pending, as in a driver that hangs."""

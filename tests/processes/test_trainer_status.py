@@ -6,6 +6,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,20 @@ class Pod:
 
     def serving(self, answer: Answering) -> Any:
         return serving(answer, self.pair)
+
+    @contextmanager
+    def reporting(self, answer: Answering, events: list[RunEvent]) -> Iterator[tuple[Serving, TrainerReporter]]:
+        """A server, and a reporter that is told these events first and closed at the end."""
+        with self.serving(answer) as server:
+            reporter = self.make(server.address)
+            tell(reporter, events)
+            yield server, reporter
+            reporter.close()
+
+    def report(self, events: list[RunEvent]) -> Serving:
+        """The server to which all of these events were reported."""
+        with self.reporting(accept, events) as (server, _):
+            return server
 
     def make(self, address: tuple[str, int], **environ: str) -> TrainerReporter:
         variables = {
@@ -134,13 +150,10 @@ def write_figures(page: SharedPage, line: int, **words: Any) -> None:
 def test_the_status_holds_the_scripts_words_and_the_runs_own(pod: Pod, page: SharedPage) -> None:
     set_step(page, 1, 449)
     write_figures(page, 2, round=1, total=1000, metrics={"loss": "0.15", "nan": "nan", "restarts": "mine"})
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start(restarts=3))
+    with pod.reporting(accept, start(restarts=3)) as (server, reporter):
         wait_until(lambda: len(server.requests) >= 2, FAR, "two statuses")
         set_step(page, 1, 998)
         tell(reporter, finish())
-        reporter.close()
     first, last = statuses(server)[0], statuses(server)[-1]
     assert first["progressPercentage"] == 45
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["lastUpdatedTime"])
@@ -158,9 +171,7 @@ def test_a_round_that_failed_at_once_has_no_steps_of_the_round_before(
     pod: Pod, page: SharedPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_status, "PAUSE_S", FAR)
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(accept, start()) as (server, reporter):
         set_step(page, 1, 899)
         write_figures(page, 1, round=1, total=1000)
         status = reporter._make_status(0.0)
@@ -170,15 +181,11 @@ def test_a_round_that_failed_at_once_has_no_steps_of_the_round_before(
         assert reporter._make_status(0.0) is None, "the page is that of round 1 until the workers of round 2 start"
         page.begin(2, None)
         tell(reporter, finish("failure", "failure", number=2))
-        reporter.close()
     assert ["progressPercentage" in status for status in statuses(server)] == [False]
 
 
 def test_a_run_that_is_over_at_once_has_its_last_state(pod: Pod) -> None:
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, [*start(), *finish()])
-        reporter.close()
+    server = pod.report([*start(), *finish()])
     assert [status.get("progressPercentage") for status in statuses(server)] == [100]
 
 
@@ -198,26 +205,20 @@ def test_only_the_node_that_has_rank_0_at_the_end_has_the_last_word(
     pod: Pod, events: list[RunEvent], is_sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_status, "PAUSE_S", FAR)
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, events)
-        reporter.close()
+    server = pod.report(events)
     assert bool(server.requests) == is_sent
     assert pod.said == []
 
 
 def test_a_rotated_token_is_read_and_a_missing_one_is_said_once(pod: Pod) -> None:
     pod.token.unlink()
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(accept, start()) as (server, _):
         wait_until(lambda: bool(pod.said), FAR, "a word on the token")
         pod.token.write_text("old")
         wait_until(lambda: len(pod.said) == 2, FAR, "a word on the old token")
         pod.token.write_text(TOKEN)
         count = len(server.requests)
         wait_until(lambda: len(server.requests) >= count + 4, FAR, "statuses with the new token")
-        reporter.close()
     assert pod.said == [
         f"--progress kubeflow: the Trainer's server cannot be asked without a token: {pod.token}: "
         "No such file or directory",
@@ -236,11 +237,8 @@ def test_a_rotated_token_is_read_and_a_missing_one_is_said_once(pod: Pod) -> Non
     ],
 )
 def test_trouble_of_each_kind_is_said_once_and_asked_again(pod: Pod, answer: Answering, clause: str) -> None:
-    with pod.serving(answer) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(answer, start()) as (server, _):
         wait_until(lambda: len(server.requests) >= 4, FAR, "four tries")
-        reporter.close()
     sentence = clause.replace("TOKEN", str(pod.token))
     assert pod.said == [f"--progress kubeflow: the Trainer's server {sentence}"]
 
@@ -256,12 +254,9 @@ def test_a_server_that_hangs_or_drips_holds_neither_the_loop_nor_the_end(
         wait_until(lambda: bool(pod.said), FAR, "a word on the silence")
         tell(reporter, finish())
         reporter.close()
-    with pod.serving(dripping(b"HTTP/1.1 200 OK\r\nA: b\r\n")) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(dripping(b"HTTP/1.1 200 OK\r\nA: b\r\n"), start()) as (server, reporter):
         wait_until(lambda: bool(server.requests), FAR, "a try")
         tell(reporter, finish())
-        reporter.close()
     assert pod.said[0] == "--progress kubeflow: the Trainer's server does not answer within 0.2 s"
     assert {*pod.said} - {pod.said[0]}, "the last state is missing, and nothing says so"
 
@@ -269,25 +264,19 @@ def test_a_server_that_hangs_or_drips_holds_neither_the_loop_nor_the_end(
 def test_another_authority_is_not_trusted_with_the_token(pod: Pod, tmp_path: Path) -> None:
     other = Certificates(tmp_path / "other")
     pod.ca.write_text(Path(other.authority).read_text())
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(accept, start()) as (server, _):
         wait_until(lambda: bool(pod.said), FAR, "a word on the certificate")
         pod.ca.write_text("no certificate")
         wait_until(lambda: len(pod.said) == 2, FAR, "a word on the file")
-        reporter.close()
         assert server.requests == []
     assert "cannot be queried: unable to get local issuer certificate" in pod.said[0]
     assert f"{pod.ca} cannot be used" in pod.said[1]
 
 
 def test_a_server_that_asks_for_a_pause_has_it_until_the_end(pod: Pod) -> None:
-    with pod.serving(lambda _: reply("", 429, Retry_After="3000")) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(lambda _: reply("", 429, Retry_After="3000"), start()) as (server, reporter):
         wait_until(lambda: bool(pod.said), FAR, "a word on the pause")
         tell(reporter, finish())
-        reporter.close()
     assert len(server.requests) == 2, "the last state is sent all the same"
     assert pod.said[1:] == ["--progress kubeflow: the last state was not accepted: the Trainer's server answers 429"]
 
@@ -319,14 +308,11 @@ def test_hostile_figures_cost_nothing_but_themselves(pod: Pod, page: SharedPage)
 def test_figures_of_a_round_before_are_kept_until_there_are_new_ones(pod: Pod, page: SharedPage) -> None:
     write_figures(page, 1, round=1, total=10, metrics={"loss": "0.9"})
     set_step(page, 1, 4)
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, start())
+    with pod.reporting(accept, start()) as (server, reporter):
         wait_until(lambda: bool(server.requests), FAR, "a status of round 1")
         page.begin(2, None)
         tell(reporter, start(2, restarts=1))
         wait_until(lambda: metrics_of(statuses(server)[-1])["round"] == "2", FAR, "a status of round 2")
-        reporter.close()
     last = statuses(server)[-1]
     assert metrics_of(last)["loss"] == "0.9"
     assert metrics_of(last)["restarts"] == "1"
@@ -337,20 +323,14 @@ def test_what_several_workers_of_the_node_say_is_put_together(pod: Pod, page: Sh
     write_figures(page, 1, round=1, total=10, metrics={"loss": "0.9"})
     write_figures(page, 2, round=1, metrics={"accuracy": "0.5"})
     set_step(page, 2, 0)
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, [*start(), *finish("failure", "failure")])
-        reporter.close()
+    server = pod.report([*start(), *finish("failure", "failure")])
     [only] = statuses(server)
     assert (metrics_of(only)["loss"], metrics_of(only)["accuracy"], only["progressPercentage"]) == ("0.9", "0.5", 10)
 
 
 def test_without_a_page_the_runs_own_metrics_are_sent(tmp_path: Path, certificates: Certificates) -> None:
     pod = Pod(tmp_path, certificates, None)
-    with pod.serving(accept) as server:
-        reporter = pod.make(server.address)
-        tell(reporter, [*start(), *finish("failure", "failure")])
-        reporter.close()
+    server = pod.report([*start(), *finish("failure", "failure")])
     assert set(metrics_of(statuses(server)[-1])) == {"round", "world_size", "restarts", "goodput"}
     assert "progressPercentage" not in statuses(server)[-1]
 

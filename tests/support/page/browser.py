@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tests.support.documents.browser import PROGRAM
+import pytest
+
 from tests.support.processes.tree import TOKEN_VARIABLE, kill_family
 
 if TYPE_CHECKING:
@@ -21,10 +24,21 @@ if TYPE_CHECKING:
 
 DESKTOP, PHONE = (1280, 800), (390, 844)
 LIMIT_S = 30.0
+PROGRAM = shutil.which("chromium")
+
+needs_browser = pytest.mark.skipif(
+    PROGRAM is None or find_spec("playwright") is None,
+    reason="needs playwright, and chromium: tests/support/install_packages.sh browser",
+)
 
 
 class Window:
-    """A window of this size. `page`: playwright's; `faults`: what should not have happened."""
+    """A window of this size. `page`: playwright's; `faults`: what should not have happened.
+
+    `close_server` is set by whoever has opened a page of a server that it can close.
+    """
+
+    close_server: Callable[[], None]
 
     def __init__(self, browser: Browser, size: tuple[int, int], scheme: str) -> None:
         from playwright.sync_api import expect
@@ -45,6 +59,10 @@ class Window:
         page.on("dialog", lambda dialog: self._note(True, f"a dialog: {dialog.message}"))
         page.on("request", lambda request: self._note(_is_foreign(request.url), request.url))
         return page
+
+    def close(self) -> None:
+        """Close its pages, which would ask for news otherwise until the browser ends."""
+        self._context.close()
 
     def _note(self, is_fault: bool, text: str) -> None:
         if is_fault:
