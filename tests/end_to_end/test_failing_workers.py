@@ -46,4 +46,6 @@ def test_a_program_that_has_gone_is_not_started_again(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=1", "--max-restarts=9", "--no-python", "./program") as job:
         assert job.wait().exit_code == 127
     assert "a restart would not help: the program cannot be run" in " ".join(job.stderr.split())
+    assert "could not be started: ./program does not exist" in job.stderr
+    assert "hint: install it on this node, or correct its name" in job.stderr
     assert "round 3 starts" not in job.stderr
