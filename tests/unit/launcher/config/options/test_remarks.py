@@ -31,7 +31,16 @@ def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str
 
 @pytest.mark.parametrize(
     "name",
-    ["LAUNCHER_DIR", "LAUNCHER_JOB_FILE", "LAUNCHER_WORKDIR", "LAUNCHER_GROUP", "LAUNCHER_", "PET_", "LAUNCHERS", "MESHRUN_HOME"],
+    [
+        "LAUNCHER_DIR",
+        "LAUNCHER_JOB_FILE",
+        "LAUNCHER_WORKDIR",
+        "LAUNCHER_GROUP",
+        "LAUNCHER_",
+        "PET_",
+        "LAUNCHERS",
+        "MESHRUN_HOME",
+    ],
 )
 def test_other_programs_may_have_variables_of_their_own(name: str) -> None:
     assert find_misspelt_variables({name: "1"}) == {}
