@@ -73,12 +73,5 @@ def test_pauses_between_unanswered_writes_double_up_to_their_limit() -> None:
 
 def test_pauses_double_from_the_second_short_round_up_to_their_limit() -> None:
     settings = Settings(backoff_first_s=1.5, backoff_max_s=10.0)
-    assert [settings.compute_backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)] == [
-        0.0,
-        0.0,
-        1.5,
-        3.0,
-        6.0,
-        10.0,
-        10.0,
-    ]
+    pauses = [settings.compute_backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)]
+    assert pauses == [0.0, 0.0, 1.5, 3.0, 6.0, 10.0, 10.0]

@@ -50,15 +50,9 @@ from rendezvous.settings import Settings
 from tests.support.reasons import because
 
 SHARE = NodeAssignment(
-    ranks=(0, 1),
-    world_size=2,
-    shape=(2,),
-    group_rank=0,
-    group_world_size=1,
-    role_ranks=(0, 1),
-    role_world_size=2,
+    ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
     master_addr="h",
-)
+)  # fmt: skip
 SPECS = [WorkerSpec(local_rank=rank, argv=("x",), env={}, unset=(), stdout=None, stderr=None) for rank in range(2)]
 ROOT = RootCause(text="", exit_code=1, rank=1, failure_class=None, consequence=(None, False))
 
@@ -115,21 +109,11 @@ class Turns:
         parts = PartHost(select.poll(), lambda: self.now, self.log.append)
         parts.add(Seen(self.log, asks or {}))
         self.agent = Agent(
-            script="train.py",
-            supervisor=self.supervisor,
-            fork_server=None,
-            membership=Mock(driver=self.driver),
-            termination=self.termination,
-            wakeup=Mock(),
-            port=Mock(number=1, **{"is_taken.return_value": False}),
-            spec_builder=self.builder,
-            worker_channel=self.channel,
-            pump=None,
-            parts=parts,
-            running=RunningRound(),
-            round_log=Mock(),
-            failures=self.failures,
-        )
+            script="train.py", supervisor=self.supervisor, fork_server=None, membership=Mock(driver=self.driver),
+            termination=self.termination, wakeup=Mock(), port=Mock(number=1, **{"is_taken.return_value": False}),
+            spec_builder=self.builder, worker_channel=self.channel, pump=None, parts=parts, running=RunningRound(),
+            round_log=Mock(), failures=self.failures,
+        )  # fmt: skip
 
     def turn(self, *actions: object, reports: Iterable[object] = (), signals: Iterable[int] = ()) -> list[object]:
         """What happens in a turn with this."""

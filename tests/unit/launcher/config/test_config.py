@@ -197,15 +197,11 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--devices=nvidia:0"], "--devices nvidia:0 has no number of devices after its colon"),
         (["--devices=nvidia:123456"], "--devices nvidia:123456: more than 10000 devices of one machine"),
         (["--visible-env=FOO"], "--visible-env FOO: --devices is missing"),
-        (
-            ["--devices=foo", "--visible-env=FOO"],
-            "--devices foo and --visible-env FOO: the number of devices is missing",
-        ),
+        (["--devices=foo", "--visible-env=FOO"],
+         "--devices foo and --visible-env FOO: the number of devices is missing"),
         (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is not the name of a variable"),
-        (
-            ["--devices=foo", "--nproc-per-node=npu"],
-            "--devices foo and --nproc-per-node npu both set the devices to count",
-        ),
+        (["--devices=foo", "--nproc-per-node=npu"],
+         "--devices foo and --nproc-per-node npu both set the devices to count"),
         (["--devices=amd", "--nproc-per-node=cpu"], "--devices amd and --nproc-per-node cpu exclude each other"),
         (["--devices=cpu", "--nproc-per-node=gpu"], "--devices cpu and --nproc-per-node gpu exclude each other"),
         (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank exclude each other"),
@@ -220,7 +216,7 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--standby=-1"], "--standby -1 must be an integer >= 0"),
         (["--standby=17"], "--standby 17: more than 16 standby sets of workers"),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sentence: str) -> None:
     found, hint = refusal(*words)
     assert found == sentence

@@ -97,25 +97,19 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("rank_5", "hint"),
     [
-        (
-            see(5, 1, groups=None, state="stopped"),
-            "continue rank 5 (pp=1 tp=1) with kill -CONT, or detach the debugger ",
-        ),
-        (
-            see(5, 1, state="ended", groups=None, exit_code=0),
-            "read the end of the log of rank 5 (pp=1 tp=1): it exited ",
-        ),
+        (see(5, 1, groups=None, state="stopped"),
+         "continue rank 5 (pp=1 tp=1) with kill -CONT, or detach the debugger "),
+        (see(5, 1, state="ended", groups=None, exit_code=0),
+         "read the end of the log of rank 5 (pp=1 tp=1): it exited "),
         (see(5, 1041, is_open=False, state="blocked"), "check dmesg on the node of rank 5 (pp=1 tp=1): a disk, "),
         (see(5, 1041, is_open=False, stack=None), "run py-spy dump, or gdb, on the node of rank 5 (pp=1 tp=1): "),
-        (
-            see(5, 1042),
-            "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG=",
-        ),
+        (see(5, 1042),
+         "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG="),
         (see(5, 1, groups=None, stack=None), "run py-spy dump, or gdb, on the node of rank 5 (pp=1 tp=1) to see "),
         (None, "check the node of rank 5 (pp=1 tp=1): whether its agent runs"),
     ],
     ids=["stopped", "ended", "blocked", "no stack", "network", "nothing of it", "no agent"],
-)
+)  # fmt: skip
 def test_the_last_line_says_what_to_do(rank_5: RankEvidence | None, hint: str) -> None:
     ranks = [see(rank, 1042) for rank in range(8) if rank != 5]
     last = show([*ranks, rank_5] if rank_5 else ranks).splitlines()[-1]

@@ -87,14 +87,11 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
         (lambda now: see(output=min(int(now), 605)), 690, "no output or heartbeat on this node"),
         # One heartbeat: a step is over.
         (lambda now: see(heartbeat=int(now > 95)), 180, "no output or heartbeat on this node"),
-        (
-            lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)),
-            290,
-            "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s",
-        ),
+        (lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)), 290,
+         "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s"),
     ],
     ids=["start", "first step", "little output", "output", "heartbeat", "phase"],
-)
+)  # fmt: skip
 def test_each_stage_and_phase_has_its_own_limit(find: Find, said_at: float, words: str) -> None:
     ((at, silence),) = Node().live(5000, find).said
     assert at == said_at

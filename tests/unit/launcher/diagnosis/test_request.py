@@ -73,14 +73,10 @@ def test_a_request_survives_its_journey() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{}",
-        '{"targets": [], "limit_s": 0}',
-        '{"targets": [], "levels": "some"}',
-        '{"targets": [{"rank": 1}]}',
+        "", "{}", '{"targets": [], "limit_s": 0}', '{"targets": [], "levels": "some"}', '{"targets": [{"rank": 1}]}',
         '{"targets": [], "more": 1}',
     ],
-)
+)  # fmt: skip
 def test_a_wrong_request_is_refused(text: str) -> None:
     with pytest.raises(RecordError):
         codec.decode(ExamineRequest, text, "the request")

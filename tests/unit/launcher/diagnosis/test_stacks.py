@@ -53,15 +53,12 @@ def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
     [
         ("Permission Denied: Try running again\n", "", "a container may need the capability SYS_PTRACE"),
         ("Permission Denied: Try running again\n", "2", r"kernel\.yama\.ptrace_scope=2"),
-        (
-            "Error: Failed to find python version from target process\n\nStack backtrace:\n",
-            "",
-            "not a Python process, or one that",
-        ),
+        ("Error: Failed to find python version from target process\n\nStack backtrace:\n", "",
+         "not a Python process, or one that"),
         ("Error: Odd\nmore", "", "py-spy cannot read the worker: Odd$"),
         ("", "", "py-spy cannot read the worker: exit code 3$"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_of_py_spy_is_one_sentence(text: str, scope: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^no stacks: .*{reason}"):
         raise ValueError(explain_failure(text, 3, scope))

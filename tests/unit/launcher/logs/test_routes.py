@@ -46,20 +46,14 @@ def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path
     ("words", "sentence"),
     [
         (["-t", "0:1,4:1"], "--tee names 4, but the last local rank is 1"),
-        (
-            ["-r", "3", "--duplicate-stdout-filters", "a"],
-            "--duplicate-stdout-filters has no effect: no worker's stdout is teed",
-        ),
-        (
-            ["-t", "1:2", "--local-ranks-filter", "0", "--duplicate-stderr-filters", "a"],
-            "--duplicate-stderr-filters has no effect: no worker's stderr is teed",
-        ),
-        (
-            ["-t", "3", "--duplicate-stdout-filters", "a", "--log-dir", os.devnull],
-            "--duplicate-stdout-filters has no effect: --log-dir /dev/null keeps no files",
-        ),
+        (["-r", "3", "--duplicate-stdout-filters", "a"],
+         "--duplicate-stdout-filters has no effect: no worker's stdout is teed"),
+        (["-t", "1:2", "--local-ranks-filter", "0", "--duplicate-stderr-filters", "a"],
+         "--duplicate-stderr-filters has no effect: no worker's stderr is teed"),
+        (["-t", "3", "--duplicate-stdout-filters", "a", "--log-dir", os.devnull],
+         "--duplicate-stdout-filters has no effect: --log-dir /dev/null keeps no files"),
     ],
-)
+)  # fmt: skip
 def test_what_an_option_cannot_do_is_said(tmp_path: Path, words: list[str], sentence: str) -> None:
     assert sentence in routes(tmp_path, *words).list_remarks()
 

@@ -123,15 +123,11 @@ def test_jax_is_given_every_argument_and_searches_for_no_cluster(address: str, m
     where = f"[{address}]:29400" if ":" in address else f"{address}:29400"
     assert calls == [
         {
-            "coordinator_address": where,
-            "num_processes": 9,
-            "process_id": 6,
-            "local_device_ids": [2],
-            "cluster_detection_method": "deactivate",
-            "initialization_timeout": 5,
+            "coordinator_address": where, "num_processes": 9, "process_id": 6, "local_device_ids": [2],
+            "cluster_detection_method": "deactivate", "initialization_timeout": 5,
             **({"coordinator_bind_address": where} if address == "127.0.0.1" else {}),
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_the_import_needs_neither_framework_nor_much_of_the_library() -> None:

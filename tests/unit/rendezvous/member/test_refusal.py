@@ -34,12 +34,10 @@ def test_equal_jobs_differ_in_nothing() -> None:
         ({"options": {"--nnodes": "1:2"}}, "option-only-here option=--max-restarts ours=3"),
         ({"options": {**OPTIONS, "--grow": "never"}}, "option-not-here option=--grow theirs=never"),
         ({"options": {"--grow": "x --nnodes 9", **OPTIONS}}, "option-not-here option=--grow theirs=x --nnodes 9"),
-        (
-            {"mesh": "dp=2", "options": {"--nnodes": "1:2"}},
-            "option-differs option=--mesh theirs=dp=2 ours=dp=*; option-only-here option=--max-restarts ours=3",
-        ),
+        ({"mesh": "dp=2", "options": {"--nnodes": "1:2"}},
+         "option-differs option=--mesh theirs=dp=2 ours=dp=*; option-only-here option=--max-restarts ours=3"),
     ],
-)
+)  # fmt: skip
 def test_each_option_that_differs_is_named_with_both_values(theirs: dict[str, str], found: str) -> None:
     assert compare(spec(**theirs), spec()) == found
 

@@ -80,18 +80,12 @@ def test_a_seal_carries_the_ledger_to_another_clock(
     clock_offset_s: float,
 ) -> None:
     ledger = RestartBudget(
-        restart_count=len(charged_at),
-        charged_at=charged_at,
-        short_rounds=short_rounds,
+        restart_count=len(charged_at), charged_at=charged_at, short_rounds=short_rounds,
         provisional_round=0 if provisional_since is None else 3,
         provisional_since=-math.inf if provisional_since is None else provisional_since,
-        blamed=tuple(Strike("n boot", at) for at in blamed_at),
-        best_step=short_rounds - 1,
-        stuck_rounds=short_rounds,
-        same_failure=Reason.of("key-error"),
-        same_rank=5,
-        same_failures=short_rounds,
-    )
+        blamed=tuple(Strike("n boot", at) for at in blamed_at), best_step=short_rounds - 1, stuck_rounds=short_rounds,
+        same_failure=Reason.of("key-error"), same_rank=5, same_failures=short_rounds,
+    )  # fmt: skip
     sealed_at = 1e6 + passed_s
     carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
     assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)

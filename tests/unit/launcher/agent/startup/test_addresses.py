@@ -191,11 +191,8 @@ def test_of_several_hosts_that_have_the_name_one_serves(
     ("host", "found", "doubt"),
     [
         ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: another host where it is loopback, too"),
-        (
-            "head.example",
-            ["127.0.0.1", "::1"],
-            "head.example is 127.0.0.1 and ::1 on this host, n1: another host where",
-        ),
+        ("head.example", ["127.0.0.1", "::1"],
+         "head.example is 127.0.0.1 and ::1 on this host, n1: another host where"),
         ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 means every host"),
         ("any", ["::"], "any means every host"),
         ("n1", ["127.0.1.1"], ""),  # as on Debian
@@ -204,7 +201,7 @@ def test_of_several_hosts_that_have_the_name_one_serves(
         ("localhost", ["127.0.0.1"], ""),  # nobody takes it for the name of one host
         ("127.0.0.1", ["127.0.0.1"], ""),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_may_mean_every_host_is_doubted(
     host: str, found: list[str], doubt: str, mean: Callable[..., None]
 ) -> None:

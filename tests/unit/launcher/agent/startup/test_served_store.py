@@ -85,29 +85,16 @@ def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
 @pytest.mark.parametrize(
     ("theirs", "ours", "has_begun", "sentence"),
     [
-        (
-            owner("none"),
-            owner("777"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for the run without an id; this agent belongs to run "
-            "777, and all "
-            "nodes of a run need the same --rdzv-id",
-        ),
-        (
-            owner("777"),
-            owner("none"),
-            True,
-            "the store at h1:29400 belongs to run 777, which is running; this agent belongs to the run without an id",
-        ),
-        (
-            owner("none", prefix="mine"),
-            owner("none"),
-            True,
-            "the store at h1:29400 belongs to the run without an id with prefix mine, which is running; this agent "
-            "belongs to the run without an id with prefix meshrun",
-        ),
+        (owner("none"), owner("777"), False,
+         "another agent, on node h1, waits at h1:29400 for the run without an id; this agent belongs to run 777, and "
+         "all nodes of a run need the same --rdzv-id"),
+        (owner("777"), owner("none"), True,
+         "the store at h1:29400 belongs to run 777, which is running; this agent belongs to the run without an id"),
+        (owner("none", prefix="mine"), owner("none"), True,
+         "the store at h1:29400 belongs to the run without an id with prefix mine, which is running; this agent "
+         "belongs to the run without an id with prefix meshrun"),
     ],
-)
+)  # fmt: skip
 def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
     theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
 ) -> None:
@@ -119,31 +106,20 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
 @pytest.mark.parametrize(
     ("theirs", "has_begun", "sentence", "hint"),
     [
-        (
-            owner("9021"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for run 9021; this agent belongs to run 777, and all "
-            "nodes of a "
-            "run need the same --rdzv-id",
-            "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint",
-        ),
-        (
-            owner("9021"),
-            True,
-            "the store at h1:29400 belongs to run 9021, which is running; this agent belongs to run 777",
-            "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended",
-        ),
-        (
-            owner("777", prefix="mine"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
-            "run 777 with "
-            "prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
-            "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
-            "--rdzv-endpoint",
-        ),
+        (owner("9021"), False,
+         "another agent, on node h1, waits at h1:29400 for run 9021; this agent belongs to run 777, and all nodes of a "
+         "run need the same --rdzv-id",
+         "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint"),
+        (owner("9021"), True,
+         "the store at h1:29400 belongs to run 9021, which is running; this agent belongs to run 777",
+         "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended"),
+        (owner("777", prefix="mine"), False,
+         "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
+         "run 777 with prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
+         "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
+         "--rdzv-endpoint"),
     ],
-)
+)  # fmt: skip
 def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
     theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
 ) -> None:

@@ -125,15 +125,9 @@ class Agents:
         answers: Any = None
         surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
         self.agents[name] = Examination(
-            examiner,
-            submit,
-            surveys.begin,
-            reporter,
-            lambda: self.rounds.get(name),
-            name,
-            lambda round: f"/log/{round}",
-            keeps_failures=self.keeps_failures,
-        )
+            examiner, submit, surveys.begin, reporter, lambda: self.rounds.get(name), name,
+            lambda round: f"/log/{round}", keeps_failures=self.keeps_failures,
+        )  # fmt: skip
         made = Told(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
         made.told = self.told[name]
         return made

@@ -23,15 +23,9 @@ from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 
 SHARE = NodeAssignment(
-    ranks=(0, 1),
-    world_size=2,
-    shape=(2,),
-    group_rank=0,
-    group_world_size=1,
-    role_ranks=(0, 1),
-    role_world_size=2,
+    ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
     master_addr="h",
-)
+)  # fmt: skip
 MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
 

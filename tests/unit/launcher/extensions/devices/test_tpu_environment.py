@@ -19,13 +19,9 @@ from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
 V4_16 = {
-    **SKIP,
-    "TPU_ACCELERATOR_TYPE": "v4-16",
-    "TPU_PROCESS_BOUNDS": "1,1,2",
-    "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
-    "TPU_WORKER_ID": "1",
-    "TPU_WORKER_HOSTNAMES": "w0,w1",
-}
+    **SKIP, "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_PROCESS_BOUNDS": "1,1,2", "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+    "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "w0,w1",
+}  # fmt: skip
 STALE = {
     "MEGASCALE_COORDINATOR_ADDRESS": "gone",
     "MEGASCALE_NUM_SLICES": "9",
@@ -44,14 +40,9 @@ def place(
 ) -> WorkerAssignment:
     """Of the worker with these chips. `slice`: number and count."""
     return replace(
-        PLACE,
-        slot=chips(*numbers, model=model),
-        local_rank=numbers[0] // len(numbers),
-        local_world_size=workers,
-        group_world_size=nodes,
-        slice_index=slice[0],
-        slice_count=slice[1],
-    )
+        PLACE, slot=chips(*numbers, model=model), local_rank=numbers[0] // len(numbers), local_world_size=workers,
+        group_world_size=nodes, slice_index=slice[0], slice_count=slice[1],
+    )  # fmt: skip
 
 
 def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str, str]:
@@ -112,12 +103,9 @@ def test_processes_share_a_host_in_boxes(
         ({**GKE, "TPU_HOST_BOUNDS": ""}, "4,4,1"),  # by the topology
         ({**GKE, "TPU_HOST_BOUNDS": "", "TPU_TOPOLOGY": ""}, "4,4,1"),  # by the type
         ({**GKE, "TPU_CHIPS_PER_HOST_BOUNDS": ""}, "4,4,1"),
-        (
-            {**SKIP, "TPU_ACCELERATOR_TYPE": "v2-32", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b,c,d"},
-            "4,4,1",
-        ),
+        ({**SKIP, "TPU_ACCELERATOR_TYPE": "v2-32", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}, "4,4,1"),
     ],
-)
+)  # fmt: skip
 def test_over_several_hosts_the_bounds_are_the_grid_of_all_chips(
     parent: Mapping[str, str], process_bounds: str
 ) -> None:
@@ -151,35 +139,20 @@ def test_one_process_with_some_chips_of_its_host_is_kept_to_them(own: int, bound
 @pytest.mark.parametrize(
     ("where", "parent", "sentence"),
     [
-        (
-            place(0, workers=2),
-            GKE,
-            "2 of this host's 4 TPU chips would be used, which libtpu cannot do with several processes",
-        ),
-        (
-            place(0, nodes=4, slice=(0, 1)),
-            GKE,
-            "1 of this host's 4 TPU chips would be used, which libtpu cannot do on a slice of several hosts",
-        ),
-        (
-            place(0, 1, workers=4),
-            SKIP,
-            "2 TPU chips per process: the position of such a part of a host with 8 is unknown",
-        ),
-        (
-            place(0, workers=4, nodes=4),
-            {**GKE, "TPU_WORKER_HOSTNAMES": "", "TPU_NAME": "t"},
-            "several processes on each TPU host need the names and the grid of the slice's hosts: "
-            "TPU_WORKER_HOSTNAMES lists 0, and they form a grid of 2x2x1",
-        ),
-        (
-            place(0, workers=4, nodes=4),
-            {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"},
-            "several processes on each TPU host need the names and the grid of the slice's hosts: "
-            "TPU_WORKER_HOSTNAMES lists 2, and their grid is unknown",
-        ),
+        (place(0, workers=2), GKE,
+         "2 of this host's 4 TPU chips would be used, which libtpu cannot do with several processes"),
+        (place(0, nodes=4, slice=(0, 1)), GKE,
+         "1 of this host's 4 TPU chips would be used, which libtpu cannot do on a slice of several hosts"),
+        (place(0, 1, workers=4), SKIP,
+         "2 TPU chips per process: the position of such a part of a host with 8 is unknown"),
+        (place(0, workers=4, nodes=4), {**GKE, "TPU_WORKER_HOSTNAMES": "", "TPU_NAME": "t"},
+         "several processes on each TPU host need the names and the grid of the slice's hosts: "
+         "TPU_WORKER_HOSTNAMES lists 0, and they form a grid of 2x2x1"),
+        (place(0, workers=4, nodes=4), {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"},
+         "several processes on each TPU host need the names and the grid of the slice's hosts: "
+         "TPU_WORKER_HOSTNAMES lists 2, and their grid is unknown"),
     ],
-)
+)  # fmt: skip
 def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mapping[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
         told(where, parent)
@@ -216,13 +189,9 @@ def test_what_the_slice_says_of_itself_is_left_alone(workers: int) -> None:
     own = range(4 // workers)
     said = told(place(*own, workers=workers, nodes=8, slice=(1, 2)), {**GKE, **STALE})
     assert not set(said) & {
-        "TPU_WORKER_ID",
-        "TPU_WORKER_HOSTNAMES",
-        "TPU_ACCELERATOR_TYPE",
-        "TPU_TOPOLOGY",
-        "TPU_HOST_BOUNDS",
+        "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "TPU_HOST_BOUNDS",
         "TPU_CHIPS_PER_HOST_BOUNDS",
-    }
+    }  # fmt: skip
 
 
 def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,11 +136,7 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
 @pytest.mark.parametrize(
     ("answer", "verdict", "contradictions"),
     [
-        (
-            make_answer(THREE, "xxxxy"),
-            "3 domains of level leaf",
-            ["nodes of leaf x answer like those of 2 domains"],
-        ),
+        (make_answer(THREE, "xxxxy"), "3 domains of level leaf", ["nodes of leaf x answer like those of 2 domains"]),
         (
             make_answer(replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it is late"),)), "xxyyy"),
             "2 domains of level leaf",
@@ -156,21 +152,11 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
             "nodes of leaf a/x, b/x answer like those of one domain: h10, h2",
             "node h4 has leaf a/x but answers like leaf b/x",
         ]),
-        (
-            make_answer(SPINES, "xyxyz"),
-            "2 domains of level spine, 3 domains of level leaf as stated",
-            [],
-        ),
-        (
-            make_answer(SPINES, "xyxyx"),
-            "2 domains of level spine, 3 domains of level leaf",
-            ["nodes of leaf x answer like those of 2 domains"],
-        ),
-        (
-            make_answer(SPINES, "xyxyz", "ababb"),
-            "2 domains of level spine, 3 domains of level leaf as stated",
-            ["node h4 has spine b but answers like spine a"],
-        ),
+        (make_answer(SPINES, "xyxyz"), "2 domains of level spine, 3 domains of level leaf as stated", []),
+        (make_answer(SPINES, "xyxyx"), "2 domains of level spine, 3 domains of level leaf",
+         ["nodes of leaf x answer like those of 2 domains"]),
+        (make_answer(SPINES, "xyxyz", "ababb"), "2 domains of level spine, 3 domains of level leaf as stated",
+         ["node h4 has spine b but answers like spine a"]),
     ],
     ids=[
         "one is two", "mixed", "one says nothing", "one says nothing and one is elsewhere", "a level less",

@@ -72,10 +72,8 @@ Other failures: ranks 0-2 (exit code 1); rank 7 (SIGKILL, out of memory)
         (failure(3, -9, is_out_of_memory=True), ["  was killed by SIGKILL (out of memory)"]),
         (failure(3, 7, tail=("loading", "no data")), ["  failed with exit code 7", "    loading", "    no data"]),
         (failure(3, pid=0, sentence="no such file"), ["  could not be started: no such file"]),
-        (
-            failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
-            ["  gave no heartbeat for 30 s and was killed"],
-        ),
+        (failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
+         ["  gave no heartbeat for 30 s and was killed"]),
         (failure(3, exception="launcher says so", message="launcher says so"), ["  launcher says so"]),
         (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab\\x07"]),
     ],

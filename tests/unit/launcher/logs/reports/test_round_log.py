@@ -160,13 +160,10 @@ GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="g
     ("entry", "settings", "end"),
     [
         (GROWTH, {}, "; the job restarts with it in 298 s (--grow)"),
-        (
-            Log(because("round 1 could"), setting="grow"),
-            {"grow": "checkpoint"},
-            "; the job restarts with it then (--grow checkpoint)",
-        ),
+        (Log(because("round 1 could"), setting="grow"), {"grow": "checkpoint"},
+         "; the job restarts with it then (--grow checkpoint)"),
     ],
-)
+)  # fmt: skip
 def test_growth_is_announced_while_the_round_runs(
     entry: Log, settings: dict[str, Any], end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,15 +54,10 @@ FRAMES = '  File "train.py", line 3, in <module>\n    main()\n    ^^^^^^\n  File
         (f"loading\nTraceback (most recent call last):\n{FRAMES}ValueError: bad\nof two lines", "ValueError: bad"),
         (f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory\n", "torch.OutOfMemoryError: CUDA out of memory"),
         (f"Traceback (most recent call last):\n{FRAMES}KeyboardInterrupt", "KeyboardInterrupt"),
-        (
-            f"Traceback (most recent call last):\n{FRAMES}KeyError: 1\n\nDuring handling of the above exception, "
-            f"another exception occurred:\n\nTraceback (most recent call last):\n{FRAMES}OSError: 2",
-            "OSError: 2",
-        ),
-        (
-            "".join(f"[rank1]: {line}\n" for line in f"Traceback (most recent call last):\n{FRAMES}E: x".split("\n")),
-            "E: x",
-        ),
+        (f"Traceback (most recent call last):\n{FRAMES}KeyError: 1\n\nDuring handling of the above exception, "
+         f"another exception occurred:\n\nTraceback (most recent call last):\n{FRAMES}OSError: 2", "OSError: 2"),
+        ("".join(f"[rank1]: {line}\n" for line in f"Traceback (most recent call last):\n{FRAMES}E: x".split("\n")),
+         "E: x"),
         ('  File "train.py", line 1\n    x = (\n        ^\nSyntaxError: never closed', "SyntaxError: never closed"),
         ("ValueError: a line of a log", ""),
         (f"Traceback (most recent call last):\n{FRAMES}", ""),

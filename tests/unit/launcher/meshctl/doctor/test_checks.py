@@ -14,19 +14,13 @@ from launcher.model.text import format_bytes, format_number
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOMY = MachineInfo(
-    cpu_count=64,
-    memory=512 * GIB,
-    memory_limit=CgroupLimit(256 * GIB, GIB, "/sys/fs/cgroup/memory.max"),
+    cpu_count=64, memory=512 * GIB, memory_limit=CgroupLimit(256 * GIB, GIB, "/sys/fs/cgroup/memory.max"),
     process_limit=CgroupLimit(100_000, 100, "/sys/fs/cgroup/pids.max"),
-    shared_memory=DiskSpace("/dev/shm", 256 * GIB, 256 * GIB),
-    logs=DiskSpace("/logs", 100 * GIB, 50 * GIB, 1_000_000),
-    open_files=ResourceLimit(1024, 1_048_576),
-    user_processes=ResourceLimit(500_000, 500_000),
-    locked_memory=ResourceLimit(None, None),
-    rdma_devices=("mlx5_0",),
-    numa_nodes={0: "0-31", 1: "32-63"},
+    shared_memory=DiskSpace("/dev/shm", 256 * GIB, 256 * GIB), logs=DiskSpace("/logs", 100 * GIB, 50 * GIB, 1_000_000),
+    open_files=ResourceLimit(1024, 1_048_576), user_processes=ResourceLimit(500_000, 500_000),
+    locked_memory=ResourceLimit(None, None), rdma_devices=("mlx5_0",), numa_nodes={0: "0-31", 1: "32-63"},
     listening_ports=frozenset({22, 15001}),
-)
+)  # fmt: skip
 RUN = PlannedRun(worker_count=8, accelerators=frozenset({"nvidia"}), node_count=32, frameworks=("torch",))
 
 

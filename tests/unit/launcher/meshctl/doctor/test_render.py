@@ -16,16 +16,11 @@ from launcher.model.text import WIDTH
 
 GPUS = tuple(
     Device(
-        kind="nvidia",
-        index=index,
-        id=f"GPU-5a1c0c1e-7d53-4b0f-9f3a-00000000000{index}",
-        visible=str(index),
-        numa_node=index // 4,
-        domain="3f2a.1",
-        model="NVIDIA H100 80GB HBM3",
+        kind="nvidia", index=index, id=f"GPU-5a1c0c1e-7d53-4b0f-9f3a-00000000000{index}", visible=str(index),
+        numa_node=index // 4, domain="3f2a.1", model="NVIDIA H100 80GB HBM3",
     )
     for index in range(8)
-)
+)  # fmt: skip
 
 
 def test_a_long_name_has_a_line_for_itself() -> None:

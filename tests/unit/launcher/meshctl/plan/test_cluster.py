@@ -58,15 +58,9 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
         "c",
     )
     assert found.options == {
-        "mesh": "pp=4,dp=*,tp=8",
-        "traffic": "dp+tp=10:ring,pp=2.5",
-        "unit": "8",
-        "whole": "slice:4",
-        "within": "tp=host",
-        "nnodes": "2:9",
-        "elastic": "1:64",
-        "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
-    }
+        "mesh": "pp=4,dp=*,tp=8", "traffic": "dp+tp=10:ring,pp=2.5", "unit": "8", "whole": "slice:4",
+        "within": "tp=host", "nnodes": "2:9", "elastic": "1:64", "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
+    }  # fmt: skip
 
 
 def test_levels_nobody_named_are_numbered_and_a_flag_names_them_anew() -> None:

@@ -41,23 +41,14 @@ def test_without_options_only_the_numbers_of_nodes_and_the_levels_are_set() -> N
 def test_every_option_arrives_where_it_belongs() -> None:
     limits, costs = ask(
         {
-            "traffic": "tp=100,dp=10",
-            "unit": "8",
-            "within": "tp=host, dp=pod",
-            "whole": "leaf:4",
-            "level-costs": "leaf=2,pod=4.5,host=0",
-            "elastic": "2:64",
-            "rates": "leaf=40Gbit,host=1GB",
+            "traffic": "tp=100,dp=10", "unit": "8", "within": "tp=host, dp=pod", "whole": "leaf:4",
+            "level-costs": "leaf=2,pod=4.5,host=0", "elastic": "2:64", "rates": "leaf=40Gbit,host=1GB",
         }
-    )
+    )  # fmt: skip
     assert limits == Limits(
-        elastic_min=2,
-        elastic_max=64,
-        levels=LEVELS,
-        block_size=8,
-        within={"tp": "host", "dp": "pod"},
+        elastic_min=2, elastic_max=64, levels=LEVELS, block_size=8, within={"tp": "host", "dp": "pod"},
         all_or_nothing=AllOrNothing(level="leaf", hosts=4),
-    )
+    )  # fmt: skip
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
     assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0},
                           rates=parse_rates("host=8Gbit,leaf=40Gbit"))  # fmt: skip

@@ -28,13 +28,9 @@ def told(slot: Slot, parent: dict[str, str] | None = None, **job: Any) -> dict[s
 def test_initialize_finds_all_that_it_needs() -> None:
     said = make_jax().variables(PLACE, {})
     assert said == {
-        "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400",
-        "JAX_LOCAL_DEVICE_IDS": "2",
-        "OMPI_MCA_orte_hnp_uri": "meshrun",
-        "OMPI_COMM_WORLD_SIZE": "224",
-        "OMPI_COMM_WORLD_RANK": "26",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
-    }
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400", "JAX_LOCAL_DEVICE_IDS": "2", "OMPI_MCA_orte_hnp_uri": "meshrun",
+        "OMPI_COMM_WORLD_SIZE": "224", "OMPI_COMM_WORLD_RANK": "26", "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    }  # fmt: skip
 
 
 def test_where_mpi_is_in_use_nothing_looks_like_mpirun() -> None:

@@ -75,13 +75,8 @@ def test_a_round_from_its_start_to_its_end() -> None:
     run.take(events.StopRound(1, "kill", because("gone"), "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
     run.take(Exited(1, 1, 51, -9, 121.0), events.RoundStopped(1, 29500, 8), at=121.0)
     summary, workers = run.rounds[0]
-    assert (summary.round, summary.cause, summary.reason, summary.nodes, summary.step) == (
-        1,
-        "loss",
-        because("gone"),
-        ("n9",),
-        8,
-    )
+    assert (summary.round, summary.cause, summary.reason) == (1, "loss", because("gone"))
+    assert (summary.nodes, summary.step) == (("n9",), 8)
     assert (summary.waited_s, summary.mesh, summary.ranks) == (10.0, "dp=4", (2, 3))
     assert [(one.rank, one.state, one.exit_code) for one in workers] == [(2, "terminated", -9), (3, "terminated", -9)]
     assert [event.ran_s for event in run.events if isinstance(event, run_events.RoundEnded)] == [11.0]
