@@ -124,10 +124,11 @@ class Turns:
         self.agent._run_once()
         return [*self.log]
 
-    def begin(self, round: int = 1) -> None:
+    def begin(self) -> Turns:
         """Start a round of two workers."""
-        self.turn(start(round))
-        self.turn(reports=(Spawned(round, 0, 41), Spawned(round, 1, 42)))
+        self.turn(start(1))
+        self.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42)))
+        return self
 
     def pass_time(self, seconds: float) -> list[object]:
         self.now += seconds
@@ -160,16 +161,10 @@ def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pyt
     assert not job.agent.running.has_workers
 
 
-def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
-    told = job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
+def test_the_end_of_a_round_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Turns(monkeypatch).begin().turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
     assert told[-2:] == [("submit", RoundSucceeded(1)), RoundSucceeded(1)]
-
-
-def test_a_round_is_reported_as_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.turn(stop("kill"))
     assert job.turn(reports=(RoundSwept(1), RoundSwept(1))).count(RoundStopped(1, 1)) == 1
 
@@ -196,28 +191,29 @@ def test_what_the_agreement_says_is_logged_in_the_same_turn(monkeypatch: pytest.
     assert job.turn(start(1))[-2:] == ["spawn", "logged"]
 
 
-def test_leadership_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_leadership_and_an_expired_watchdog_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch)
-    assert job.turn() == []
-    job.machine.is_leader = True
-    assert job.turn() == [LeadershipChanged(True)]
-    assert job.turn() == []
-    job.machine.is_leader = False
-    assert job.turn() == [LeadershipChanged(False)]
-
-
-def test_an_expired_watchdog_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
+    for is_leader, told in (
+        (False, []),
+        (True, [LeadershipChanged(True)]),
+        (True, []),
+        (False, [LeadershipChanged(False)]),
+    ):
+        job.machine.is_leader = is_leader
+        assert job.turn() == told
     assert job.turn(reports=(WorkersFenced(1),))[-2:] == [("submit", WatchdogExpired()), WatchdogExpired()]
 
 
 # --- effects ---
 
 
-def test_what_a_part_asks_of_the_agreement_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for effect in (SendNote("leader", "x"), AnswerCommand("token", "{}")):
+def test_what_a_part_asks_of_the_agreement_is_passed_on_and_what_it_publishes_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = (SendNote("leader", "x"), AnswerCommand("token", "{}"))
+    for effect, done in (*((one, ("submit", one)) for one in asked), (Publish("news"), "news")):
         job = Turns(monkeypatch, {NoteReceived: effect})
-        assert job.turn(NoteReceived("m", "{}")) == [NoteReceived("m", "{}"), ("submit", effect)]
+        assert job.turn(NoteReceived("m", "{}")) == [NoteReceived("m", "{}"), done]
 
 
 def test_a_part_has_this_node_leave_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,23 +224,16 @@ def test_a_part_has_this_node_leave_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert job.turn(NoteReceived("m", "{}"))[1:] == []
 
 
-def test_what_a_part_publishes_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {NoteReceived: Publish("news")})
-    assert job.turn(NoteReceived("m", "{}"))[1:] == ["news"]
-
-
 def test_workers_are_ended_only_of_the_round_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, done in ((1, [("abort", 1)]), (2, [])):
-        job = Turns(monkeypatch, {NoteReceived: EndWorkers(number, (1, 7), "no sign of progress")})
-        job.begin()
+        job = Turns(monkeypatch, {NoteReceived: EndWorkers(number, (1, 7), "no sign of progress")}).begin()
         assert job.turn(NoteReceived("m", "{}"))[1:] == done
 
 
 def test_a_grace_ends_before_the_machine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     for kill_in_s, save_in_s, grace_s in ((20.0, 22.0, 20.0), (1.0, 90.0, GRACE_LEAST_S), (-5.0, math.inf, 30.0)):
         grace = LimitGrace(100.0 + kill_in_s, 100.0 + save_in_s)
-        job = Turns(monkeypatch, {NoteReceived: grace})
-        job.begin()
+        job = Turns(monkeypatch, {NoteReceived: grace}).begin()
         job.turn(NoteReceived("m", "{}"))
         assert job.turn(stop())[1] == ("save by", 100.0 + min(grace_s, save_in_s))
         assert "sweep" not in job.pass_time(grace_s - 0.1)
@@ -252,8 +241,7 @@ def test_a_grace_ends_before_the_machine_does(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_save_that_is_under_way_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {NoteReceived: LimitGrace(110.0, 112.0)})
-    job.begin()
+    job = Turns(monkeypatch, {NoteReceived: LimitGrace(110.0, 112.0)}).begin()
     job.turn(stop())
     assert job.turn(NoteReceived("m", "{}"))[1:] == [("save by", 110.0)]
     assert job.pass_time(10.0) == ["sweep"]
@@ -278,28 +266,24 @@ def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatc
     assert len(list_failures(job.pass_time(0.2))) == 1
 
 
-@pytest.mark.parametrize(("number", "count"), [(1, 1), (2, 0)])
+@pytest.mark.parametrize(
+    ("number", "is_ending", "count"),
+    [(1, False, 1), (2, False, 0), (1, True, 0)],
+    ids=["looked at", "another round", "a survivor that is about to end may be the cause"],
+)
 def test_a_look_that_is_done_ends_the_wait_of_its_round(
-    number: int, count: int, monkeypatch: pytest.MonkeyPatch
+    number: int, is_ending: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Turns(monkeypatch, {VictimSuspected: Explained(number)})
-    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=is_ending))
     assert len(list_failures(fail(job))) == count
 
 
-def test_a_survivor_that_is_about_to_end_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: Explained(1)})
-    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=True))
-    assert list_failures(fail(job)) == []
-
-
 def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {StopRound: Publish("late")})
-    job.begin()
-    assert job.turn(stop("fence")) == [stop("fence"), "sweep", "late"]
-    job = Turns(monkeypatch, {StopRound: Publish("before")})
-    job.begin()
-    assert job.turn(stop())[:2] == [stop(), "before"]
+    late = Turns(monkeypatch, {StopRound: Publish("late")}).begin()
+    assert late.turn(stop("fence")) == [stop("fence"), "sweep", "late"]
+    before = Turns(monkeypatch, {StopRound: Publish("before")}).begin()
+    assert before.turn(stop())[:2] == [stop(), "before"]
 
 
 # --- SIGQUIT ---
@@ -307,15 +291,16 @@ def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 QUIT = LeaveRequest(because("signal"), 128 + signal.SIGQUIT)
 
 
-def test_sigquit_ends_the_job_where_no_part_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+def test_sigquit_ends_the_job_where_no_part_holds_it_or_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch).begin()
     assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled(), ("submit", QUIT), QUIT]
+    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0)}).begin()
+    job.turn(signals=(signal.SIGQUIT,))
+    assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
 
 
 def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0)})
-    job.begin()
+    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0)}).begin()
     assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled()]
     assert job.pass_time(4.9) == []
     job.turn(NoteReceived("m", "{}"))
@@ -325,8 +310,7 @@ def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPat
 
 def test_sigquit_waits_no_longer_than_the_part_or_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for until, waits_s in ((105.0, 5.0), (1e9, QUIT_LIMIT_S)):
-        job = Turns(monkeypatch, {QuitSignalled: HoldQuit(until)})
-        job.begin()
+        job = Turns(monkeypatch, {QuitSignalled: HoldQuit(until)}).begin()
         job.turn(signals=(signal.SIGQUIT,))
         assert job.pass_time(waits_s - 0.1) == []
         assert job.pass_time(0.2) == [("submit", QUIT), QUIT]
@@ -354,19 +338,11 @@ def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatc
     assert QUIT not in job.turn()
 
 
-def test_a_second_sigquit_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0)})
-    job.begin()
-    job.turn(signals=(signal.SIGQUIT,))
-    assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
-
-
 # --- shortages, and the end ---
 
 
 def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.channel.read_step.return_value = 8
     job.turn(stop("kill"))
     assert RoundStopped(1, 1, 8) in job.turn(reports=(RoundSwept(1),))
@@ -377,8 +353,7 @@ def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.turn(reports=(Exited(1, 1, 42, 0, 0.0),))
     assert job.agent.running.exit_codes == {1: 0}
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")

@@ -83,13 +83,6 @@ def test_one_line_says_that_the_fork_server_is_ready_and_one_each_remark(
     assert bench.told() == [words, "torch reads the clock"]
 
 
-def test_plain_pythons_that_wait_are_not_worth_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
-    bench.image.start(SLOTS)
-    bench.image.take(Preloaded(7, 0.01, ()), 100.0)
-    assert bench.told() == []
-
-
 def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torch,jax")
     bench.image.start(SLOTS)
@@ -102,11 +95,14 @@ def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest
     assert bench.image.wake_at == float("inf")
 
 
-def test_a_round_that_waits_long_for_plain_pythons_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pythons_are_worth_a_line_only_if_they_are_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
     bench.image.expect_workers(100.0)
     bench.image.advance(110.0)
     assert bench.told() == ["the workers wait for a Python (--standby), which has taken 10 s so far"]
+    bench.image.start(SLOTS)
+    bench.image.take(Preloaded(7, 0.01, ()), 100.0)
+    assert bench.told() == []
 
 
 @pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), RoundSwept(1)])

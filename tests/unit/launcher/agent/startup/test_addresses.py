@@ -43,23 +43,22 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]
+    ("is_local", "addresses"),
+    [
+        (True, ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]),
+        (False, ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"]),
+    ],
+    ids=["loopback and link-local", "of a network"],
 )
-def test_loopback_and_link_local_are_of_no_use_to_others(address: str) -> None:
-    assert is_local_only(address)
+def test_loopback_and_link_local_alone_are_of_no_use_to_others(is_local: bool, addresses: list[str]) -> None:
+    assert [one for one in addresses if is_local_only(one) is not is_local] == []
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"])
-def test_an_address_of_a_network_is_of_use_to_others(address: str) -> None:
-    assert not is_local_only(address)
-
-
-def test_a_store_on_this_node_is_reached_from_loopback_and_that_will_do() -> None:
+def test_a_store_on_this_node_is_reached_from_loopback_and_a_name_given_back_in_digits() -> None:
     assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
-    assert find_own_address(local_addr="localhost", interface=None, endpoints=["localhost:2379"]) in (
-        "127.0.0.1",
-        "::1",
-    )
+    for endpoints in (["localhost:2379"], []):
+        found = find_own_address(local_addr="localhost", interface=None, endpoints=endpoints)
+        assert found in ("127.0.0.1", "::1")
 
 
 def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,20 +88,15 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
     assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 
 
-def test_a_name_is_given_back_in_digits() -> None:
-    assert find_own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
-
-
 def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_interface_address", lambda name: f"10.1.1.1 of {name}")
-    monkeypatch.setattr(
-        addresses, "find_source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else ""
-    )
-    known = {"local_addr": "10.0.0.9", "interface": "eth7"}
-    given: dict[str, str | None] = dict(known)
-    assert find_own_address(**given, endpoints=["s:1"]) == "10.0.0.9"
-    assert find_own_address(**{**given, "local_addr": None}, endpoints=["s:1"]) == "10.1.1.1 of eth7"
-    assert find_own_address(local_addr=None, interface=None, endpoints=["", "s:1"]) == "10.2.2.2 to s:1"
+    monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: endpoint and f"10.2.2.2 to {endpoint}")
+    for local_addr, interface, endpoints, found in (
+        ("10.0.0.9", "eth7", ["s:1"], "10.0.0.9"),
+        (None, "eth7", ["s:1"], "10.1.1.1 of eth7"),
+        (None, None, ["", "s:1"], "10.2.2.2 to s:1"),
+    ):
+        assert find_own_address(local_addr=local_addr, interface=interface, endpoints=endpoints) == found
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
@@ -115,19 +109,18 @@ def test_loopback_is_refused_when_the_store_is_on_another_host(
         find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
-def test_an_unknown_interface_is_refused_with_those_that_exist() -> None:
+def test_an_interface_gives_its_global_address_and_an_unknown_one_is_refused_with_those_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_interface_address("lo") == "127.0.0.1"
     with pytest.raises(UsageError, match="LAUNCHER_INTERFACE=nowhere0: no such interface") as refusal:
         find_interface_address("nowhere0")
     assert "lo" in str(refusal.value.hint)
-
-
-def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "if_inet6"
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
     monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
-    assert find_interface_address("six0") == "fd00::2"
+    assert find_interface_address("six0") == "fd00::2"  # IPv6 alone
 
 
 def test_a_host_that_nobody_knows_is_not_here_and_gives_no_address() -> None:
