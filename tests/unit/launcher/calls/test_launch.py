@@ -102,15 +102,14 @@ def test_variables_of_a_false_flag_and_of_script_options_are_suppressed() -> Non
     assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
 
 
-def test_a_function_is_called_what_people_call_it() -> None:
+def test_functions_and_exceptions_are_called_what_people_call_them() -> None:
     import functools
 
     assert format_name(format_name) == "format_name"
     assert format_name(functools.partial(format_name, 1)) == "format_name"
     assert format_name("".split) == "str.split"
-    assert (
-        format_name(functools.lru_cache(lambda: 1)) == "test_a_function_is_called_what_people_call_it.<locals>.<lambda>"
-    )
+    assert format_name(functools.lru_cache(lambda: 1)).endswith("call_them.<locals>.<lambda>")
+    assert format_error(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
 
 
 def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +141,7 @@ def test_only_ranks_of_the_last_round_are_left(
     assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks, has_verdict=True)
 
 
-def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(END_FILE, "/proc/no/such/place")
-    Failures("h1", None).report_end(Exit(7, because(""), VERDICT), "train.py", None)
-    assert "train.py FAILED" in capfd.readouterr().err
-
-
-def test_an_error_is_left_with_its_hint(
+def test_an_error_is_left_with_its_hint_and_an_end_that_cannot_be_left_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
@@ -157,6 +150,9 @@ def test_an_error_is_left_with_its_hint(
         exit_code=75, reason="no store", hint="start one"
     )
     assert not capfd.readouterr().err
+    monkeypatch.setenv(END_FILE, "/proc/no/such/place")
+    Failures("h1", None).report_end(Exit(7, because(""), VERDICT), "train.py", None)
+    assert "train.py FAILED" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "failures": [{}]}', "[" * 100_000])
@@ -207,10 +203,6 @@ def test_a_result_that_would_leave_in_its_pickle_is_told(tmp_path: Path) -> None
     call.write_result(1, 0, LeavesWhenLoaded())
     with pytest.raises(LauncherError, match=r"the result of rank 0 cannot be loaded: SystemExit: 7$"):
         call.read_result(1, 0)
-
-
-def test_an_exception_without_words_is_still_named() -> None:
-    assert format_error(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
 
 
 def test_a_hint_is_shown_once() -> None:

@@ -69,21 +69,12 @@ def test_prefixes_resolve_among_torchruns_names_first(spelling: str, name: str |
         assert command_line.find_option(spelling).name == name
 
 
-def test_an_ambiguous_prefix_lists_what_it_could_mean() -> None:
-    with pytest.raises(UsageError) as caught:
-        command_line.find_option("--master")
-    assert str(caught.value) == "--master could mean --master-addr or --master-port"
-
-
-def test_what_follows_the_script_is_the_scripts() -> None:
+def test_what_follows_the_script_is_the_scripts_less_one_double_dash_beside_it() -> None:
     words = command_line.parse(
         ["--nproc-per-node", "2", "train.py", "--nproc-per-node", "8", "-h", "--", "--no-such", "-r3"]
     )
     assert words.values == {"nproc-per-node": "2"}
     assert words.script_args == ("--nproc-per-node", "8", "-h", "--", "--no-such", "-r3")
-
-
-def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> None:
     assert command_line.parse(["-m", "--", "pkg", "--", "a"]) == command_line.ParsedArgs(
         {"module": "1"}, "pkg", ("--", "a")
     )
@@ -96,17 +87,26 @@ def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> No
 
 
 @pytest.mark.parametrize(
-    "words", [["--nproc-per-node"], ["--nproc-per-node", "--standalone"], ["-r"], ["-r", "--", "x"]]
+    ("words", "sentence"),
+    [
+        (["--nproc-per-node"], "--nproc-per-node needs a value"),
+        (["--nproc-per-node", "--standalone"], "--nproc-per-node needs a value"),
+        (["-r"], "--redirects needs a value"),
+        (["-r", "--", "x"], "--redirects needs a value"),
+        (["--standalone=1", "x.py"], "--standalone is a flag and takes no value, --standalone=1 gives it one"),
+        (["--master", "x.py"], "--master could mean --master-addr or --master-port"),
+        # The value may be a password for the script, given before its name.
+        (["-ptoken", "x.py"], "unknown option -p"),
+        (["-p=token", "x.py"], "unknown option -p"),
+        (["--pw=token", "x.py"], "unknown option --pw"),
+    ],
 )
-def test_a_missing_value_is_named(words: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"^--(nproc-per-node|redirects) needs a value$") as caught:
+def test_a_word_that_cannot_be_taken_is_named_without_a_value(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
         command_line.parse(words)
-    assert caught.value.hint in ("--nproc-per-node N|auto|gpu|cpu|xpu|...", "--redirects 0-3|RANK:0-3,...")
-
-
-def test_a_flag_takes_no_value() -> None:
-    with pytest.raises(UsageError, match=r"^--standalone is a flag and takes no value, --standalone=1 gives it one$"):
-        command_line.parse(["--standalone=1", "x.py"])
+    assert str(caught.value) == sentence
+    if "needs a value" in sentence:
+        assert caught.value.hint in ("--nproc-per-node N|auto|gpu|cpu|xpu|...", "--redirects 0-3|RANK:0-3,...")
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,6 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
         command_line.parse([word, "x.py"])
     assert str(caught.value) == f"unknown option {word.partition('=')[0]}"
     assert caught.value.hint == hint
-
-
-@pytest.mark.parametrize("words", [["-ptoken", "x.py"], ["-p=token", "x.py"], ["--pw=token", "x.py"]])
-def test_a_value_behind_an_unknown_option_is_not_repeated(words: list[str]) -> None:
-    """It may be a password for the script, given before its name."""
-    with pytest.raises(UsageError, match=r"^unknown option (-p|--pw)$"):
-        command_line.parse(words)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,12 @@ ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
 
 
-def test_a_prefix_of_our_own_overrides_torchruns() -> None:
+def test_settings_of_our_own_override_torchruns_and_are_checked() -> None:
     made = resolve(*ETCD, "--rdzv-conf=etcd_prefix=x", LAUNCHER_RDZV_PREFIX="y")
     assert made.rendezvous.network is not None
     assert made.rendezvous.network.prefix == "y"
     with pytest.raises(UsageError, match="LAUNCHER_RDZV_PREFIX=/: the prefix of the keys"):
         resolve(*ETCD, LAUNCHER_RDZV_PREFIX="/")
-
-
-def test_a_growth_after_some_seconds_is_seldom_meant_as_a_number() -> None:
     assert refusal(*ETCD, "--grow=60")[1] == "write --grow delay=60"
 
 

@@ -85,9 +85,8 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
 @pytest.mark.parametrize("words", [(), ("--master-port=65535",)])
 def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
     assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").rendezvous.network == meets_at("node0:7")
-    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (
-        "LAUNCHER_STORE_PORT=5 has no effect on one machine",
-    )
+    note = "LAUNCHER_STORE_PORT=5 has no effect on one machine"
+    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (note,)
     for port, why in (
         ("0", "other nodes connect to this port: it cannot be 0"),
         ("29500", "rank 0 listens on that port"),
@@ -212,13 +211,10 @@ def test_node_rank_0_serves_the_store_beside_the_port_of_rank_0(
     assert (meeting.master_addr, meeting.master_port, meeting.network) == (address, port, network)
 
 
-def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
+def test_what_is_redundant_or_cannot_be_in_a_static_rendezvous_is_said() -> None:
     made = resolve(*STATIC, "--nnodes=2:4")
     assert (made.placement.nodes_min, made.placement.nodes_max) == (4, 4)
     assert made.notes == ("--nnodes 2:4: a static rendezvous starts with all 4 nodes; with c10d fewer are enough",)
-
-
-def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
     meeting = made.rendezvous
     assert (meeting.master_addr, meeting.master_port, meeting.settings) == ("node1", 5, {"start_timeout_s": 9.0})
@@ -229,13 +225,10 @@ def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     )
 
 
-def test_one_node_is_one_machine_and_no_store_is_served() -> None:
+def test_one_node_is_one_machine_and_nodes_that_meet_in_a_store_are_numbered_there() -> None:
     for words in (["--nnodes=1"], ["--nnodes=1:4"], ["--nnodes=1:1", "--node-rank=0", "--master-port=29500"]):
         made = resolve(*words)
         assert (made.rendezvous.network, made.rendezvous.node_rank, made.placement.nodes_max) == (None, 0, 1)
-
-
-def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
         made = resolve("--nnodes=2", *words, "--master-port=5")
         meeting = made.rendezvous
