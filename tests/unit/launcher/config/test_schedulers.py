@@ -289,15 +289,19 @@ def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(enviro
     assert resolve("--standalone", environ={**SKYPILOT, **environ}).notes == ()
 
 
-@pytest.mark.parametrize("rubbish", ["", "x", "\n", "1e3", "9" * 5000])
-def test_a_job_of_skypilot_without_a_usable_number_meets_at_the_usual_port(rubbish: str) -> None:
-    made = resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": rubbish})
-    assert made.rendezvous.rdzv_endpoint == "10.0.0.7:29400"
-
-
-@pytest.mark.parametrize("rubbish", ["", "a/b", "a\nb", "\udcff"])
-def test_a_task_of_skypilot_without_an_id_is_named_after_its_first_node(rubbish: str) -> None:
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).rendezvous.run_id == "10.0.0.7"
+@pytest.mark.parametrize(
+    ("name", "texts", "endpoint", "run_id"),
+    [
+        ("SKYPILOT_INTERNAL_JOB_ID", ("", "x", "\n", "1e3", "9" * 5000), "10.0.0.7:29400", SKYPILOT_RUN),
+        ("SKYPILOT_TASK_ID", ("", "a/b", "a\nb", "\udcff"), SKYPILOT_PLACE, "10.0.0.7"),
+    ],
+)
+def test_a_job_of_skypilot_without_a_usable_number_or_id_has_the_usual_ones(
+    name: str, texts: tuple[str, ...], endpoint: str, run_id: str
+) -> None:
+    for text in texts:
+        meeting = resolve(environ={**SKYPILOT, name: text}).rendezvous
+        assert (meeting.rdzv_endpoint, meeting.run_id) == (endpoint, run_id)
 
 
 @pytest.mark.parametrize(("environ", "name"), [(SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID"), (SLURM, "SLURM_STEP_ID")])
@@ -306,16 +310,17 @@ def test_jobs_and_steps_that_share_nodes_meet_on_different_ports(environ: dict[s
     assert len(ports) == 20
 
 
-@pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
 @pytest.mark.parametrize("rubbish", ["x", "-1", "1.5", "", " ", "1e3", "\udcff"])
-def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbish: str) -> None:
-    assert resolve(environ={**SLURM, name: rubbish}).rendezvous.network is None
-    assert resolve(environ={**LWS, "LWS_GROUP_SIZE": rubbish}).rendezvous.network is None
-    assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).rendezvous.network is None
-    assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).rendezvous.network is None
-    assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).rendezvous.network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NODE_RANK": rubbish}).rendezvous.network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NUM_NODES": rubbish}).rendezvous.network is None
+def test_rubbish_in_the_variables_of_a_controller_stops_nobody(rubbish: str) -> None:
+    for environ in (
+        *({**SLURM, name: rubbish} for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES")),
+        *({**SKYPILOT, name: rubbish} for name in ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES")),
+        {**LWS, "LWS_GROUP_SIZE": rubbish},
+        {**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"},
+        {"JOB_COMPLETION_INDEX": rubbish},
+        {**VOLCANO, "MASTER_PORT": rubbish},
+    ):
+        assert resolve(environ=environ).rendezvous.network is None
 
 
 def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
@@ -348,7 +353,7 @@ def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str
     assert with_controller.rendezvous.network is None
 
 
-def test_the_variable_of_an_option_wins_over_the_controller() -> None:
+def test_the_variable_of_an_option_wins_over_the_controller_whose_values_name_theirs() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
         assert resolve(environ={**SLURM, **environ}).rendezvous.network is None
     environ = {**SLURM, "LAUNCHER_NNODES": "2:8"}
@@ -356,6 +361,9 @@ def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
     assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
+    given = schedulers.resolve(resolve_values({}, SLURM), SLURM).values
+    assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
+    assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
 
 
 @pytest.mark.parametrize(
@@ -418,17 +426,8 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     )
 
 
-def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
-    given = schedulers.resolve(resolve_values({}, SLURM), SLURM).values
-    assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
-    assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
-
-
-def test_every_controller_is_looked_for_where_its_variables_are() -> None:
+def test_every_controller_is_looked_for_where_its_variables_are_and_nowhere_else() -> None:
     assert [names for *_, names in schedulers.list_schedulers() if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
-
-
-def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
     assert schedulers.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
     assert schedulers.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
     assert schedulers.detect({}) is None

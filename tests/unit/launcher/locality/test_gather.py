@@ -173,7 +173,7 @@ def test_a_pipe_is_read_once() -> None:
 # Sources
 
 
-def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict[str, Says]) -> None:
+def test_likely_sources_are_asked_in_one_order_of_trust_and_named_ones_in_their_own(sources: dict[str, Says]) -> None:
     sources.update(
         aws=Says("aws", hints(zone="a")),
         slurm=Says("slurm", hints(spine="s", leaf="l")),
@@ -183,9 +183,6 @@ def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict
     assert place(found) == "zone=a,spine=s,leaf=k"
     assert [one.source for one in found.results] == ["kubernetes", "slurm", "aws"]
     assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
-
-
-def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict[str, Says]) -> None:
     sources.update(
         aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
     )
@@ -194,7 +191,9 @@ def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict
     assert resolve_locality(asked("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
 
 
-def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sources: dict[str, Says]) -> None:
+def test_a_source_that_is_late_or_fails_is_left_behind_and_nobody_waits_for_its_thread(
+    sources: dict[str, Says],
+) -> None:
     over = threading.Event()
     sources.update(
         kubernetes=Says("kubernetes", hints(leaf="never"), over),
@@ -211,9 +210,6 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
     assert reasons["kubernetes"] == "no answer within 0.2 s"
     assert reasons["slurm"] == "'failed with ValueError: odd\\x1b[2J'"
     assert reasons["oci"].startswith("failed with TypeError: ")
-
-
-def test_nobody_waits_for_the_threads_of_sources() -> None:
     over = threading.Event()
     try:
         assert query_sources([Says("slow", hints(), over)], {}, 0.0)[0].reason == "no answer within 0 s"

@@ -157,15 +157,12 @@ def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
     assert argv[6:] == spec.fork_argv
 
 
-def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
+def test_a_fork_of_jax_begins_as_its_workers_begin_and_without_preload_none_is_made() -> None:
     config = parse("--framework=jax", "train.py", "x")
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.fork_argv == ("script", *spec.argv[2:])
     assert spec.fork_argv[-3:] == ("script", "train.py", "x")
     assert make_fork_server_argv(config.workers, is_jax=True)[3:] == spec.fork_argv
-
-
-def test_without_the_option_workers_are_started_by_exec_alone() -> None:
     (spec,) = specs(command.parse(["train.py"], {}), slots(1), {}, 1, 0)
     assert spec.fork_argv == ()
 
