@@ -212,14 +212,11 @@ def test_each_chip_has_a_worker_unless_jax_takes_all(
     assert shares != [4] or reason == "1 worker with 4 TPU chips each (4 found in /dev)"
 
 
-def test_no_chip_is_for_two_workers(four_chips: Machine) -> None:
+def test_no_chip_is_for_two_workers_and_a_type_has_as_many_hosts_as_the_slice(four_chips: Machine) -> None:
     with pytest.raises(UsageError) as raised:
         assign_devices(8, None, SKIP, accelerators=[four_chips.detector()])
     assert str(raised.value).startswith("8 workers with 1 TPU chip each: 8 TPU chips are needed, 4 are present")
     assert raised.value.hint == "request fewer: a TPU chip serves one process"
-
-
-def test_a_type_must_have_as_many_hosts_as_the_slice(four_chips: Machine) -> None:
     environ = {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"}
     detectors = [four_chips.detector()]
     fits, other = (DeviceRequest("tpu", shape=shape) for shape in ("v4-16", "v4-32"))

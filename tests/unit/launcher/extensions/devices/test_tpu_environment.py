@@ -161,22 +161,20 @@ def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mappi
     assert "--devices-per-worker" in raised.value.hint
 
 
-def test_slices_are_joined_by_the_numbers_of_this_round() -> None:
-    said = told(place(0, 1, 2, 3, nodes=8, slice=(1, 2)), {**GKE, **STALE})
-    assert said == {
-        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.9",  # rank 0's host: worker 0 of slice 0
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-    }
-
-
-def test_one_slice_that_is_left_is_told_so() -> None:
-    said = told(place(0, 1, 2, 3, nodes=4, slice=(0, 1)), {**GKE, **STALE})
-    assert (said["MEGASCALE_NUM_SLICES"], said["MEGASCALE_SLICE_ID"]) == ("1", "0")
-
-
-def test_where_slices_are_unknown_the_controllers_word_stands() -> None:
-    assert told(place(0, 1, 2, 3, nodes=4), {**GKE, **STALE}) == {}
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        (place(0, 1, 2, 3, nodes=8, slice=(1, 2)), ("2", "1")),
+        (place(0, 1, 2, 3, nodes=4, slice=(0, 1)), ("1", "0")),  # one slice that is left is told so
+        (place(0, 1, 2, 3, nodes=4), None),  # where slices are unknown, the controller's word stands
+    ],
+)
+def test_slices_are_joined_by_the_numbers_of_this_round(
+    where: WorkerAssignment, numbers: tuple[str, str] | None
+) -> None:
+    joined = dict(zip(("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"), numbers or (), strict=False))
+    rank_0 = {"MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.9"}  # worker 0 of slice 0
+    assert told(where, {**GKE, **STALE}) == ({**rank_0, **joined} if joined else {})
 
 
 @pytest.mark.parametrize(("parent", "port"), [(GKE, "8083"), ({**GKE, **STALE}, "9002")])
@@ -245,13 +243,15 @@ def test_torch_xla_is_told_its_device_and_its_place_on_the_host(
 
 @pytest.mark.parametrize(
     ("topology", "chips_per_host", "bounds"),
-    [((4, 4), 4, (2, 2, 1)), ((2, 2, 2), 4, (1, 1, 2)), ((4, 4, 8), 4, (2, 2, 8)), ((2, 4), 8, (1, 1, 1))],
+    [
+        ((4, 4), 4, (2, 2, 1)),
+        ((2, 2, 2), 4, (1, 1, 2)),
+        ((4, 4, 8), 4, (2, 2, 8)),
+        ((2, 4), 8, (1, 1, 1)),
+        ((3, 4), 4, None),
+    ],
 )
 def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
-    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
+    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...] | None
 ) -> None:
     assert compute_host_bounds(topology, chips_per_host) == bounds
-
-
-def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
-    assert compute_host_bounds((3, 4), 4) is None

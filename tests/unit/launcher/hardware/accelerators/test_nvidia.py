@@ -128,9 +128,8 @@ def test_nvml_is_asked_first_and_closed_again(machine: Path) -> None:
     add_pci(machine, "0000:02:00.0", "0x10de", "0x030200", numa_node=1)
     nvml = FakeNvml()
     inventory = detect(machine, nvml)
-    assert inventory.devices[1] == Device(
-        kind="nvidia", index=1, id=UUIDS[1], visible="1", numa_node=1, model="Fast One"
-    )
+    second = Device(kind="nvidia", index=1, id=UUIDS[1], visible="1", numa_node=1, model="Fast One")
+    assert inventory.devices[1] == second
     assert ids(inventory) == list(UUIDS)
     assert inventory.reason == "4 found by NVML"
     assert not nvml.is_open
@@ -187,12 +186,9 @@ def test_a_gpu_that_this_process_may_not_use_is_not_numbered(machine: Path) -> N
     assert ids(detect(machine, nvml, "1,0")) == [UUIDS[3], UUIDS[1]]
 
 
-def test_a_pci_domain_may_have_more_than_four_digits(machine: Path) -> None:
+def test_a_gpu_is_found_in_a_long_pci_domain_and_told_by_its_id_beside_other_models(machine: Path) -> None:
     add_pci(machine, "10000:01:00.0", "0x10de", "0x030200", numa_node=1)
     assert detect(machine, FakeNvml(UUIDS[:1], pci_domain=0x10000)).devices[0].numa_node == 1
-
-
-def test_gpus_of_several_models_are_told_apart_by_their_ids(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(models=("Fast One", "Fast One", "Slow One", "Slow One")))
     assert [device.visible for device in inventory.devices] == list(UUIDS)
     assert [device.model for device in inventory.devices] == ["Fast One"] * 2 + ["Slow One"] * 2
@@ -261,18 +257,13 @@ def test_mig_instances_are_one_device_unless_each_worker_gets_its_own(
     assert asked or [device.visible for device in inventory.devices] == found
 
 
-def test_a_mig_instance_is_near_where_its_gpu_is(machine: Path) -> None:
+def test_a_mig_instance_is_where_its_gpu_is_and_a_gpu_without_one_is_none(machine: Path) -> None:
     add_pci(machine, "0000:01:00.0", "0x10de", "0x030200", numa_node=1)
     assert detect(machine, FakeNvml(migs=ON_FIRST), "MIG-2,MIG-1").devices[0].numa_node == 1
-
-
-def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(migs={1: [None]}))
     assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
-    assert (inventory.reason, inventory.unresponsive_count) == (
-        "3 found by NVML, 1 more with MIG enabled but no MIG instance",
-        0,
-    )
+    assert inventory.reason == "3 found by NVML, 1 more with MIG enabled but no MIG instance"
+    assert inventory.unresponsive_count == 0
     assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()
 
 

@@ -31,10 +31,8 @@ def test_cpus_are_those_this_process_may_run_on(monkeypatch: pytest.MonkeyPatch)
     assert len(CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2})
     inventory = CpuDetector().detect({})
-    assert [(device.index, device.id, device.visible) for device in inventory.devices] == [
-        (0, "cpu2", "2"),
-        (1, "cpu5", "5"),
-    ]
+    found = [(device.index, device.id, device.visible) for device in inventory.devices]
+    assert found == [(0, "cpu2", "2"), (1, "cpu5", "5")]
 
 
 # Workers and their devices
@@ -137,11 +135,9 @@ def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
     inventory = replace(Fixed("nvidia", 1).inventory, unresponsive_count=1, reason="3 found")
-    assert str(contract.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
-    assert (
-        str(contract.make_unresponsive_error(replace(inventory, mistake="no GPU 1")))
-        == "1 device does not answer (3 found)"
-    )
+    for mistake, who in (("", "1 of 2 devices"), ("no GPU 1", "1 device")):
+        error = contract.make_unresponsive_error(replace(inventory, mistake=mistake))
+        assert str(error) == f"{who} does not answer (3 found)"
 
 
 @pytest.mark.parametrize("count", [None, 8])
@@ -197,16 +193,15 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
     def device(kind: str, visible: str, variable: str = "") -> Device:
         return Device(kind=kind, index=0, id=visible, visible=visible, variable=variable)
 
-    assert format_visible_variable([device("nvidia", "3"), device("nvidia", "GPU-a")]) == (
-        "CUDA_VISIBLE_DEVICES",
-        "3,GPU-a",
-    )
-    assert format_visible_variable([device("tpu", "0")]) == ("TPU_VISIBLE_CHIPS", "0")
-    assert format_visible_variable([device("intel", "1")]) == ("ZE_AFFINITY_MASK", "1")
-    assert format_visible_variable([device("foo", "1", "FOO")]) == ("FOO", "1")
-    assert format_visible_variable([device("foo", "1")]) is None
-    assert format_visible_variable([device("cpu", "1")]) is None
-    assert format_visible_variable([]) is None
+    for devices, variable in (
+        ([device("nvidia", "3"), device("nvidia", "GPU-a")], ("CUDA_VISIBLE_DEVICES", "3,GPU-a")),
+        ([device("tpu", "0")], ("TPU_VISIBLE_CHIPS", "0")),
+        ([device("intel", "1")], ("ZE_AFFINITY_MASK", "1")),
+        ([device("foo", "1", "FOO")], ("FOO", "1")),
+        *(([device(kind, "1")], None) for kind in ("foo", "cpu")),
+        ([], None),
+    ):
+        assert format_visible_variable(devices) == variable
     assert find_visible_variable("foo") is None  # at the plug-in's devices
 
 

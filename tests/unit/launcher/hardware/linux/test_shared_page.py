@@ -78,7 +78,7 @@ class Orders:
         self.sent.append((signum, only))
 
 
-def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: SharedPage, be: Any) -> None:
+def test_a_stop_reaches_the_workers_of_its_round_and_the_agent_sees_who_has_asked(board: SharedPage, be: Any) -> None:
     board.begin(2, None)
     be(board, 1, round=3)
     assert not stop_requested()
@@ -86,9 +86,6 @@ def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: Shar
     assert stop_requested()
     be(board, 1, round=4)
     assert not stop_requested()
-
-
-def test_the_agent_sees_who_has_asked_in_this_round(board: SharedPage, be: Any) -> None:
     board.begin(3, None)
     be(board, 2, round=5)
     assert board.list_stop_pollers(5) == frozenset()
@@ -131,9 +128,13 @@ def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
     assert board.read_heartbeats() == [1]
 
 
-def test_without_a_shared_page_there_is_no_stop_and_no_listener(be: Any) -> None:
+def test_without_a_page_there_is_no_stop_and_no_listener_and_a_claim_still_ends_the_worker(be: Any) -> None:
     be(None)
     assert (stop_requested(), heartbeat()) == (False, False)
+    be(None)
+    with pytest.raises(SystemExit) as end:
+        blame_node("bad GPU")
+    assert end.value.code == 75
 
 
 @pytest.mark.parametrize("what", ["closed", "another file", "rubbish"])
@@ -195,12 +196,9 @@ def test_a_worker_is_unresponsive_after_a_whole_timeout_without_a_change() -> No
     assert beats.observe([5, 99, 0], {0, 1, 2}, now + 1) == []  # told once
 
 
-def test_a_worker_that_never_beats_or_has_ended_is_not_silent() -> None:
+def test_who_never_beats_or_was_not_looked_at_is_not_silent() -> None:
     beats = Heartbeats(1.0, 0.0)
     assert not any(beats.observe([0, 3], {0}, look / 10) for look in range(100))
-
-
-def test_time_in_which_nobody_looked_is_nobodys_silence() -> None:
     beats = Heartbeats(8.0, 0.0)
     assert beats.observe([1], {0}, 1.0) == []
     assert beats.observe([1], {0}, 1000.0) == []
@@ -250,13 +248,11 @@ def test_workers_that_are_told_to_end_may_be_silent(channel: Channel) -> None:
     assert orders.sent == []
 
 
-@pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("--heartbeat-timeout=2.5",), 2.5)])
+@pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("2.5",), 2.5), (("0",), None)])
 def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str, ...], timeout_s: float | None) -> None:
-    assert parse((*words, "train.py"), {}).hangs.heartbeat_timeout_s == timeout_s
-    assert (
-        parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).hangs.heartbeat_timeout_s
-        is None
-    )
+    environ = {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"} if words else {}
+    made = parse((*(f"--heartbeat-timeout={word}" for word in words), "train.py"), environ)
+    assert made.hangs.heartbeat_timeout_s == timeout_s
 
 
 def test_what_needs_the_shared_page_is_refused_where_there_is_none() -> None:
@@ -491,10 +487,3 @@ def test_a_claim_reaches_the_agent_with_its_reason_and_ends_the_worker(
     assert capfd.readouterr().err == f"this worker gives up: {reason}\n"
     board.begin(2, None)
     assert board.list_claims() == {}
-
-
-def test_without_a_page_a_claim_still_ends_the_worker(be: Any) -> None:
-    be(None)
-    with pytest.raises(SystemExit) as end:
-        blame_node("bad GPU")
-    assert end.value.code == 75

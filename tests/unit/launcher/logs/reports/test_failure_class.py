@@ -97,18 +97,12 @@ def test_what_a_program_says_in_words_decides_nothing(exception: str) -> None:
     assert classify(FailureEvidence(exit_code=1, exception=exception)).failure_class == "user code"
 
 
-def test_a_program_that_is_gone_decides_nothing_while_its_node_leaves() -> None:
-    gone = FailureEvidence(exit_code=127, spawn_error=errno.ENOENT, is_leaving=True)
-    assert find_consequence(gone, is_alone=True) == Consequence()
-
-
 def test_a_class_says_why() -> None:
-    assert classify(FailureEvidence(exit_code=1, exception=OOM)) == (
-        "memory",
-        Reason.of("logs/exception", type="OutOfMemoryError"),
-    )
-    killed = FailureEvidence(exit_code=-9, is_out_of_memory=True)
-    assert classify(killed) == ("memory", Reason.of("logs/killed-for-memory"))
+    for evidence, why in (
+        (FailureEvidence(exit_code=1, exception=OOM), Reason.of("logs/exception", type="OutOfMemoryError")),
+        (FailureEvidence(exit_code=-9, is_out_of_memory=True), Reason.of("logs/killed-for-memory")),
+    ):
+        assert classify(evidence) == ("memory", why)
 
 
 @pytest.mark.parametrize(

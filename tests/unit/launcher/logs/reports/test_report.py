@@ -140,10 +140,13 @@ def test_the_hint_fits_the_first_failure(root: WorkerFailure, expected: str) -> 
         assert hint == ""
 
 
-def test_the_report_says_if_it_does_not_know_which_host_failed_first() -> None:
+def test_an_unknown_order_is_said_and_own_sentences_keep_to_eighty_columns() -> None:
     report = render("train.py", [failure(0), failure(9)], outcome="-", is_order_known=False)
     heading = "\nRoot Cause (first reported; others failed at nearly the same time): rank 0 on\nnode-a\n"
     assert heading in report
+    outcome = "restarts used 2 of 2, " * 20
+    report = render("train.py", [failure(0, code) for code in (-9,)], outcome=outcome)
+    assert max(map(len, report.splitlines())) <= WIDTH
 
 
 def test_output_of_a_worker_neither_moves_the_cursor_nor_fills_the_screen() -> None:
@@ -154,12 +157,6 @@ def test_output_of_a_worker_neither_moves_the_cursor_nor_fills_the_screen() -> N
     assert max(map(len, report.splitlines())) < LINE_LIMIT + 20
     assert " on ab\n" in report
     assert "tr\\nain.py FAILED" in report
-
-
-def test_own_sentences_keep_to_eighty_columns() -> None:
-    outcome = "restarts used 2 of 2, " * 20
-    report = render("train.py", [failure(0, code) for code in (-9,)], outcome=outcome)
-    assert max(map(len, report.splitlines())) <= WIDTH
 
 
 @pytest.mark.parametrize(
@@ -178,23 +175,21 @@ def test_signals_have_names(exit_code: int, expected: str | None) -> None:
     assert find_signal_name(exit_code) == expected
 
 
-def test_a_failure_survives_its_way_through_the_store() -> None:
-    whole = failure(
-        9, -9, error_file="/x", message=TRACEBACK, tail=("a", "b"), is_out_of_memory=True, sentence="it fell"
-    )
-    assert [parse_failure(codec.encode(original).decode()) for original in (whole, failure())] == [whole, failure()]
-
-
-def test_a_character_that_utf8_does_not_have_costs_no_failure_its_report() -> None:
-    assert parse_failure(codec.encode(failure(error_file="/x\udcff")).decode()) == failure(error_file="/x?")
-
-
 def changed(**fields: object) -> str:
     return json.dumps({**json.loads(codec.encode(failure()).decode()), **fields})
 
 
-def test_a_field_of_a_later_version_does_no_harm() -> None:
-    assert parse_failure(changed(colour="red")) == failure()
+def test_a_failure_survives_its_way_through_the_store() -> None:
+    whole = failure(
+        9, -9, error_file="/x", message=TRACEBACK, tail=("a", "b"), is_out_of_memory=True, sentence="it fell"
+    )
+    for sent, read in (
+        (whole, whole),
+        (failure(), failure()),
+        (failure(error_file="/x\udcff"), failure(error_file="/x?")),  # a character that UTF-8 does not have
+    ):
+        assert parse_failure(codec.encode(sent).decode()) == read
+    assert parse_failure(changed(colour="red")) == failure(), "a field of a later version does no harm"
 
 
 @pytest.mark.parametrize(

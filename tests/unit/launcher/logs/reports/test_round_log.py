@@ -30,7 +30,9 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
-def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_round_of_several_nodes_is_told_by_each_and_on_one_machine_only_restarts(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     narrator = make_log(is_alone=False, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     narrator.log_end(1, because("node h17 lost in round 1"))
@@ -40,9 +42,6 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
         "meshrun: round 1 ends: node h17 lost in round 1",
         "meshrun: round 2: 28 of 31 nodes, 224 ranks, dp=7; 1 of 3 restarts used; ranks 8-11 here",
     ]
-
-
-def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=True, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 4, "h:1", ""), SHARE)
     narrator.log_end(1, because("a worker failed"))
@@ -98,13 +97,12 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
     assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
 
 
-def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_from_elsewhere_makes_no_line_and_who_was_told_to_go_waits_for_no_round(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.log_end(1, because("lost\nmeshrun: all is well\x1b[2J"))
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
-
-
-def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.set_leaving()
     narrator.advance(10.0)
