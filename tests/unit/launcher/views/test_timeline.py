@@ -69,14 +69,11 @@ def test_workers_are_those_of_the_last_round() -> None:
     assert follow(start(10.0, 1), born, died, start(20.0, 2)).workers == {}
 
 
-def test_what_is_waited_for_ends_with_a_round() -> None:
+def test_what_is_waited_for_ends_with_a_round_and_checkpoints_belong_to_the_one_that_runs() -> None:
     waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
     why = because("waiting for more nodes")
     assert follow((waiting, why)).waiting == why
     assert follow((waiting, why), start(2.0, 1)).waiting is None
-
-
-def test_checkpoints_belong_to_the_round_that_runs() -> None:
     saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
     timeline = follow(saved, start(10.0, 1), saved)
     assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)

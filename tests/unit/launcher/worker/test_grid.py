@@ -34,15 +34,12 @@ def place(mesh: str, rank: int, *products: str) -> WorkerMesh:
     return read(variables(mesh, rank, *products))
 
 
-def test_a_worker_finds_its_groups_by_name() -> None:
+def test_a_worker_finds_its_groups_by_name_and_over_two_axes_in_any_order() -> None:
     found = place("pp=2,dp=3,tp=4", 17)
     assert found.coordinates == (1, 1, 1)
     assert (found.group("pp"), found.group("dp"), found.group("tp")) == ((5, 17), (13, 17, 21), (16, 17, 18, 19))
     assert [found.size(axis) for axis in found.axes] == [2, 3, 4]
     assert (found.world_size, str(found)) == (24, "pp=2,dp=3,tp=4")
-
-
-def test_a_group_over_two_axes_does_not_depend_on_the_order_of_names() -> None:
     found = place("dp=2,pp=2,cp=2,tp=2", 5, "dp+cp")
     assert found.group("dp+cp") == found.group("cp + dp") == (5, 7, 13, 15)
     assert (found.size("dp+cp"), found.coordinate("dp+cp")) == (4, 0)

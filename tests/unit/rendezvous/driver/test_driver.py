@@ -294,7 +294,7 @@ def test_a_store_of_this_process_delivers_and_ends_leases_in_the_caller_s_turn()
         assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
 
 
-def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
+def test_a_watch_that_the_store_ends_or_does_not_even_begin_is_lost() -> None:
     store = MemoryStore()
     store.put("d/a", b"1")
     store.put("d/a", b"2")
@@ -302,9 +302,6 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         wait_until(lambda: bench.heard() and any(isinstance(event, WatchLost) for event in bench.script.events))
-
-
-def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
     store = MemoryStore()
     store.close()
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:

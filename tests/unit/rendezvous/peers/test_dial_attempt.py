@@ -49,11 +49,14 @@ def test_two_refusals_in_a_row_and_nothing_else_prove_that_nobody_is_left(dials:
     assert pursuit.is_proving is not is_proven
 
 
-def test_the_second_dial_of_a_proof_follows_the_first_at_once() -> None:
+def test_the_second_dial_of_a_proof_follows_at_once_and_proves_nothing_without_a_connection_before() -> None:
     pursuit = proving()
     assert pursuit.next_at == 100.0
     pursuit.fail(100.0, is_refused=True)
     assert pursuit.next_at == 100.0 + PROOF_INTERVAL_S
+    pursuit = DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
+    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
 
 
 def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> None:
@@ -66,12 +69,6 @@ def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> 
     assert max(pauses) == pytest.approx(PROOF_DELAY_MAX_S)
     assert times[-1] == math.inf
     assert PROOF_LIMIT_S <= times[-2] - 100.0 <= PROOF_LIMIT_S + PROOF_DELAY_MAX_S
-
-
-def test_refusals_without_a_connection_before_prove_nothing() -> None:
-    pursuit = DialAttempt("m", "h:1")
-    pursuit.connect(0.0)
-    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
 
 
 def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> None:

@@ -26,14 +26,11 @@ def attendance(*events: PeerUp | PeerDown | PeerGone, trusts_refusals: bool = Tr
 UP, DOWN, GONE = PeerUp("b", HERE, True), PeerDown("b"), PeerGone("b")
 
 
-def test_who_was_never_reached_is_not_unreachable() -> None:
+def test_who_was_reached_is_unreachable_since_the_connection_ended_and_nobody_else() -> None:
     register = attendance(DOWN, GONE)
     assert "b" not in register.connected
     assert register.unreachable_since == {}
     assert not register.is_gone("b", HERE)
-
-
-def test_who_was_reached_is_unreachable_since_the_connection_ended() -> None:
     assert attendance(UP, DOWN).unreachable_since == {"b": 1.0}
     register = attendance(UP, DOWN, UP)
     assert "b" in register.connected

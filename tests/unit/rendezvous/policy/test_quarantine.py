@@ -75,33 +75,24 @@ def test_quarantines_follow_from_strikes(
     assert ends(losses, failures) == expected
 
 
-def test_a_node_that_its_workers_blame_is_quarantined_the_first_time() -> None:
+def test_a_node_that_its_workers_blame_is_quarantined_at_once_and_a_refund_forgives_a_strike() -> None:
     found = [find_quarantines([], failed(1), LIMITS, blamed=failed(*at))["n"] for at in ((5.0,), (5.0, 20.0))]
     assert [quarantine.until for quarantine in found] == [15.0, 40.0]
     assert str(found[0].reason) == "quarantined cause=blame times=1 window_s=100 duration_s=10"
-
-
-def test_no_limit_means_no_quarantine() -> None:
-    limits = Settings(flap_limit=0, quarantine_failures=0)
-    assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
-
-
-def test_a_quarantine_says_why() -> None:
-    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
-    assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
-
-
-def test_strikes_last_as_long_as_a_quarantine_and_fit_into_a_seal() -> None:
-    assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
-    many = lost(*range(STRIKES_MAX + 5))
-    assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
-
-
-def test_a_refund_forgives_the_strike_of_the_charge_that_it_takes_back() -> None:
     before = RestartBudget(first_failures=tuple(failed(5)))
     charged = before.charge(3, failed_at=9.0, now=10.0)
     after = replace(charged, first_failures=(*charged.first_failures, *failed(9.0)))
     assert after.refund() == before
+
+
+def test_a_quarantine_says_why_and_its_strikes_fit_into_a_seal_and_no_limit_means_none() -> None:
+    limits = Settings(flap_limit=0, quarantine_failures=0)
+    assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
+    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
+    assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
+    assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
+    many = lost(*range(STRIKES_MAX + 5))
+    assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
 
 
 @settings(max_examples=60)

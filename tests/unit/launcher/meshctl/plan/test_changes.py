@@ -49,11 +49,8 @@ def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentenc
     assert str(caught.value) == sentence
 
 
-def test_a_flag_may_be_repeated_and_each_may_have_a_list() -> None:
+def test_a_flag_may_be_repeated_and_the_hint_names_the_nodes_in_their_order() -> None:
     assert parse_list(["h0, h1", "", "h3"], "lose") == ["h0", "h1", "h3"]
-
-
-def test_the_hint_names_the_nodes_in_their_order() -> None:
     with pytest.raises(UsageError) as caught:
         apply_changes(generate("dgx:4x8x8"), ["x"], [])
     assert caught.value.hint == "use one of h0-h31"

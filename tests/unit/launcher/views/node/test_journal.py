@@ -83,26 +83,27 @@ def test_a_round_from_its_start_to_its_end() -> None:
     assert run.journal.assignment is None
 
 
-def test_a_stop_that_is_repeated_is_one_event_and_a_harder_one_another() -> None:
+def test_a_repeated_stop_is_one_event_and_a_refused_round_is_stopped_too() -> None:
     run = Run()
     run.take(start(), *[events.StopRound(1, "grace", because("growth"), "growth", ())] * 2)
     assert run.list_kinds().count(run_events.RoundStopping) == 1
     run.take(events.StopRound(1, "kill", because("growth"), "growth", ()))
     assert run.list_kinds().count(run_events.RoundStopping) == 2
-
-
-def test_a_round_that_is_refused_is_stopped_too() -> None:
     run = Run()
     run.take(start(1), events.StopRound(1, "kill", because("loss"), "loss"), events.RoundStopped(1, 0))
     run.take(events.StartRound(2, 0, 0, "token", "{"), events.StopRound(2, "kill", because("failure"), "failure"))
     assert run.list_kinds().count(run_events.RoundStopping) == 2
 
 
-def test_messages_of_another_round_are_not_of_this_one() -> None:
+def test_messages_of_another_round_and_assignments_that_cannot_be_read_are_not_of_this_one() -> None:
     run = Run()
     run.take(start(2), Spawned(1, 0, 50), Exited(1, 0, 50, 0, 111.0), events.StopRound(1, "kill", because(""), "", ()))
     assert run.list_kinds() == [run_events.AgentStarted, run_events.RoundStarted]
     assert not run.journal.is_stopping
+    run = Run()
+    run.take(events.StartRound(1, 0, 0, "token", "{"), events.RoundFailed(1, 1, False, ""), events.RoundStopped(1, 0))
+    assert run_events.RoundStarted not in run.list_kinds()
+    assert run.rounds == []
 
 
 def test_a_worker_that_cannot_be_started_has_ended() -> None:
@@ -114,13 +115,6 @@ def test_a_worker_that_cannot_be_started_has_ended() -> None:
     run.take(events.StopRound(1, "kill", because("a worker failed"), "failure"), events.RoundStopped(1, 0))
     ((_, workers),) = run.rounds
     assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
-
-
-def test_an_assignment_that_cannot_be_read_is_no_round_here() -> None:
-    run = Run()
-    run.take(events.StartRound(1, 0, 0, "token", "{"), events.RoundFailed(1, 1, False, ""), events.RoundStopped(1, 0))
-    assert run_events.RoundStarted not in run.list_kinds()
-    assert run.rounds == []
 
 
 def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:

@@ -31,15 +31,12 @@ def make_agent(run_id: str, pid: int, job: str = "") -> LocalAgent:
     return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", version=__version__, job=job)
 
 
-def test_a_run_is_found_by_its_name_before_any_agent_is_by_its_pid() -> None:
+def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> None:
     agents = [make_agent("exp", 41), make_agent("41", 50)]
     assert choose_agent(agents, "41") == agents[1]
     assert choose_agent(agents, "50") == agents[1]
     assert choose_agent(agents[:1], "41") == agents[0]
     assert choose_agent(agents, "60") is None
-
-
-def test_without_a_name_there_must_be_one_run() -> None:
     agents = [make_agent("exp", 41), make_agent("exp", 42)]
     assert choose_agent(agents, None) == agents[0]
     assert choose_agent([], None) is None
@@ -91,24 +88,21 @@ def test_a_node_that_has_not_answered_is_told_from_other_errors(more: bytes, kin
     assert type(refused.value) is kind
 
 
-def test_a_run_without_an_id_is_not_named_by_torchrun_s_word_for_that() -> None:
+def test_what_agents_call_themselves_is_shown_without_controls_and_none_is_no_name() -> None:
     source = QuestionSource(lambda question, limit_s: b"", "none")
     with pytest.raises(TemporaryError) as refused:
         source.read_run()
     assert str(refused.value) == "the agent of the run without an id on this machine has ended while it was asked"
-
-
-@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
-def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
-    assert local_socket._read_identity("meshrun.0.1", line) is None
-
-
-def test_what_another_user_s_agent_calls_itself_is_shown_without_controls() -> None:
     agent = local_socket._read_identity(
         "meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J", "version": "9\\n"}\n'
     )
     assert agent is not None
     assert (agent.run_id, agent.node, agent.version) == (r"'a\nb'", r"'\x1b[2J'", r"'9\n'")
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
+def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
+    assert local_socket._read_identity("meshrun.0.1", line) is None
 
 
 def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_named(
@@ -124,10 +118,16 @@ def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_name
         assert (str(refused.value), refused.value.hint) == (sentence, "use meshctl of meshrun 9.1")
 
 
-def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
+def test_an_agent_without_a_job_is_of_its_runs_first_and_a_name_of_no_agent_is_left_out() -> None:
     agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
     assert group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
     assert choose_agent(agents, "exp") == agents[1]
+    right, name = listen(f"9000{os.getpid()}")
+    wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
+    with right, wrong:
+        names = list(list_socket_names())
+    assert name in names
+    assert hostile not in names
 
 
 def listen(last: str) -> tuple[socket.socket, str]:
@@ -136,15 +136,6 @@ def listen(last: str) -> tuple[socket.socket, str]:
     end.bind(f"\0{name}")
     end.listen(4)
     return end, name
-
-
-def test_a_name_that_is_no_agents_is_left_out() -> None:
-    right, name = listen(f"9000{os.getpid()}")
-    wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
-    with right, wrong:
-        names = list(list_socket_names())
-    assert name in names
-    assert hostile not in names
 
 
 def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:

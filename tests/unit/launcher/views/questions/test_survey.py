@@ -152,9 +152,12 @@ def test_the_leader_itself_is_asked_which_rank_the_run_waits_for() -> None:
     assert {name: node.asked for name, node in net.nodes.items()} == {"a": [Diagnose()], "b": [], "c": []}
 
 
-def test_a_name_that_no_node_has_is_refused_with_those_that_there_are() -> None:
+def test_a_node_that_is_not_there_or_cannot_answer_is_told_with_the_reason() -> None:
     asked = Net("a", "b").ask("b", "x")
     assert asked.error == "unknown node x; the nodes are a, b"
+    net = Net("a", "b")
+    net.nodes["b"].answer = lambda request: (None, "its disk is gone: /log\udcff")  # type: ignore[method-assign]
+    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
 
 
 def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
@@ -177,16 +180,13 @@ def test_without_a_leader_there_is_no_answer() -> None:
     assert net.nodes["b"].surveys.wake_at == float("inf")
 
 
-def test_an_answer_of_another_kind_counts_as_lost() -> None:
+def test_an_answer_of_another_kind_counts_as_lost_and_what_waits_is_bounded() -> None:
     net = Net("a", "b")
     net.nodes["b"].answer = lambda request: (EventPage(lines=(), first=0, next_after=0), "")  # type: ignore[method-assign]
     found = net.begin("a")
     assert found == []
     net.nodes["a"].surveys.advance(LIMIT_S)
     assert report_run(found[0]).missing == ("b",)
-
-
-def test_what_waits_is_bounded() -> None:
     net = Net("a", "b")
     net.leader = "gone"
     for request in (ReadState(), ReadEvents()) * (PENDING_MAX // 2):
@@ -238,13 +238,6 @@ def test_a_report_that_no_note_can_hold_is_shortened() -> None:
     assert len(found.ranks) == 64
 
 
-def test_another_answer_that_no_note_can_hold_is_refused() -> None:
-    net = Net("a", "b")
-    page = EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
-    net.nodes["b"].answer = lambda request: (page, "")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["the answer is too long for a message"]
-
-
 def test_nodes_that_were_lost_and_are_not_back_are_named() -> None:
     rounds = (
         RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
@@ -281,15 +274,19 @@ def test_without_a_thread_the_state_is_read_at_once_and_logs_later() -> None:
     assert sorted(map(str, seen[2:])) == ["report logs", "report state"]
 
 
-def test_a_question_survives_its_encoding() -> None:
+def test_a_question_survives_its_encoding_and_what_no_message_can_hold_is_refused() -> None:
     question = Inspect(id="1", node="n", request=ReadEvents(after=3))
     assert decode_note(encode_note(question)) == question
-
-
-def test_a_node_that_cannot_answer_says_why() -> None:
     net = Net("a", "b")
-    net.nodes["b"].answer = lambda request: (None, "its disk is gone: /log\udcff")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
+    request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
+    asked = net.ask("b", "a", request)
+    assert asked.error == "the question is too long for a message: ask on the leader's node"
+    asked = net.ask("a", "a", request)
+    assert (asked.error, len(asked.answers)) == ("", 1)
+    net = Net("a", "b")
+    page = EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
+    net.nodes["b"].answer = lambda request: (page, "")  # type: ignore[method-assign]
+    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["the answer is too long for a message"]
 
 
 def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
@@ -332,12 +329,3 @@ def test_more_nodes_than_a_message_can_name_are_shown_by_the_leader_alone() -> N
     assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
     asked = net.ask("a")
     assert (asked.error, len(asked.answers)) == ("", 1501)
-
-
-def test_a_question_too_long_for_a_message_is_refused() -> None:
-    net = Net("a", "b")
-    request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
-    asked = net.ask("b", "a", request)
-    assert asked.error == "the question is too long for a message: ask on the leader's node"
-    asked = net.ask("a", "a", request)
-    assert (asked.error, len(asked.answers)) == ("", 1)

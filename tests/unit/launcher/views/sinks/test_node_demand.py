@@ -44,17 +44,12 @@ def live(
             return said
 
 
-def test_a_run_that_is_whole_says_nothing() -> None:
-    assert live((0.0, 4), until=1e6) == []
-
-
-def test_figures_are_said_once_they_have_settled() -> None:
+def test_figures_are_said_once_they_have_settled_and_nothing_where_none_are_due() -> None:
     said = live((0.0, 1), (3.0, 2), (6.0, 3), until=100.0)
     assert said == [(6.0 + SETTLE_S, "wanted 4 nodes, present 3, for 16 s")]
-
-
-def test_a_node_that_is_back_at_once_is_not_asked_for() -> None:
+    assert live((0.0, 4), until=1e6) == []
     assert live((0.0, 4), (50.0, 3), (58.0, 4), until=1e6) == []
+    assert decide_demand(DemandHistory(), 2, 2, 5.0).next_at == math.inf
 
 
 def test_other_figures_follow_a_pause_and_the_same_ones_longer_ones() -> None:
@@ -67,13 +62,10 @@ def test_other_figures_follow_a_pause_and_the_same_ones_longer_ones() -> None:
     assert max(after - before for before, after in itertools.pairwise(long)) == REPEAT_MAX_S
 
 
-def test_what_was_asked_for_is_withdrawn_once() -> None:
+def test_what_was_asked_for_is_withdrawn_once_and_said_again_by_a_new_leader() -> None:
     said = live((0.0, 3), (600.0, 4), until=1e6)
     assert said[-1] == (610.0, "wanted 4 nodes, present 4")
     assert [reason for _, reason in said].count(said[-1][1]) == 1
-
-
-def test_a_new_leader_says_what_holds_since_the_last_may_have_asked() -> None:
     assert live((0.0, 5), until=1e6, is_owed=True) == [(SETTLE_S, "wanted 4 nodes, present 5")]
 
 
@@ -120,7 +112,3 @@ def test_a_mesh_uses_as_many_nodes_as_its_largest_world_fills(
     mesh: str, elastic_max: int | None, slots: int, count: int | None
 ) -> None:
     assert count_useful_nodes(meshes.parse(mesh), elastic_max, slots) == count
-
-
-def test_without_figures_nothing_is_due() -> None:
-    assert decide_demand(DemandHistory(), 2, 2, 5.0).next_at == math.inf
