@@ -33,16 +33,13 @@ def test_pairs_have_a_ratio_whatever_the_order_of_the_lines_and_a_warm_up_and_on
     assert found.values(OURS) == {1: 1.0, 2: 10.0, 3: 1.0}
 
 
-def test_the_newest_run_with_a_figure_counts_and_hides_no_other_figure() -> None:
+def test_the_newest_pair_with_a_figure_counts_and_hides_no_other_figure() -> None:
     found = history(
         sample(OURS, 1, 1.0, other=5.0), sample(OURS, 2, 3.0), HEAD | {"unix_time_s": 1}, sample(OURS, 1, 7.0)
     )
     assert found.series[FIGURE].values(OURS) == {1: 7.0}
     assert found.series["other"].values(OURS) == {1: 5.0}
     assert [run.head["unix_time_s"] for run in found.used()] == [0, 1]
-
-
-def test_one_side_alone_does_not_take_the_place_of_a_pair() -> None:
     pair = (sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0))
     found = history(*pair, HEAD, sample(OURS, 1, 7.0)).series[FIGURE]
     assert found.ratios() == [0.25]
@@ -56,14 +53,11 @@ def watched(*watches_s: float, name: str = FIGURE, ours_limit_s: float = 25.0) -
     return history(*theirs, *ours)  # meshrun's limit is the last in the file
 
 
-def test_each_sample_keeps_the_limit_of_its_own_watch() -> None:
+def test_each_sample_keeps_the_limit_of_its_own_watch_and_not_within_names_the_shortest() -> None:
     found = watched(12.0, 20.0, 15.0).series[FIGURE]
     assert {pair: one.limit_s for pair, one in found.samples(THEIRS).items()} == {1: 12.0, 2: 20.0, 3: 15.0}
     assert {one.limit_s for one in found.samples(OURS).values()} == {25.0}
     assert found.ratios() == pytest.approx([1 / 12, 1 / 20, 1 / 15])
-
-
-def test_not_within_names_the_shortest_watch_and_its_runs() -> None:
     found = watched(15.0, 12.0, 20.0)
     assert tables.cell(found.series[FIGURE], THEIRS, "s") == "not within 12 s, 3 runs"
     bound = found.series[FIGURE].bound()
@@ -131,13 +125,18 @@ def test_a_table_names_its_commit_and_the_rows_of_another() -> None:
     ]
 
 
-def test_a_timeout_of_torchrun_has_no_ratio_unless_most_runs_succeeded() -> None:
+def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round_alone() -> None:
     never = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, None, limit_s=20))
     assert never.series[FIGURE].ratio() is None
     times = (sample(THEIRS, pair, value, limit_s=20) for pair, value in ((1, 10.0), (2, 10.0), (3, None)))
     once = history(*(sample(OURS, pair, 1.0) for pair in (1, 2, 3)), *times).series[FIGURE].ratio()
     assert once is not None
     assert (once.median, once.least) == (0.1, 0.05)
+    name = figures.FIRST_ROUND.format(n=256)
+    cells = "| 1.00\N{NO-BREAK SPACE}s | not within 40\N{NO-BREAK SPACE}s, 3 runs | less than 0.025 (3) |"
+    assert f"| 256 {cells}" in tables.rounds(watched(40.0, 40.0, 40.0, name=name))
+    name = figures.FIRST_ROUND.format(n=128)
+    assert "| not known |" in tables.aims(watched(40.0, name=name))
 
 
 @pytest.mark.parametrize(
@@ -193,11 +192,3 @@ def test_an_aim_is_reached_missed_or_was_not_measured() -> None:
     late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
     assert verdict(Aim("", FIGURE, value=1.0), late) is False
     assert verdict(Aim("", FIGURE, ratio=1.0), late) is None
-
-
-def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round() -> None:
-    name = figures.FIRST_ROUND.format(n=256)
-    cells = "| 1.00\N{NO-BREAK SPACE}s | not within 40\N{NO-BREAK SPACE}s, 3 runs | less than 0.025 (3) |"
-    assert f"| 256 {cells}" in tables.rounds(watched(40.0, 40.0, 40.0, name=name))
-    name = figures.FIRST_ROUND.format(n=128)
-    assert "| not known |" in tables.aims(watched(40.0, name=name))

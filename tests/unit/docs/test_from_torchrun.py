@@ -45,12 +45,9 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
                 yield f"{block.where}: {line}", words[1:]
 
 
-def test_every_flag_of_torchrun_has_its_row() -> None:
+def test_every_flag_and_variable_of_torchrun_has_its_row() -> None:
     theirs = {option.flag for option in table.list_options() if option.source != "ours" and option.read is not None}
     assert rows("--") & theirs == theirs
-
-
-def test_every_variable_of_torchrun_has_its_row() -> None:
     assert set(VARIABLES.split()) <= rows("[A-Z]")
 
 

@@ -200,14 +200,11 @@ def test_what_stands_below_a_mesh_fits_it(key: str, recipe: Recipe) -> None:
     traffic.parse(recipe.options.get("traffic", f"{mesh.axes[0].name}=1"), mesh)
 
 
-def test_the_table_of_frameworks_repeats_the_meshes_below_it() -> None:
+def test_meshes_and_traffic_in_tables_and_text_are_those_of_the_recipes_and_can_be_read() -> None:
     text = PAGE.read_text()
     overview = re.findall(r"^\| \[.*?\| `(\S+)` \|", text, flags=re.MULTILINE)
     assert len(overview) == 10
     assert set(overview) <= {recipe.mesh for recipe in RECIPES}
-
-
-def test_meshes_and_traffic_within_the_text_can_be_read() -> None:
     inline = re.findall(r"`--mesh (\S+?)(?: --traffic (\S+))?`", PAGE.read_text())
     assert inline
     for mesh, talk in inline:

@@ -114,14 +114,11 @@ def test_a_pause_in_a_phase_is_no_silence() -> None:
     assert silence.phases == ()
 
 
-def test_the_longest_phase_of_any_rank_counts() -> None:
+def test_the_longest_phase_of_any_rank_counts_and_one_without_a_limit_is_never_silent() -> None:
     short = RankPhase(rank=0, name="save", limit_s=20.0)
     ((at, silence),) = Node().live(1000, lambda _: see(heartbeat=1, phases=(short, EVALUATION))).said
     assert 240 <= at <= 260
     assert "rank 3 is in phase eval" in str(silence)
-
-
-def test_a_phase_without_a_limit_is_never_silent() -> None:
     endless = RankPhase(rank=0, name="save", limit_s=float("inf"))
     assert Node().live(1e6, lambda _: see(heartbeat=1, phases=(endless,))).said == []
 
@@ -180,23 +177,17 @@ def test_a_debugger_that_comes_while_counters_are_awaited_is_in_time() -> None:
     assert watch.check(110.0, see(heartbeat=1)) is not None
 
 
-def test_counters_are_asked_for_at_half_of_the_limit_and_at_the_limit() -> None:
+def test_counters_are_asked_for_at_half_the_limit_and_at_the_limit_and_a_change_since_is_progress() -> None:
     node = Node(counters=lambda _: {0: 7, 1: 7}).live(585, hang_at(500))
     ((at, silence),) = node.said
     assert str(silence) == "no progress for 80 s: no output, heartbeat or collective on this node"
     assert node.asked[-2:] == [540, 580]
     assert node.asked[:-2] == []  # heartbeats had come all the time, after a start without
     assert at == 580
-
-
-def test_a_counter_that_changes_is_progress() -> None:
     node = Node(counters=lambda now: {0: min(int(now), 900), 1: 7}).live(1200, hang_at(200))
     ((at, _),) = node.said
     assert 900 + 80 <= at <= 900 + 1.5 * 80 + 20
-
-
-def test_counters_of_before_the_silence_prove_nothing() -> None:
-    """Output comes every 50 s, and after 40 s without it the recorder is asked, whose counters change until 500."""
+    # Output comes every 50 s, and after 40 s without it the recorder is asked, whose counters change until 500.
     node = Node(counters=lambda now: {0: min(int(now), 500)})
     node.live(1000, lambda now: see(heartbeat=1, output=int(min(now, 500) // 50)))
     assert 490 in node.asked

@@ -24,9 +24,11 @@ def size(evidence: RankEvidence) -> int:
     return len(codec.encode(evidence))
 
 
-def test_what_is_small_is_not_cut() -> None:
+def test_what_is_small_is_not_cut_and_survives_its_journey() -> None:
     evidence = RankEvidence(rank=1, state="sleeps", stack=(frame(1, ""),), groups=(group("tp"),))
     assert shorten_evidence(evidence) == evidence
+    request = ExamineRequest(targets=(Target(rank=3, pid=9, outputs=("a",)),), folder="/x", levels="recorder")
+    assert codec.decode(ExamineRequest, codec.encode(request), "the request") == request
 
 
 def test_of_a_deep_stack_the_innermost_frames_are_kept() -> None:
@@ -63,11 +65,6 @@ def test_no_text_of_a_worker_makes_it_longer(text: str) -> None:
     short = shorten_evidence(evidence)
     assert size(short) <= RANK_BYTES_MAX
     assert (short.rank, short.state) == (7, "blocked")
-
-
-def test_a_request_survives_its_journey() -> None:
-    request = ExamineRequest(targets=(Target(rank=3, pid=9, outputs=("a",)),), folder="/x", levels="recorder")
-    assert codec.decode(ExamineRequest, codec.encode(request), "the request") == request
 
 
 @pytest.mark.parametrize(

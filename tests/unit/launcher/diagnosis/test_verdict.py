@@ -62,10 +62,13 @@ def test_a_rank_that_has_given_up_is_not_the_one_that_others_wait_for(has_record
     assert diagnose([replace(gone, has_given_up=False), *ranks[1:]], FOUR).culprits != (3,)
 
 
-def test_of_two_the_one_that_has_not_given_up_is_named_unless_it_waits() -> None:
+def test_of_two_the_one_that_has_not_given_up_is_named_and_of_replicas_the_one_that_is_stuck() -> None:
     gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
     assert diagnose([gone, see(1, stack=LOAD)], TWO).culprits == (1,)
     assert diagnose([gone, see(1)], TWO).culprits == ()
+    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
+    found = diagnose(ranks, FOUR)
+    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
 
 
 def follow(last: int, *, is_open: bool, operation: str = "all_reduce") -> GroupCalls:
@@ -89,18 +92,9 @@ def test_replicas_whose_groups_are_named_alike_are_not_mixed(other: int) -> None
     assert (found.kind, found.culprits) == ("late", (1,))
 
 
-def test_a_replica_that_is_stuck_is_told_without_the_others() -> None:
-    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
-    found = diagnose(ranks, FOUR)
-    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
-
-
-def test_whoever_only_sends_may_be_far_ahead_of_one_that_is_late() -> None:
+def test_one_that_only_sends_or_has_never_used_the_group_is_late_as_well() -> None:
     ranks = [see(0, follow(1000, is_open=True, operation="broadcast")), see(1, follow(500, is_open=False), stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (1,)
-
-
-def test_one_that_has_never_used_the_group_is_late_as_well() -> None:
     ranks = [see(0, waits("default_pg", 1)), see(1, stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (1,)
 
@@ -145,19 +139,20 @@ def test_of_two_different_sizes_neither_rank_is_accused_alone() -> None:
     )
 
 
-def test_sizes_may_differ_where_the_operation_allows_it() -> None:
+def test_sizes_that_may_differ_and_operations_in_which_nobody_waits_are_no_mismatch() -> None:
     ranks = [see(rank, waits("default_pg", 4, operation="all_to_all", shape=f"[{rank}]")) for rank in range(2)]
     assert diagnose(ranks, TWO).kind == "stuck"
-
-
-def test_different_operations_in_which_nobody_waits_are_no_mismatch() -> None:
     ranks = [see(rank, group("default_pg", 4, operation=name, age_s=0.5)) for rank, name in enumerate(("x", "y"))]
     assert diagnose(ranks, TWO).kind == "healthy"
 
 
-def test_one_that_has_ended_waits_for_nobody() -> None:
+def test_nobody_is_accused_where_all_are_stopped_or_one_has_ended() -> None:
     ranks = [see(0, waits("default_pg", 4), state="ended"), see(1, group("default_pg", 3), stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (0,)
+    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
+    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
 
 
 def test_a_group_that_is_only_named_like_an_axis_has_its_own_members() -> None:
@@ -166,11 +161,6 @@ def test_a_group_that_is_only_named_like_an_axis_has_its_own_members() -> None:
     found = diagnose(ranks, CUBE)
     assert found.culprits == (2,)
     assert "of tp [0, 2]" in found.sentences[0]
-
-
-def test_where_all_are_stopped_nobody_is_accused() -> None:
-    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
-    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
 
 
 def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
@@ -260,14 +250,11 @@ def test_without_recorder_those_outside_of_communication_are_named() -> None:
     )
 
 
-def test_without_any_communication_the_few_beside_the_many_are_named() -> None:
+def test_without_any_communication_the_few_beside_the_many_are_named_by_what_they_have_in_common() -> None:
     step = (Frame(function="step", file="train.py", line=7),)
     ranks = [see(rank, groups=None, stack=LOAD if rank in (6, 7) else step) for rank in range(8)]
     assert diagnose(ranks, CUBE).culprits == (6, 7)
     assert diagnose(ranks[:1] + ranks[6:7], TWO).kind == "unclear"
-
-
-def test_ranks_are_told_by_what_they_have_in_common() -> None:
     assert describe_ranks([4, 5, 6, 7], CUBE) == "all of pp=1"
     assert describe_ranks([2, 3], CUBE) == "all of pp=0 dp=1"
     assert describe_ranks([1, 2], CUBE) == "ranks 1, 2"
@@ -300,11 +287,6 @@ def test_a_stopped_rank_cannot_tell_what_it_has_entered_and_is_named() -> None:
 
 def rename(one: RankEvidence) -> tuple[GroupCalls, ...] | None:
     return one.groups and tuple(replace(group, name="11") for group in one.groups)
-
-
-def test_one_without_stack_and_recorder_is_only_not_known() -> None:
-    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
-    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
 
 
 def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:

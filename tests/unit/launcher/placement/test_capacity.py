@@ -80,11 +80,15 @@ def test_the_elastic_axis_keeps_to_its_bounds(least: int, most: int | None, size
     assert (answer.shape if isinstance(answer, Plan) else answer) == (refusal if size is None else (4, size, 8))
 
 
-def test_a_world_is_full_where_the_elastic_axis_ends() -> None:
+def test_a_world_is_full_where_its_axis_ends_and_a_unit_that_is_asked_for_stays_on_one_node() -> None:
     mesh = parse("pp=4,dp=*,tp=8")
     nodes = leaves(8, 8)
     is_full = [assess_feasibility(nodes[:count], mesh, limits(elastic_max=3)).is_full for count in (8, 11, 12, 16)]
     assert is_full == [False, False, True, True]
+    answer = formed(leaves(4, 4), "pp=2,dp=*,tp=2", limits(block_size=8))  # four steps of dp on a node
+    assert answer.shape == (2, 16, 2)
+    halved = formed(leaves(3, slot_count=12), "dp=*,tp=8", limits(block_size=4))  # the usual unit of 12 slots is 4, too
+    assert halved.world_size == 32
 
 
 # Units
@@ -111,13 +115,6 @@ def test_the_sizes_of_the_elastic_axis_are_those_at_which_units_are_boxes(
     ]
     assert list(list_elastic_sizes(parse(mesh), unit, block, low, high)) == expected
     assert expected or block > 1
-
-
-def test_a_unit_that_is_asked_for_stays_on_one_node() -> None:
-    answer = formed(leaves(4, 4), "pp=2,dp=*,tp=2", limits(block_size=8))  # four steps of dp on a node
-    assert answer.shape == (2, 16, 2)
-    halved = formed(leaves(3, slot_count=12), "dp=*,tp=8", limits(block_size=4))  # the usual unit of 12 slots is 4, too
-    assert halved.world_size == 32
 
 
 @pytest.mark.parametrize(
@@ -166,12 +163,9 @@ def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     assert alone.cost == alone.lower_bound == 4 * 4 * 10  # a ring of 4 hosts
 
 
-def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> None:
+def test_slices_that_are_no_boxes_are_used_whole_and_those_of_another_kind_left_out() -> None:
     answer = formed(slices(4, 4, 4, 4), "pp=2,dp=*,tp=2", limits(all_or_nothing=SLICE, elastic_max=12))
     assert answer.shape == (2, 12, 2)  # 48 ranks: a stage is one slice and a half
-
-
-def test_slices_of_another_kind_are_left_out() -> None:
     other = [Node(id=f"x{index}", slot_count=8, path=("p", "x")) for index in range(4)]
     answer = formed([*slices(4, 4, 4), *other], "dp=*", WHOLE)
     assert answer.world_size == 48

@@ -80,9 +80,11 @@ def test_the_unit_is_the_innermost_axes_that_fill_a_node(mesh: str, slot_count: 
     assert choose_block_size(parse(mesh), slot_count) == unit
 
 
-def test_the_unit_is_made_for_the_kind_of_node_that_brings_the_most_slots() -> None:
+def test_the_unit_is_made_for_the_commonest_slots_and_two_nodes_with_one_id_are_our_mistake() -> None:
     assert find_usual_slot_count(nodes_of(8, 8, 8, 7, 16)) == 8
     assert find_usual_slot_count(nodes_of(8, 4, 4)) == 8
+    with pytest.raises(ValueError, match="same id"):
+        assess_feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
 @pytest.mark.parametrize(
@@ -163,11 +165,6 @@ def test_a_world_that_cannot_be_says_what_is_missing(nodes: list[Node], mesh: st
     assert (answer.world_size, answer.is_full) == (0, False)
     assert answer.reason == caught.value.reason
     assert spell(answer.reason) == spelt
-
-
-def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
-    with pytest.raises(ValueError, match="same id"):
-        assess_feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
 # Cost

@@ -155,20 +155,20 @@ def test_numbers_too_large_for_arrays_price_a_move_like_small_ones() -> None:
 # Nodes arrive
 
 
-def test_a_replica_that_arrives_moves_nobody() -> None:
+def test_nodes_that_arrive_or_come_back_move_nobody() -> None:
     nodes = cluster(32)
     before = plan(nodes[:28], REFERENCE, LEAVES, LEVEL_COSTS, None)
     after = plan(nodes, REFERENCE, LEAVES, FLAT, before)
     assert after.shape == (4, 8, 8)
     assert after.moved == count_moved(before, after, REFERENCE) == 0
-
-
-def test_an_arrival_that_makes_no_replica_changes_nothing() -> None:
     nodes = cluster(32)
     before = plan(nodes[:28], REFERENCE, LEAVES, FLAT, None)
     after = plan(nodes[:31], REFERENCE, LEAVES, FLAT, before)
     assert after.ranks == before.ranks
     assert after.moved == 0
+    nodes = cluster(4)
+    before = plan(nodes, parse("dp=*"), LEAVES, Costs(), None)
+    assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
 
 
 def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
@@ -180,12 +180,6 @@ def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
     assert (
         after.moved == count_moved(before, after, REFERENCE) < count_moved(before, fresh, REFERENCE) or not after.moved
     )
-
-
-def test_a_node_that_comes_back_gets_its_place_again() -> None:
-    nodes = cluster(4)
-    before = plan(nodes, parse("dp=*"), LEAVES, Costs(), None)
-    assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
 
 
 # What moving is worth
@@ -237,14 +231,11 @@ def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None
     assert after.moved == count_moved(before, after, mesh) <= 24
 
 
-def test_idle_slots_next_to_a_hole_fill_it_before_a_spare_is_taken() -> None:
+def test_idle_slots_fill_a_hole_beside_them_and_take_what_no_spare_can() -> None:
     before = Plan(shape=(7,), ranks={"a": (0, 1, 2), "gone": (3,), "b": (4, 5, 6)}, spares=("c",), moved=0, reasons=())
     after = plan(nodes_of(4, 4, 4), parse("dp=7"), Limits(), Costs(), before)
     assert after.ranks == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
     assert (after.spares, after.moved) == (("c",), 1)
-
-
-def test_idle_slots_take_what_no_spare_can() -> None:
     mesh = parse("dp=*,tp=3")
     before = plan(nodes_of(8, 8), mesh, Limits(), Costs(), None)  # 15 ranks: one slot of b is idle
     after = plan(nodes_of(8, 8, 8), mesh, Limits(), Costs(), before)
@@ -259,9 +250,10 @@ def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
     assert after.moved == 2
 
 
-def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
+def test_full_nodes_go_to_whoever_held_most_and_parts_of_others_cannot_all_stay() -> None:
     held = [NO_ITEM, NO_ITEM, 0, 0, 0, 1, 1, 1, 2]
     assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 3), (0, 3), (1, 3)]
+    assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 
 
 @pytest.mark.parametrize(
@@ -278,10 +270,6 @@ def test_a_hole_goes_to_a_neighbour_or_to_whoever_is_free(
     held: list[int], rooms: list[int], runs: list[tuple[int, int]] | None
 ) -> None:
     assert fill_holes(held, rooms, make_first_fit(rooms)) == runs
-
-
-def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
-    assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 
 
 def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:

@@ -332,15 +332,12 @@ def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
     assert agents.told["b"][0].answer.culprits == culprits
 
 
-def test_each_question_is_answered_once() -> None:
+def test_each_question_and_a_failure_on_many_nodes_are_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
         agents.ask("a")
         agents.run()
     assert agents.conclusion_count == 3
-
-
-def test_a_failure_on_many_nodes_is_told_once() -> None:
     agents = Agents("a", "b")
     for name in ("a", "b"):
         agents.agents[name].report_failure()

@@ -94,7 +94,7 @@ def conclude(**more: Any) -> Conclusion:
     return Conclusion(round=1, answer=ANSWER, **more)
 
 
-def test_each_question_gets_its_own_answer() -> None:
+def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:
     bench = Bench()
     first, second = bench.put("why"), bench.put("why")
     assert [one.request for one in bench.asked] == [Diagnose()] * 2
@@ -102,9 +102,6 @@ def test_each_question_gets_its_own_answer() -> None:
     bench.end(0, answers={"m": conclude(stacks="first")})
     texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
     assert texts == ["first", "second"]
-
-
-def test_a_question_without_an_answer_is_answered_with_that() -> None:
     bench = Bench()
     connection = bench.put("why")
     bench.end(members={"m": "h1"})
@@ -160,10 +157,13 @@ def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line:
     assert connection.lines == [line]
 
 
-def test_a_run_whose_name_is_no_text_answers() -> None:
+def test_a_run_whose_name_is_no_text_answers_and_a_long_answer_goes_without_stacks() -> None:
     bench = Bench()
     bench.identity["run_id"] = "l\udcff"
     assert bench.put("run").lines == [b'{"run_id":"l?","node":"h1"}']
+    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
+    assert msgspec.json.decode(short, type=Conclusion).stacks
+    assert msgspec.json.decode(long, type=Conclusion).stacks == ""
 
 
 def test_a_request_through_the_store_is_answered_there() -> None:
@@ -186,9 +186,3 @@ def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
         effects = bench.inquiries.advance(5.0)
         assert [type(one) for one in effects] == [HoldQuit] * count
         assert (len(bench.asked), bench.failures) == (count, count)
-
-
-def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

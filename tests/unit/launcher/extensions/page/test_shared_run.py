@@ -182,7 +182,7 @@ def test_events_that_are_kept_no_more_are_counted() -> None:
     assert (page.first, page.dropped, page.lines[0]) == (40, 10, "e40")
 
 
-def test_events_are_bounded() -> None:
+def test_events_and_answers_are_bounded() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = [f"e{index}" for index in range(EVENTS_MAX + 500)]
@@ -191,9 +191,6 @@ def test_events_are_bounded() -> None:
         clock.now += 1
     page = shared.list_events(-1)
     assert (page.first, len(page.lines), page.dropped) == (500, EVENTS_MAX, 500)
-
-
-def test_answers_that_are_kept_are_bounded() -> None:
     before = threading.active_count()
     shared = SharedRun(FakeRun(4))
     for rank in range(shared_run.ANSWERS_MAX * 2):

@@ -19,16 +19,15 @@ def test_a_node_that_does_not_answer_keeps_its_place_and_what_it_said_last() -> 
     assert [rank.rank for rank in node.ranks] == list(range(8, 16))
 
 
-def test_what_is_remembered_does_not_grow_with_nodes_that_are_forgotten() -> None:
-    seen = remember({}, make_report(64, 8, 0.0), 1.0)
-    gone = replace(make_report(4, 8, 0.0), missing=(), lost=())
-    assert remember(seen, gone, 2.0).keys() == {one.node for one in gone.nodes}
-
-
-def test_a_lost_node_is_shown_and_not_all_of_thousands() -> None:
+def test_a_run_has_a_view_before_any_answer_and_with_few_of_many_lost_nodes() -> None:
     report = replace(make_report(4, 8, 0.0), lost=tuple(f"x{index}" for index in range(5000)))
     view = make_view(report, {}, 0.0)
     assert sum(one.state == "lost" for one in view.nodes) == LOST_MAX
+    seen = remember({}, make_report(64, 8, 0.0), 1.0)
+    gone = replace(make_report(4, 8, 0.0), missing=(), lost=())
+    assert remember(seen, gone, 2.0).keys() == {one.node for one in gone.nodes}
+    view = make_view(RunReport(run_id="r", at=5.0, leader="", nodes=(), missing=("h0",)), {}, 0.0)
+    assert (view.state, view.round, [one.state for one in view.nodes]) == ("waiting", 0, ["silent"])
 
 
 def test_levels_of_nodes_that_know_different_ones_keep_their_order() -> None:
@@ -39,8 +38,3 @@ def test_levels_of_nodes_that_know_different_ones_keep_their_order() -> None:
     view = make_view(replace(report, nodes=tuple(nodes)), {}, 0.0)
     assert view.levels == ("zone", "pod", "leaf")
     assert [one.path for one in view.nodes[:3]] == [("a", "", "l1"), ("a", "p1", "l2"), ("", "", "")]
-
-
-def test_a_run_of_which_no_node_has_answered_has_a_view() -> None:
-    view = make_view(RunReport(run_id="r", at=5.0, leader="", nodes=(), missing=("h0",)), {}, 0.0)
-    assert (view.state, view.round, [one.state for one in view.nodes]) == ("waiting", 0, ["silent"])

@@ -229,15 +229,12 @@ def test_a_page_is_the_picture_and_tables_and_needs_nothing_besides_itself() -> 
     assert "Time" not in page
 
 
-def test_a_page_tells_a_change_and_compares_orders() -> None:
+def test_a_page_tells_a_change_and_compares_orders_and_times() -> None:
     case = samples.changed()
     page = case.html()
     assert "<tr><td>h3<td>l0<td>lost" in page
     assert "<tr><td>h7<td>l0<td>24-31 from h3" in page
     assert "<tr><td>join order<td>7,336<td>95.5 % more" in page
-
-
-def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
     case = samples.filled(samples.hosts(1, 2, 2, slot_count=1), "dp=*", (4,))
     costs = Costs(traffic=parse_traffic("dp=1MB", case.mesh), rates=parse_rates("host=40Mbit,leaf:l0=20Mbit"))
     page = case._replace(plan=plan(case.nodes, case.mesh, case.limits, costs, None), costs=costs).html()

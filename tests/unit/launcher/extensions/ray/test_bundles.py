@@ -53,15 +53,14 @@ def test_a_bundle_holds_the_devices_of_the_workers(
     assert choose_bundle(command.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
 
 
-def test_of_unequal_nodes_the_smallest_counts_and_that_is_said() -> None:
+def test_of_unequal_nodes_the_smallest_counts_and_without_devices_or_a_number_none_does() -> None:
     bundle, remark = choose_bundle(command.parse([*STORE, "t.py"], {}).devices, make_nodes({"GPU": 8}, {"GPU": 4}))
     assert bundle == {"GPU": 4}
     assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N overrides it"
-
-
-def test_devices_that_no_node_has_are_refused() -> None:
     with pytest.raises(UsageError, match="no node of the Ray cluster has GPU"):
         choose_bundle(command.parse([*STORE, "--nproc-per-node=gpu", "t.py"], {}).devices, CPUS)
+    with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
+        choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +76,6 @@ def test_devices_that_no_node_has_are_refused() -> None:
 def test_how_many_bundles_are_wanted(words: list[str], least: int, most: int) -> None:
     demand = choose_demand(command.parse([*STORE, *words, "t.py"], {}).placement, GPUS, {"GPU": 8}, {}, spares=1)
     assert (demand.least, demand.most) == (least, most)
-
-
-def test_without_a_number_a_cluster_without_such_nodes_is_refused() -> None:
-    with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
-        choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,11 @@ def test_options_of_a_call_are_written_as_on_a_command_line(options: dict[str, O
     assert format_arguments(options, OPTIONS) == words
 
 
-def test_a_selector_may_have_commas_inside_parentheses() -> None:
+def test_a_selector_may_have_commas_and_options_of_other_extensions_are_passed_on() -> None:
     own, _ = parse("--label-selector=ray.io/market-type=!spot,rack=in(a,b),pool=!in(x,y)", "t.py")
     assert own.label_selector == {"ray.io/market-type": "!spot", "rack": "in(a,b)", "pool": "!in(x,y)"}
+    args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
+    assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,6 @@ def test_the_variable_that_names_a_cluster_counts_and_is_named() -> None:
     assert parse("--address=other:1", "t.py", RAY_ADDRESS="h:6379")[0].address == "other:1"
     with pytest.raises(UsageError, match=r"^RAY_ADDRESS=ray://h:10001: through Ray Client"):
         parse("t.py", RAY_ADDRESS="ray://h:10001")
-
-
-def test_an_option_of_an_extension_is_passed_on_to_the_agents() -> None:
-    args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
-    assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
 
 
 def test_a_misspelt_option_of_ray_s_is_recognised() -> None:

@@ -34,19 +34,13 @@ def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str,
     return {name: share.ranks for name, share in told.items()}
 
 
-def test_ranks_follow_the_numbers_and_neither_names_nor_arrival() -> None:
+def test_ranks_follow_the_numbers_and_neither_names_nor_sizes_nor_a_shorter_order() -> None:
     nodes = [numbered("h1", 2), numbered("h9", 0), numbered("h10", 1)]
     for order in (nodes, nodes[::-1]):
         assert given(*order, node_count=3) == {"h9": (0, 1), "h10": (2, 3), "h1": (4, 5)}
-
-
-def test_ranks_follow_the_numbers_where_another_order_would_be_shorter() -> None:
     nodes = [numbered(f"h{number}", number, locality=(("leaf", f"leaf{number % 2}"),)) for number in range(4)]
     ranks = given(*nodes, node_count=4, mesh="dp=*,tp=4")
     assert ranks == {"h0": (0, 1), "h1": (2, 3), "h2": (4, 5), "h3": (6, 7)}
-
-
-def test_nodes_of_several_sizes_are_laid_out_in_the_order_of_their_numbers() -> None:
     nodes = [numbered("h1", 0, 1), numbered("h2", 1, 4), numbered("h3", 2, 2)]
     assert given(*nodes, node_count=3) == {"h1": (0,), "h2": (1, 2, 3, 4), "h3": (5, 6)}
 

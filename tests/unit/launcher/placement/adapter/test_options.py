@@ -32,10 +32,12 @@ def refusal(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = 
     return str(caught.value), caught.value.hint
 
 
-def test_without_options_only_the_numbers_of_nodes_and_the_levels_are_set() -> None:
+def test_without_options_only_numbers_and_levels_are_set_and_bounds_need_their_axis() -> None:
     assert ask({}, levels=()) == (Limits(), Costs())
     found = parse_limits_and_costs({}, meshes.parse(MESH), levels=["leaf"], nodes_min=2, nodes_max=5)
     assert found == (Limits(nodes_min=2, nodes_max=5, levels=("leaf",)), Costs())
+    hint = "set the size of one of its axes to *"
+    assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
 
 
 def test_every_option_arrives_where_it_belongs() -> None:
@@ -109,11 +111,6 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], se
     assert refusal(texts) == (sentence, hint)
 
 
-def test_bounds_need_an_axis_that_they_bound() -> None:
-    hint = "set the size of one of its axes to *"
-    assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
-
-
 def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> None:
     limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
     assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
@@ -127,10 +124,16 @@ def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> No
     )
 
 
-def test_an_error_names_the_variable_the_text_came_from() -> None:
+def test_an_error_names_the_variable_and_a_job_says_by_which_it_was_asked() -> None:
     with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: --unit x is not a whole number") as caught:
         parse_limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
     assert caught.value.exit_code == 2
+    with pytest.raises(
+        UsageError, match=r"^LAUNCHER_WITHIN: --within tp=nvl: unknown level nvl; on one machine only host exists$"
+    ):
+        demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
+    with pytest.raises(UsageError, match=r"^--within tp=nvl: unknown level nvl; on one machine only host exists$"):
+        demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
 
 
 COUNTS = st.integers(1, 99)
@@ -201,15 +204,6 @@ def test_a_job_asks_what_its_options_and_variables_ask() -> None:
     )
     assert limits == Limits(nodes_max=1, elastic_max=2, within={"tp": "host"})
     assert costs == Costs(level_costs={"host": 2})
-
-
-def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
-    with pytest.raises(
-        UsageError, match=r"^LAUNCHER_WITHIN: --within tp=nvl: unknown level nvl; on one machine only host exists$"
-    ):
-        demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
-    with pytest.raises(UsageError, match=r"^--within tp=nvl: unknown level nvl; on one machine only host exists$"):
-        demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
 
 
 def test_level_costs_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:

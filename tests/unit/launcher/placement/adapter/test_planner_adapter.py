@@ -97,13 +97,10 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
     assert one.compute_size([asking[0], view("b", 2, 4)]).world_size == 6
 
 
-def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
+def test_a_master_port_that_was_asked_for_is_the_one_all_use_and_a_spare_is_told_nothing() -> None:
     planned = plan([candidate("a", 1, master_port=29500), candidate("b", 2, master_port=29500)])
     assert planned.coordinator == "10.0.0.1:29500"
     assert {share.master_port for share in read_assignments(planned).values()} == {29500}
-
-
-def test_a_spare_is_told_nothing() -> None:
     assert set(
         read_assignments(plan([candidate(name, order) for order, name in enumerate("abc", 1)], nodes_max=2))
     ) == {"a", "b"}

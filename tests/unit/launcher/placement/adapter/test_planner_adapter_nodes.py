@@ -41,10 +41,11 @@ def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
     assert summary.endswith(" count=16)")
 
 
-def test_one_machine_needs_no_summary() -> None:
+def test_one_machine_needs_no_summary_and_nobody_who_can_be_used_is_no_plan() -> None:
     alone = Description(slot_count=2, address="127.0.0.1", role="default")
     assert decode_assignment(plan(alone).assignments[f"{1:016x}"]).summary is None
     assert decode_assignment(plan(node("h1")).assignments[f"{1:016x}"]).summary is not None
+    assert isinstance(try_plan("rubbish"), PlanRefused)
 
 
 def test_who_waits_is_told_who_is_there() -> None:
@@ -85,21 +86,14 @@ def test_successors_are_of_different_domains_first_then_in_joining_order() -> No
     assert len(plan(node("h1"), node("h1"), node("h2")).successors) == 2  # one name is one machine
 
 
-def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
+def test_two_nodes_with_one_name_run_and_unreadable_assignments_are_no_precedent() -> None:
     planned = plan(node("h1"), node("h1"))
     assert planned.world_size == 4
     assert "duplicate-name name=h1 count=2" in planned.remarks
-
-
-def test_unreadable_assignments_of_the_last_round_are_no_precedent() -> None:
     members = roster(node("h1"), node("h2"))
     planned = told(planner().plan(MakePlan(7, 2, members, {members[0].member_id: "rubbish"})))
     assert isinstance(planned, PlanReady)
     assert any("previous-unreadable" in reason for reason in planned.remarks)
-
-
-def test_nobody_who_can_be_used_is_no_plan() -> None:
-    assert isinstance(try_plan("rubbish"), PlanRefused)
 
 
 def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:

@@ -175,10 +175,15 @@ def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
     )
 
 
-def test_where_all_are_together_no_level_is_spoken_of() -> None:
+def test_a_rule_holds_among_nodes_that_joined_and_no_level_is_spoken_of_where_all_are_together() -> None:
     planned = plan(node("h1", "zone=a,leaf=l"), node("h2", "zone=a,leaf=l"))
     assert not [reason for reason in planned.reasons if "leaf" in reason or "host" in reason]
     assert planned.remarks == ()
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
+    planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
+    found = read_ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
 
 def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
@@ -191,14 +196,6 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
         "unknown-level option=--whole nvl level=nvl known="
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
-
-
-def test_a_rule_holds_among_nodes_that_joined() -> None:
-    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
-    planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
-    found = read_ranks(planned, *nodes)
-    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
 
 def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
@@ -215,14 +212,11 @@ def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
     return node(name, f"slice={slice}", index=index, slice_hosts=hosts)
 
 
-def test_slices_are_used_whole_in_the_order_of_their_hosts_by_default() -> None:
+def test_slices_are_used_whole_by_default_unless_the_user_wants_another_level_whole() -> None:
     nodes = [tpu_host("h1", "t", 1), tpu_host("h2", "s", 1), tpu_host("h3", "t", 0), tpu_host("h4", "s", 0)]
     assert read_ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
     assert plan(*nodes[:3]).world_size == 4
     assert size(*nodes[:2]).world_size == 0
-
-
-def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
     wish = Limits(all_or_nothing=AllOrNothing(level="leaf", hosts=1))
     known = {"h1": tpu_host("h1", "s", 0)}
     assert resolve_limits(wish, build_topology(known), known.values())[0].all_or_nothing == wish.all_or_nothing

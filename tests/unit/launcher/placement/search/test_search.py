@@ -132,9 +132,11 @@ def test_as_many_nodes_are_active_as_allowed(nodes_min: int, nodes_max: int | No
     assert nodes_min <= len(set(found.tolist())) <= (nodes_max or 7)
 
 
-def test_a_world_that_does_not_fit_has_no_layout() -> None:
+def test_a_world_that_does_not_fit_has_no_layout_and_equal_nodes_have_no_kicks() -> None:
     given = problem([("p0/l0", [1, 1])], "pp=2,dp=1,tp=4")
     assert search(replace(given, capacity=given.capacity[:1], labels=tuple(one[:1] for one in given.labels))) == []
+    given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
+    assert not list(perturb(given, sorted_by_path(given), 5))
 
 
 def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
@@ -154,15 +156,12 @@ def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     assert np.array_equal(found, np.repeat(found[::8], 8))
 
 
-def test_coarse_costs_are_the_costs() -> None:
+def test_coarse_costs_are_the_costs_and_restricted_items_obey_the_limits() -> None:
     given = problem([("p0/l0", [2] * 4), ("p1/l1", [2] * 4)], "pp=2,dp=2,ep=4,tp=4")
     larger, size = coarsen(given)
     layout = np.array([3, 0, 5, 1, 7, 2, 6, 4], dtype=np.int32)
     assert size == 2
     assert larger.compute_cost(layout) == given.compute_cost(np.repeat(layout, 2))
-
-
-def test_restricting_items_makes_every_layout_obey_the_limits() -> None:
     given = problem([("p0/l0", [3, 3, 1, 1])], "dp=*,tp=4", 4, Limits(nodes_min=3))
     less = restrict(given)
     assert less is not None
@@ -198,14 +197,11 @@ def test_domains_take_less_than_they_could_where_a_cut_is_cheaper(way: type[part
     assert [take for _, take in chosen] == [7, 7, 7, 7]
 
 
-def test_runs_are_shared_among_items_that_fit_them() -> None:
+def test_runs_are_shared_among_items_that_fit_and_bricks_fill_rows_of_one_height() -> None:
     taken = divide_runs([2, 1, 2, 1], [(0, 1), (1, 2), (3, 3)], [0, *[1] * 5, 0])
     assert taken is not None
     assert sorted((start, amount) for _, start, amount in taken) == [(0, 1), (1, 2), (3, 2), (5, 1)]
     assert divide_runs([2, 2], [(0, 1), (1, 1), (2, 1)], [0, 1, 1, 0]) is None
-
-
-def test_bricks_fill_rows_that_are_built_up_together() -> None:
     assert _fill_rows([2, 1, 1, 2, 2, 1, 1, 2], 2, 6, 2) == [0, 0, 3, 3, 7, 7, 1, 2, 4, 4, 5, 6]
     assert _fill_rows([2, 2], 2, 3, 2) is None
 
@@ -232,8 +228,3 @@ def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     assert all(is_valid(given, each) for each in found)
     assert costs == sorted(costs)
     assert costs[0] >= given.compute_cost(layout), "nothing that is cheaper was left by reorder"
-
-
-def test_nodes_of_one_size_have_no_kicks() -> None:
-    given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
-    assert not list(perturb(given, sorted_by_path(given), 5))

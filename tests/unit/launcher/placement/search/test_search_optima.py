@@ -13,12 +13,9 @@ ALL = stored()
 LAYOUTS_MAX = 3000
 
 
-def test_the_search_finds_the_proven_optima() -> None:
+def test_the_search_finds_the_proven_optima_and_does_not_lose_them() -> None:
     # One of six; `make slow WHAT=optima` tries all of them.
     assert missed(ALL[::6]) == []
-
-
-def test_exploring_on_from_the_optimum_does_not_lose_it() -> None:
     one = next(each for each in ALL if each.name == "within-128")
     problem = one.problem()
     found = explore(problem, [np.array(one.layout, dtype=np.int32)], beam_width=24, steps=120, target=0)
