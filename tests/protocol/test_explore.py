@@ -46,8 +46,7 @@ TWO_LEASES = replace(SCOPES["two, a lease ends early"], faults=(("lease", 2),), 
 
 
 @pytest.mark.parametrize(
-    ("scope", "depth"),
-    [(NO_FAULT, 17), (_scope("crash", 0), 36), (_scope("late request", 0), 200), (TWO_LEASES, 7)],
+    ("scope", "depth"), [(NO_FAULT, 17), (_scope("crash", 0), 36), (_scope("late request", 0), 200), (TWO_LEASES, 7)]
 )
 def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     result = search.explore(scope, depth=depth)

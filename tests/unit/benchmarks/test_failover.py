@@ -25,16 +25,12 @@ def mark(rank: int, world_size: int, at_s: float, what: str = "began", node: str
         ([mark(0, 1, 11.0)], 1, STEPPED, NEVER),
     ],
 )
-def test_a_round_is_there_when_its_last_rank_has_begun_or_stepped(
-    marks: list[Mark], world_size: int, what: str, found: float
-) -> None:
+def test_a_round_is_there_when_its_last_rank_has(marks: list[Mark], world_size: int, what: str, found: float) -> None:
     assert last_s(marks, 10.0, world_size, what) == found
 
 
 @pytest.mark.parametrize(("last_s", "outlived_s"), [(20.5, 0.5), (18.0, -2.0)])
-def test_a_life_is_measured_against_the_first_of_the_next_round(
-    tmp_path: Path, last_s: float, outlived_s: float
-) -> None:
+def test_a_life_is_measured_against_the_first_of_the_next(tmp_path: Path, last_s: float, outlived_s: float) -> None:
     agents = Agents(OURS, tmp_path, (), "")
     for pid, at_s in ((1, 17.0), (2, last_s), (3, 30.0)):
         (tmp_path / "lives" / f"n1-{pid}").write_text(f"{at_s}")

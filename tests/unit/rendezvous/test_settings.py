@@ -44,9 +44,7 @@ def test_a_lease_is_renewed_more_than_once(parts: int) -> None:
 @pytest.mark.parametrize(
     ("mode", "grace_s", "gone_within_s"), [("kill", 5.0, 28.0), ("grace", 30.0, 31.0), ("fence", 0.0, 28.0)]
 )
-def test_each_way_to_stop_has_its_grace_and_an_end_beyond_a_stale_view(
-    mode: str, grace_s: float, gone_within_s: float
-) -> None:
+def test_each_way_to_stop_has_its_grace_and_a_safe_end(mode: str, grace_s: float, gone_within_s: float) -> None:
     settings = Settings(stop_limit_s=1.0, lease_ttl_s=4.0)
     assert (settings.get_grace_s(mode), settings.compute_gone_within_s(mode)) == (grace_s, gone_within_s)
 

@@ -30,9 +30,7 @@ def list_agreed(made: Config) -> dict[str, str]:
         (["--rdzv-backend=static", "--node-rank=1"], {"--rdzv-backend": "static", "--master-port": "29500"}),
     ],
 )
-def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(
-    words: list[str], agreed: dict[str, str]
-) -> None:
+def test_options_that_all_nodes_must_have_are_named_unless_usual(words: list[str], agreed: dict[str, str]) -> None:
     where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
     assert list_agreed(resolve(*where, *words)) == agreed
     settings = resolve(*where, *words, LAUNCHER_PRESENCE_PROOF="off")

@@ -97,9 +97,7 @@ STEPS = st.lists(
 
 @settings(max_examples=80)
 @given(STEPS)
-def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
-    steps: list[tuple[str, object, object]],
-) -> None:
+def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(steps: list[tuple[str, object, object]]) -> None:
     round, now, made, live = Round(1, 3), 0.0, list[RoundAction](), {0, 1, 2}
     for what, how, detail in steps:
         if what == "end" and how in live:

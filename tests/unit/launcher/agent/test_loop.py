@@ -207,9 +207,7 @@ def test_a_change_of_leadership_and_an_expired_watchdog_are_told(monkeypatch: py
 # --- effects ---
 
 
-def test_what_a_part_asks_of_the_agreement_is_passed_on_and_what_it_publishes_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_part_asks_of_the_agreement_is_passed_on_and_its_news_told(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = (SendNote("leader", "x"), AnswerCommand("token", "{}"))
     for effect, done in (*((one, ("submit", one)) for one in asked), (Publish("news"), "news")):
         job = Turns(monkeypatch, {NoteReceived: effect})
@@ -271,7 +269,7 @@ def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatc
     [(1, False, 1), (2, False, 0), (1, True, 0)],
     ids=["looked at", "another round", "a survivor that is about to end may be the cause"],
 )
-def test_a_look_that_is_done_ends_the_wait_of_its_round(
+def test_a_look_ends_the_wait_of_its_round(
     number: int, is_ending: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Turns(monkeypatch, {VictimSuspected: Explained(number)})

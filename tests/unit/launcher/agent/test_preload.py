@@ -45,9 +45,7 @@ class Bench:
 SLOTS = [Slot(index=0, devices=()), Slot(index=1, devices=())]
 
 
-def test_the_fork_server_is_ordered_once_and_before_devices_if_possible(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_fork_server_is_ordered_once_and_before_devices_if_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     early = Bench(monkeypatch, "--preload=torch", "--nproc-per-node=2", "--framework=torch")
     early.image.start()
     assert len(early.supervisor.orders) == 1
@@ -75,9 +73,7 @@ def test_the_fork_server_carries_the_mark_by_which_processes_are_found() -> None
         ("a,b,c.d", "preloaded a, b and c.d in 0.9 s; workers are forked with them in memory"),
     ],
 )
-def test_one_line_says_that_the_fork_server_is_ready_and_one_each_remark(
-    monkeypatch: pytest.MonkeyPatch, modules: str, words: str
-) -> None:
+def test_one_line_says_that_the_fork_server_is_ready(monkeypatch: pytest.MonkeyPatch, modules: str, words: str) -> None:
     bench = Bench(monkeypatch, f"--preload={modules}")
     assert bench.image.take(Preloaded(7, 0.9241, ("torch reads the clock",)), 100.0) is None
     assert bench.told() == [words, "torch reads the clock"]
@@ -106,7 +102,7 @@ def test_plain_pythons_are_worth_a_line_only_if_they_are_waited_for_long(monkeyp
 
 
 @pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), RoundSwept(1)])
-def test_whoever_has_what_it_waited_for_waits_no_more(
+def test_who_has_what_it_waited_for_is_done(
     monkeypatch: pytest.MonkeyPatch, report: Preloaded | Spawned | RoundSwept
 ) -> None:
     bench = Bench(monkeypatch, "--preload=torch")

@@ -60,9 +60,7 @@ MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400")
     ("words", "interface"),
     [(MEETING, "eth9"), ((*MEETING, "--local-addr=h"), None), (("--local-addr=h",), None), ((), None)],
 )
-def test_an_interface_is_only_for_nodes_without_an_address_that_meet_others(
-    words: tuple[str, ...], interface: str | None
-) -> None:
+def test_an_interface_is_for_nodes_without_an_address_that_meet(words: tuple[str, ...], interface: str | None) -> None:
     made = resolve(*words, LAUNCHER_INTERFACE="eth9")
     assert (made.rendezvous.interface, made.workers.interface) == (interface, interface)
     assert made.workers.is_alone == (MEETING[0] not in words)
@@ -239,9 +237,7 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
          ["LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 disables hang detection"]),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_is_accepted_with_a_remark(
-    words: list[str], environ: dict[str, str], notes: list[str]
-) -> None:
+def test_what_has_no_effect_is_accepted_and_said(words: list[str], environ: dict[str, str], notes: list[str]) -> None:
     assert list(resolve(*words, **environ).notes) == notes
 
 
@@ -368,7 +364,7 @@ def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], mea
         (["--on-hang=kill"], {}, "--on-hang kill is neither report nor restart", None),
     ],
 )  # fmt: skip
-def test_rubbish_is_refused_with_the_name_of_its_place(
+def test_rubbish_is_refused_with_its_place(
     words: list[str], environ: dict[str, str], sentence: str, hint: str | None
 ) -> None:
     found = refusal(*words, **environ)

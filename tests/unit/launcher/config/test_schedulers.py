@@ -215,9 +215,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
     ],
 )
 @pytest.mark.parametrize("task", ["0", "1"])
-def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
-    environ: dict[str, str], count: int, task: str
-) -> None:
+def test_several_tasks_of_a_step_on_one_node_each_say_so(environ: dict[str, str], count: int, task: str) -> None:
     made = resolve(environ={**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": task, **environ})
     assert (nodes(made), made.rendezvous.network) == ((1, 1), None)
     assert made.notes == (
@@ -255,7 +253,7 @@ def test_tasks_are_seen_in_incomplete_variables_too(environ: dict[str, str]) -> 
         ({**SLURM, "SLURM_PTY_PORT": "40123"}, "Slurm step 4711.2", "it is interactive: a command in it runs once"),
     ],
 )  # fmt: skip
-def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
+def test_a_command_that_runs_once_for_several_nodes_says_so(
     environ: dict[str, str], controller: str, reason: str
 ) -> None:
     said = (

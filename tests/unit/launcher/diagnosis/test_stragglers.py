@@ -41,11 +41,7 @@ def test_the_one_that_arrives_last_is_named_with_what_it_costs() -> None:
 
 def test_one_that_waited_in_another_group_is_no_straggler() -> None:
     """Rank 5 is slow; rank 4 waits for it in tp, and so comes late to dp, where rank 0 waits for it."""
-    ranks = [
-        see(4, group("t", 0), group("d", 120)),
-        see(5, group("t", 120)),
-        see(0, group("d", 0)),
-    ]
+    ranks = [see(4, group("t", 0), group("d", 120)), see(5, group("t", 120)), see(0, group("d", 0))]
     assert [one.rank for one in find_stragglers(ranks, HERE)] == [5]
 
 

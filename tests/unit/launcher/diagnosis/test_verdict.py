@@ -217,12 +217,7 @@ def test_a_rank_that_has_ended_is_named_with_its_exit_code() -> None:
 
 def test_one_in_an_unrecorded_communication_is_no_culprit_beside_others() -> None:
     """Rank 0 sends to rank 2 outside the recorder; rank 3 loads, and rank 2 waits for it."""
-    ranks = [
-        see(0, group("x", 3)),
-        see(1, waits("x", 4)),
-        see(2, waits("y", 4)),
-        see(3, group("y", 3), stack=LOAD),
-    ]
+    ranks = [see(0, group("x", 3)), see(1, waits("x", 4)), see(2, waits("y", 4)), see(3, group("y", 3), stack=LOAD)]
     assert diagnose(ranks, FOUR).culprits == (3,)
 
 

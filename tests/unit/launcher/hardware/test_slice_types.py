@@ -37,9 +37,7 @@ from launcher.model.errors import UsageError
         ("v4-4x8x8", 256, 64, 4, "4x8x8"),
     ],
 )
-def test_a_type_is_so_many_hosts_with_so_many_chips(
-    name: str, chips: int, hosts: int, each: int, topology: str | None
-) -> None:
+def test_a_type_is_so_many_hosts_with_chips(name: str, chips: int, hosts: int, each: int, topology: str | None) -> None:
     found = parse(name)
     assert (found.chips, found.hosts, found.chips_per_host) == (chips, hosts, each)
     assert (slice_types.format_grid(found.topology) if found.topology else None) == topology

@@ -191,9 +191,7 @@ def test_likely_sources_are_asked_in_one_order_of_trust_and_named_ones_in_their_
     assert resolve_locality(asked("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
 
 
-def test_a_source_that_is_late_or_fails_is_left_behind_and_nobody_waits_for_its_thread(
-    sources: dict[str, Says],
-) -> None:
+def test_a_source_that_is_late_or_fails_is_left_behind_and_its_thread_too(sources: dict[str, Says]) -> None:
     over = threading.Event()
     sources.update(
         kubernetes=Says("kubernetes", hints(leaf="never"), over),

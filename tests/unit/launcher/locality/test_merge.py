@@ -28,7 +28,7 @@ from launcher.model.locality_path import LEVELS, LEVELS_MAX
         ([()], (), ()),
     ],
 )  # fmt: skip
-def test_levels_of_all_lists_stand_in_one_order(
+def test_levels_stand_in_one_order(
     lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
 ) -> None:
     assert order_levels({one: lists.count(one) for one in lists}) == (levels, remarks)

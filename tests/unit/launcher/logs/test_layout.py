@@ -33,9 +33,7 @@ def test_a_later_round_and_another_job_with_the_same_numbers_have_their_own_dire
     assert first.root != second.root
 
 
-def test_paths_are_absolute_for_workers_that_change_their_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_absolute_if_workers_change_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert LogLayout(log_dir="logs", run_id="night").make_error_path(1, 0, 0).startswith(f"{tmp_path}/logs/")
 
@@ -54,7 +52,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogLayout:
     return LogLayout(log_dir=None, run_id="night")
 
 
-def test_without_a_log_dir_error_files_lie_in_a_private_temporary_directory_that_is_removed(
+def test_without_a_log_dir_error_files_lie_in_a_private_directory_for_a_time(
     temporary: LogLayout, tmp_path: Path
 ) -> None:
     assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", temporary.root)
@@ -79,9 +77,7 @@ def test_a_temporary_directory_with_an_incident_or_output_stays_whole(temporary:
         kept.unlink()
 
 
-def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_temporary_directories_are_those_of_the_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for log_dir in (None, str(tmp_path / "logs")):
         given = draw_temporary_dirs()
@@ -91,9 +87,7 @@ def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
         remove_leftovers(given)
 
 
-def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_incident_has_a_folder_of_its_own_and_few_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     paths = [layout.make_incident_path(1 + number // 2) for number in range(INCIDENTS_MAX)]
     assert [os.path.basename(path) for path in paths[:3]] == ["incident_1_1", "incident_1_2", "incident_2_3"]

@@ -157,9 +157,7 @@ def no_blocking() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_blocking")
 @pytest.mark.parametrize("kind", [Reader, Terminal, Socket, "another user's pipe"])
-def test_room_that_somebody_else_takes_first_does_not_hold_the_agent(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Reader] | str
-) -> None:
+def test_room_that_somebody_else_takes_holds_nobody(monkeypatch: pytest.MonkeyPatch, kind: type[Reader] | str) -> None:
     """Between the look and the write a worker fills what it shares with the agent, again and again."""
     with (Reader if isinstance(kind, str) else kind)(monkeypatch) as reader:
         if isinstance(kind, str):
@@ -255,7 +253,7 @@ def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypa
         ("a \x1b[31m file / other: error: here", "a \\x1b[31m file / other: error: here"),
     ],
 )
-def test_what_matters_has_a_colour(
+def test_what_counts_is_coloured(
     stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: True)

@@ -171,9 +171,7 @@ def test_weights_of_nothing_and_of_very_much_stay_exact(weight: int) -> None:
         ("dgx:3x8", "dp=*", {}),
     ],
 )
-def test_the_levels_add_up_to_what_the_planner_says_its_plan_costs(
-    cluster: str, text: str, within: dict[str, str]
-) -> None:
+def test_the_levels_add_up_to_what_the_planner_says_it_costs(cluster: str, text: str, within: dict[str, str]) -> None:
     made, mesh = generate(cluster), parse(text)
     limits = Limits(levels=made.levels, within=within)
     found = plan(made.nodes, mesh, limits, Costs(), None)

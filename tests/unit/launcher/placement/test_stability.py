@@ -266,7 +266,7 @@ def test_full_nodes_go_to_whoever_held_most_and_parts_of_others_cannot_all_stay(
         ([0, NO_ITEM, 1], [1, 1], None),
     ],
 )
-def test_a_hole_goes_to_a_neighbour_or_to_whoever_is_free(
+def test_a_hole_goes_to_who_is_near_or_free(
     held: list[int], rooms: list[int], runs: list[tuple[int, int]] | None
 ) -> None:
     assert fill_holes(held, rooms, make_first_fit(rooms)) == runs
@@ -315,15 +315,9 @@ def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limit
 
 
 @settings(max_examples=25)
-@given(
-    history=histories(),
-    mesh=meshes,
-    data=st.data(),
-)
+@given(history=histories(), mesh=meshes, data=st.data())
 def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
-    history: tuple[list[Node], list[Node]],
-    mesh: Mesh,
-    data: st.DataObject,
+    history: tuple[list[Node], list[Node]], mesh: Mesh, data: st.DataObject
 ) -> None:
     then, now = history
     limits, costs = Limits(), Costs()
@@ -350,9 +344,7 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     history=histories(is_equal=True),
     mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),
 )
-def test_with_whole_nodes_as_units_only_lost_coordinates_move(
-    history: tuple[list[Node], list[Node]], mesh: Mesh
-) -> None:
+def test_with_whole_nodes_as_units_only_lost_places_move(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
     then, now = history
     if not are_worlds(history, mesh, Limits()) or choose_block_size(mesh, now[0].slot_count) != now[0].slot_count:
         return

@@ -68,9 +68,7 @@ def test_who_looks_for_a_free_port_does_not_find_it(
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
-    held: MasterPort, family: socket.AddressFamily, address: str
-) -> None:
+def test_a_server_that_binds_as_usual_gets_it(held: MasterPort, family: socket.AddressFamily, address: str) -> None:
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         server.listen()
         with socket.create_connection(("127.0.0.1" if family == socket.AF_INET else "::1", held.number), 10.0):
@@ -184,9 +182,7 @@ def test_presence_gets_a_port_back_that_has_old_connections() -> None:
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_a_foreign_listener_is_named_and_an_own_one_is_not(
-    held: MasterPort, family: socket.AddressFamily, address: str
-) -> None:
+def test_a_foreign_listener_is_named_and_no_own(held: MasterPort, family: socket.AddressFamily, address: str) -> None:
     assert find_foreign_listener(held.number) is None
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         # Bound is not listening, so no process has to be looked at.
@@ -210,9 +206,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
-    said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_listener_on_a_given_port_excuses_nothing(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder(port, "python"))
     given = MasterPort(29500, None)
     assert (given.is_taken(make_share(1, nodes=2)), said) == (False, [])
@@ -220,9 +214,7 @@ def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
     assert said == ["port 29500 is for rank 0, but pid 29500 (python) listens there"]
 
 
-def test_a_process_that_is_about_to_end_is_no_foreign_listener(
-    said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_is_about_to_end_is_no_foreign_one(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of many threads that is ending has no files any more that one could see, but its socket for a moment."""
     looks = iter([PortHolder(), PortHolder(), None])
     monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
@@ -235,9 +227,7 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(
     assert said == ["port 29500 is for rank 0, but another user's process listens there"]
 
 
-def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(
-    held: MasterPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_closed_meanwhile_hides_no_other(held: MasterPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
@@ -281,7 +271,7 @@ def test_the_kernel_tells_which_socket_listens(family: socket.AddressFamily, add
         (_socket, "IPPROTO_TCP", 253),  # what no module of the kernel's is about: as without tcp_diag
     ],
 )
-def test_where_the_kernel_does_not_tell_nobody_is_blamed(
+def test_where_the_kernel_is_silent_none_is_blamed(
     module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:

@@ -85,9 +85,7 @@ def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> Non
     assert "OMP_NUM_THREADS" not in server(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
 
 
-def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_fork_server_gets_the_cpus_of_all_bound_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec_builder.bind_workers(None, slots(2)) == ()
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
     monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: bindings)

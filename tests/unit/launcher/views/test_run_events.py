@@ -5,13 +5,7 @@ from __future__ import annotations
 import json
 
 from launcher.model.console import format_time
-from launcher.views.run_events import (
-    RemarkMade,
-    RoundEnded,
-    WorkerEnded,
-    encode_event,
-    parse_time,
-)
+from launcher.views.run_events import RemarkMade, RoundEnded, WorkerEnded, encode_event, parse_time
 from tests.support.run_reports import EVENT_NAMES, decode_event
 
 AT = 1_767_225_600.25

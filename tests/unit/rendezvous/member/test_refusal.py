@@ -58,8 +58,6 @@ JAX, TORCH = {"--framework": "jax"}, {"--framework": "torch"}
         (JAX, JAX, ""),
     ],
 )
-def test_a_shared_option_is_compared_where_both_give_it(
-    theirs: dict[str, str], ours: dict[str, str], found: str
-) -> None:
+def test_a_shared_option_is_compared_if_both_have_it(theirs: dict[str, str], ours: dict[str, str], found: str) -> None:
     run, own = (Spec(mesh="dp=*", options=OPTIONS, digest="a", shared_options=shared) for shared in (theirs, ours))
     assert compare(run, own) == found

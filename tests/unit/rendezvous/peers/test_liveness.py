@@ -60,7 +60,7 @@ def test_who_was_reached_is_unreachable_since_the_connection_ended_and_nobody_el
         "refusals are not trusted",
     ],
 )
-def test_a_member_is_gone_only_by_proof(
+def test_a_member_is_gone_by_proof(
     events: tuple[PeerUp, ...], address: str, trusts_refusals: bool, since: float
 ) -> None:
     assert attendance(*events, trusts_refusals=trusts_refusals).get_gone_since("b", address) == since

@@ -69,9 +69,7 @@ def ends(losses: list[Strike], failures: list[Strike]) -> dict[str, float]:
         "whichever it is",
     ],
 )
-def test_quarantines_follow_from_strikes(
-    losses: list[Strike], failures: list[Strike], expected: dict[str, float]
-) -> None:
+def test_quarantines_follow_strikes(losses: list[Strike], failures: list[Strike], expected: dict[str, float]) -> None:
     assert ends(losses, failures) == expected
 
 

@@ -100,7 +100,7 @@ def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeyp
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
-def test_loopback_is_refused_when_the_store_is_on_another_host(
+def test_loopback_is_refused_for_a_store_on_another_host(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
@@ -173,9 +173,7 @@ def mean(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (["10.0.0.1", "10.0.0.0", "fd00::1"], ""),  # and the other way round
     ],
 )
-def test_of_several_hosts_that_have_the_name_one_serves(
-    found: list[str], other: str, mean: Callable[..., None]
-) -> None:
+def test_of_several_hosts_with_the_name_one_serves(found: list[str], other: str, mean: Callable[..., None]) -> None:
     mean(*found)
     assert find_other_server("head:29400") == other
 
@@ -195,7 +193,7 @@ def test_of_several_hosts_that_have_the_name_one_serves(
         ("127.0.0.1", ["127.0.0.1"], ""),
     ],
 )  # fmt: skip
-def test_a_name_that_may_mean_every_host_is_doubted(
+def test_a_name_that_may_mean_any_is_doubted(
     host: str, found: list[str], doubt: str, mean: Callable[..., None]
 ) -> None:
     mean(*found)

@@ -120,8 +120,6 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
          "--rdzv-endpoint"),
     ],
 )  # fmt: skip
-def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
-    theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
-) -> None:
+def test_an_agent_learns_whose_store_it_met(theirs: StoreOwner, has_begun: bool, sentence: str, hint: str) -> None:
     error = refuse(theirs, owner("777", node="h2"), has_begun=has_begun)
     assert (str(error), error.hint) == (sentence, hint)

@@ -52,15 +52,11 @@ HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
 
 
 @pytest.mark.parametrize("words", [STATIC, C10D], ids=["static", "c10d"])
-def test_a_name_that_is_not_known_yet_is_looked_up_again(
-    words: tuple[str, ...], find: Callable[..., tuple[str, ...]]
-) -> None:
+def test_a_name_not_known_yet_is_looked_up_again(words: tuple[str, ...], find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*words, turns=[{}, {}, {"head": "10.255.255.254"}, {"head": HERE}])[0] == HERE
 
 
-def test_a_name_that_resolves_to_another_machine_is_resolved_again(
-    find: Callable[..., tuple[str, ...]],
-) -> None:
+def test_a_name_that_resolves_to_another_machine_is_resolved_again(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, turns=[{"head": ELSEWHERE}, {"head": ELSEWHERE}, {"head": HERE}])[0] == HERE
     with pytest.raises(UsageError, match="but the master, head, is not on this node"):
         find(*STATIC, turns=[{"head": ELSEWHERE}])

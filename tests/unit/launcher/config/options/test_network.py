@@ -64,9 +64,7 @@ def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: S
         (("--mesh=pp=4,dp=*,tp=8",), (1, 1)),
     ],
 )
-def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
-    words: tuple[str, ...], nodes: tuple[int, int | None]
-) -> None:
+def test_a_mesh_says_how_many_nodes_there_may_be(words: tuple[str, ...], nodes: tuple[int, int | None]) -> None:
     made = resolve(*words)
     assert (made.placement.nodes_min, made.placement.nodes_max) == nodes
 

@@ -68,7 +68,7 @@ def ways(option: Option, number: int, text: str) -> Iterator[tuple[tuple[str, ..
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_rubbish_is_accepted_or_refused_in_a_sentence_that_names_its_place(
+def test_rubbish_is_accepted_or_refused_with_its_place_named(
     option: Option, capsys: pytest.CaptureFixture[str]
 ) -> None:
     amiss = []

@@ -321,9 +321,7 @@ def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "purpose", "culprits"), [(1, "failure", (3,)), (0, "failure", (2,)), (1, "question", (2,))]
 )
-def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
-    exit_code: int, purpose: Any, culprits: tuple[int, ...]
-) -> None:
+def test_of_a_failure_who_gave_up_is_not_named(exit_code: int, purpose: Any, culprits: tuple[int, ...]) -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[2] = "ended"
     agents.rounds["b"].exit_codes[2] = exit_code

@@ -77,9 +77,7 @@ def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start
     assert live(node, worker.pid, 3700.0) is not None
 
 
-def test_a_worker_that_is_stopped_is_said_to_be_and_not_to_hang(
-    start: Start, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     worker, node = start("cat"), watch()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "T")

@@ -181,9 +181,7 @@ def test_a_variable_chooses_among_the_chips(four_chips: Machine, environ: dict[s
          ": no TPU chip '/dev/accel9' exists here, only /dev/accel0, /dev/accel1"),
     ],
 )  # fmt: skip
-def test_a_choice_that_cannot_be_meant_ends_the_start(
-    machine: Machine, variable: str, value: str, mistake: str
-) -> None:
+def test_a_choice_that_cannot_be_meant_is_refused(machine: Machine, variable: str, value: str, mistake: str) -> None:
     machine.accel(0, 1)
     for worker_count in (None, 2):
         with pytest.raises(UsageError) as raised:
@@ -298,7 +296,7 @@ def untouched() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("environ", [SKIP, {"TPU_ACCELERATOR_TYPE": "v4-8"}])
-def test_where_variables_say_it_nobody_is_asked(
+def test_where_variables_say_it_none_ask(
     four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]
 ) -> None:
     assert len(four_chips.detect(environ, untouched)) == 5

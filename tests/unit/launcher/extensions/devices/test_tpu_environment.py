@@ -60,7 +60,7 @@ def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str,
         (replace(PLACE, slot=gpus(0)), {**GKE, **STALE}),
     ],
 )
-def test_one_process_with_all_chips_of_its_host_is_told_nothing(
+def test_one_process_with_all_chips_of_a_host_is_told_nothing(
     where: WorkerAssignment, parent: Mapping[str, str]
 ) -> None:
     assert told(where, parent) == {}
@@ -106,9 +106,7 @@ def test_processes_share_a_host_in_boxes(
         ({**SKIP, "TPU_ACCELERATOR_TYPE": "v2-32", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}, "4,4,1"),
     ],
 )  # fmt: skip
-def test_over_several_hosts_the_bounds_are_the_grid_of_all_chips(
-    parent: Mapping[str, str], process_bounds: str
-) -> None:
+def test_over_several_hosts_the_bounds_are_those_of_all_chips(parent: Mapping[str, str], process_bounds: str) -> None:
     said = told(place(2, workers=4, nodes=4, slice=(0, 1)), parent)
     worker_id, hosts = int(parent["TPU_WORKER_ID"]), parent["TPU_WORKER_HOSTNAMES"].split(",")
     assert said["TPU_PROCESS_BOUNDS"] == process_bounds
@@ -169,9 +167,7 @@ def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mappi
         (place(0, 1, 2, 3, nodes=4), None),  # where slices are unknown, the controller's word stands
     ],
 )
-def test_slices_are_joined_by_the_numbers_of_this_round(
-    where: WorkerAssignment, numbers: tuple[str, str] | None
-) -> None:
+def test_slices_are_joined_by_numbers_of_this_round(where: WorkerAssignment, numbers: tuple[str, str] | None) -> None:
     joined = dict(zip(("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"), numbers or (), strict=False))
     rank_0 = {"MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.9"}  # worker 0 of slice 0
     assert told(where, {**GKE, **STALE}) == ({**rank_0, **joined} if joined else {})
@@ -211,9 +207,7 @@ def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monke
         ([gpus(0)], False, GKE, ""),
     ],
 )
-def test_the_start_says_what_is_unusual(
-    slots: list[Slot], has_other_nodes: bool, parent: Mapping[str, str], words: str
-) -> None:
+def test_the_unusual_is_said(slots: list[Slot], has_other_nodes: bool, parent: Mapping[str, str], words: str) -> None:
     remarks = TpuEnvironment().remarks(slots, parent, has_other_nodes)
     assert words in "".join(remarks)
     assert bool(words) == bool(remarks)
@@ -231,9 +225,7 @@ def test_jax_gets_numbers_from_its_slice_unless_hosts_have_many_processes(worker
     ("slot", "parent", "device"),
     [(chips(2), {}, "TPU"), (gpus(2), {}, "CUDA"), (chips(2), {"PJRT_DEVICE": "CPU"}, "CPU")],
 )
-def test_torch_xla_is_told_its_device_and_its_place_on_the_host(
-    slot: Slot, parent: Mapping[str, str], device: str
-) -> None:
+def test_torch_xla_is_told_its_device_and_local_place(slot: Slot, parent: Mapping[str, str], device: str) -> None:
     assert XlaEnvironment().variables(replace(PLACE, slot=slot), parent) == {
         "PJRT_DEVICE": device,
         "PJRT_LOCAL_PROCESS_RANK": "2",

@@ -92,9 +92,7 @@ def test_each_answer_has_its_sentence(found: HttpResponse, clause: str) -> None:
         (answer(429, retry_after="Sun, 22 Nov 2026 13:00:00 GMT"), 1, 10.0), (answer(503, retry_after="40"), 1, 40.0),
     ],
 )  # fmt: skip
-def test_pauses_grow_and_a_server_may_ask_for_longer_ones(
-    found: HttpResponse | None, count: int, pause_s: float
-) -> None:
+def test_pauses_grow_and_a_server_may_ask_for_others(found: HttpResponse | None, count: int, pause_s: float) -> None:
     assert find_pause_s(found, count) == pause_s
 
 

@@ -6,12 +6,7 @@ from collections import Counter
 
 import pytest
 
-from launcher.extensions.measure.schedule import (
-    NOBODY,
-    list_asked,
-    make_across_round,
-    make_inside_round,
-)
+from launcher.extensions.measure.schedule import NOBODY, list_asked, make_across_round, make_inside_round
 
 GROUPS = ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9))
 

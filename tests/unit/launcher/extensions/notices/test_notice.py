@@ -7,13 +7,7 @@ import math
 import pytest
 
 from launcher.agent.loop import GRACE_LEAST_S
-from launcher.extensions.notices.notice import (
-    LEAD_S,
-    NodeOutlook,
-    Notice,
-    NoticeChange,
-    compare_notices,
-)
+from launcher.extensions.notices.notice import LEAD_S, NodeOutlook, Notice, NoticeChange, compare_notices
 from rendezvous.reasons import Reason
 from tests.support.reasons import because
 

@@ -124,8 +124,7 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [((), ""), (("--notices=leave",), "meshrun: preemption notices cannot be read: no cloud\n")],
+    ("words", "said"), [((), ""), (("--notices=leave",), "meshrun: preemption notices cannot be read: no cloud\n")]
 )
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -45,9 +45,7 @@ def test_a_backend_of_the_user_stays(given: str) -> None:
         ("local-rank", False, gpus(4, 5), "0,1"),
     ],
 )
-def test_a_worker_selects_its_gpus_among_those_that_it_sees(
-    binding: str, is_virtual: bool, slot: Slot, selected: str
-) -> None:
+def test_a_worker_selects_its_gpus_of_those_it_sees(binding: str, is_virtual: bool, slot: Slot, selected: str) -> None:
     paddle = make_paddle(device_binding=binding, virtual_local_rank=is_virtual)
     found = paddle.variables(replace(PLACE, slot=slot), {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"})
     assert found["FLAGS_selected_gpus"] == selected

@@ -112,9 +112,7 @@ def test_a_node_of_two_replicas_has_a_band_for_each() -> None:
         ("tp=1", (1,), "tp 0", []),
     ],
 )
-def test_the_axis_whose_coordinates_are_the_colours(
-    mesh: str, shape: Sequence[int], first: str, colours: list[str]
-) -> None:
+def test_the_axis_whose_places_are_the_colours(mesh: str, shape: Sequence[int], first: str, colours: list[str]) -> None:
     text = samples.filled(samples.hosts(1, 1, 8), mesh, shape).svg()
     assert first in list_words(text)
     assert list_nodes(text)["h1"].colours == colours

@@ -47,9 +47,7 @@ CPUS = make_nodes({"CPU": 4}, {"CPU": 4})
         (["--nproc-per-node=cpu"], CPUS, {"CPU": 4}),
     ],
 )
-def test_a_bundle_holds_the_devices_of_the_workers(
-    words: list[str], nodes: list[ClusterNode], bundle: dict[str, float]
-) -> None:
+def test_a_bundle_has_the_workers_devices(words: list[str], nodes: list[ClusterNode], bundle: dict[str, float]) -> None:
     assert choose_bundle(command.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
 
 

@@ -151,7 +151,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
-def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
+def test_a_driver_that_hangs_makes_all_unresponsive_and_is_asked_once(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, asked = threading.Event(), []

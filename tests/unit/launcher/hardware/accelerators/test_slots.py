@@ -90,7 +90,7 @@ def test_devices_are_shared_out_among_the_workers(
         ("auto", 8, 4, "1 worker with 8 GPUs each: 8 GPUs are needed, 4 are present (4 found)"),
     ],
 )
-def test_what_cannot_be_shared_out_is_said(
+def test_what_cannot_be_shared_out_is_told(
     worker_count: Any, devices_per_worker: Any, gpus: int, sentence: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -242,7 +242,7 @@ FOO = DeviceRequest("foo", 3, variable="FOO_VISIBLE")
          (3, ["5"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")),
     ],
 )  # fmt: skip
-def test_a_kind_with_a_number_takes_so_many(
+def test_a_number_takes_so_many(
     wanted: DeviceRequest, more: dict[str, Any], answer: tuple[int, list[str], str]
 ) -> None:
     assert asked(wanted, **more) == answer
@@ -262,7 +262,7 @@ def test_a_kind_with_a_number_takes_so_many(
          "--devices foo:3: FOO_VISIBLE=5,7,7 has an empty or duplicate entry", None),
     ],
 )  # fmt: skip
-def test_devices_that_are_not_there_are_refused(
+def test_devices_not_there_are_refused(
     wanted: DeviceRequest, more: dict[str, Any], sentence: str, hint: str | None
 ) -> None:
     with pytest.raises((UnfitError, UsageError)) as caught:

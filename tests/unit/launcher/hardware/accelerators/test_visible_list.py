@@ -142,9 +142,7 @@ def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: st
 
 @pytest.mark.parametrize("value", ["0-3", "all", "$GPUS", "0,0"])
 @pytest.mark.parametrize("worker_count", [None, 2])
-def test_a_list_that_cannot_be_meant_is_refused_with_gpus_and_without(
-    tmp_path: Path, value: str, worker_count: Any
-) -> None:
+def test_a_list_that_cannot_be_meant_is_refused_without_gpus_too(tmp_path: Path, value: str, worker_count: Any) -> None:
     write(tmp_path / "dev/nvidiactl")
     for detectors in ([Nvidia(root=str(tmp_path), nvml=FakeNvml())], [Nvidia(root=str(tmp_path / "none"))], []):
         with pytest.raises(UsageError) as caught:

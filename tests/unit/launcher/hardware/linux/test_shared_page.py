@@ -112,9 +112,7 @@ def test_of_a_page_that_a_worker_has_cut_nothing_is_read(board: SharedPage) -> N
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
-    is_read: bool, board: SharedPage, be: Any
-) -> None:
+def test_a_beat_without_a_limit_counts_and_says_whether_it_is_read(is_read: bool, board: SharedPage, be: Any) -> None:
     board.begin(1, None, reads_heartbeats=is_read)
     be(board)
     before = faulthandler.is_enabled()
@@ -345,9 +343,7 @@ def test_a_notice_goes_to_the_workers_that_handle_it(
 @pytest.mark.parametrize(
     ("reason", "read"), [("n2 leaves", "n2 leaves"), ("", ""), ("ä" * 400, "ä" * 256), ("a\0b", "a\0b")]
 )
-def test_a_worker_learns_why_it_has_to_stop_and_how_long_it_has(
-    board: SharedPage, be: Any, reason: str, read: str
-) -> None:
+def test_a_worker_learns_why_it_must_stop_and_its_time(board: SharedPage, be: Any, reason: str, read: str) -> None:
     board.begin(2, None)
     be(board, 1)
     assert stop_request() is None

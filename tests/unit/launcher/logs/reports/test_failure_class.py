@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.logs.reports.failure_class import (
-    RULES,
-    Consequence,
-    FailureEvidence,
-    classify,
-    find_consequence,
-)
+from launcher.logs.reports.failure_class import RULES, Consequence, FailureEvidence, classify, find_consequence
 from rendezvous.reasons import Reason
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -117,7 +111,7 @@ def test_a_class_says_why() -> None:
         ({"exit_code": 1, "exception": ECC}, False, Consequence()),
     ],
 )  # fmt: skip
-def test_only_a_program_that_does_not_exist_changes_what_follows(
+def test_only_an_absent_program_changes_what_follows(
     evidence: dict[str, Any], is_alone: bool, expected: Consequence
 ) -> None:
     assert find_consequence(FailureEvidence(**evidence), is_alone=is_alone) == expected

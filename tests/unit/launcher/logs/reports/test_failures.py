@@ -48,9 +48,7 @@ def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.
     assert "the cause" in text
 
 
-def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(capfd: pytest.CaptureFixture[str]) -> None:
     other = codec.encode(replace(CAUSE, rank=0, host="h3", pid=5)).decode()
     cause = codec.encode(CAUSE).decode()
     text = told(capfd, verdict(cause, other, other, cause, "rubbish", is_first_sure=False))
@@ -70,9 +68,7 @@ def test_a_failure_that_cannot_be_read_leaves_the_reason(capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("aborts_echo", "exit_code", "is_echo"), [(True, -6, True), (True, -9, False), (False, -6, False)]
 )
-def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
-    aborts_echo: bool, exit_code: int, is_echo: bool
-) -> None:
+def test_under_jax_an_abort_may_be_an_echo_of_another(aborts_echo: bool, exit_code: int, is_echo: bool) -> None:
     failures = begin(aborts_are_secondary=aborts_echo)
     assert (failures.note(1, 4711, exit_code, 0.0, None) == "another") is is_echo
 
@@ -117,7 +113,7 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
         (-9, "", "no heartbeat for 5 s", "unclear"),
     ],
 )
-def test_a_failure_began_elsewhere_only_where_its_end_may_say_so(
+def test_a_failure_began_elsewhere_only_if_it_says_so(
     exit_code: int, text: str, sentence: str | None, origin: str
 ) -> None:
     assert begin(text).note(1, 4711, exit_code, 0.0, sentence) == origin
@@ -145,9 +141,7 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
         (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("logs/exception", type="KeyError")),
     ],
 )
-def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
-    exit_code: int, text: str, why: Reason
-) -> None:
+def test_a_failure_is_the_same_if_its_class_and_cause_are(exit_code: int, text: str, why: Reason) -> None:
     failures = begin(text)
     failures.note(1, 7, exit_code, 0.0, None)
     found = failures.set_root_cause(1).failure_class
@@ -205,7 +199,7 @@ def test_a_worker_that_ran_is_not_said_to_have_never_started(
 
 
 @pytest.mark.parametrize(("last_round", "others"), [(1, "rank 0 (exit code 9)"), (3, "")])
-def test_failures_of_an_earlier_round_are_not_part_of_the_report(
+def test_failures_of_an_earlier_round_are_not_told(
     last_round: int, others: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = begin()

@@ -9,13 +9,7 @@ import sys
 
 import pytest
 
-from launcher.logs.reports.report import (
-    LINE_LIMIT,
-    WIDTH,
-    WorkerFailure,
-    parse_failure,
-    render,
-)
+from launcher.logs.reports.report import LINE_LIMIT, WIDTH, WorkerFailure, parse_failure, render
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
 

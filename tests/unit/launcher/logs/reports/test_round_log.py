@@ -30,9 +30,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
-def test_every_round_of_several_nodes_is_told_by_each_and_on_one_machine_only_restarts(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_every_round_is_told_by_each_node_and_by_one_alone_only_restarts(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     narrator.log_end(1, because("node h17 lost in round 1"))
@@ -61,9 +59,7 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
     assert narrator.wake_at == math.inf
 
 
-def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
         narrator.note(Log(because(f"{count} nodes are present")), 10.0)
@@ -97,9 +93,7 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
     assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
 
 
-def test_what_comes_from_elsewhere_makes_no_line_and_who_was_told_to_go_waits_for_no_round(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_comes_from_elsewhere_makes_no_line_and_who_goes_waits_not(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.log_end(1, because("lost\nmeshrun: all is well\x1b[2J"))
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
@@ -187,9 +181,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
     assert told(capfd) == []
 
 
-def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
     narrator.begin_round()
     narrator.note_success((4, 5, 6), 0, 2, 100.0)

@@ -29,7 +29,7 @@ def test_long_names_and_values_move_no_column() -> None:
         "                          loss                PET_DUPLICATE_STDOUT_FILTERS",
     ]
     assert list(format_row("traffic", "tp=100,cp=30,ep=20", "LAUNCHER_TRAFFIC")) == [
-        "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC",
+        "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC"
     ]
     assert list(format_row("traffic", "tp=100,cp=30,ep=20,dp=10", "LAUNCHER_TRAFFIC")) == [
         "  traffic                 tp=100,cp=30,ep=20,dp=10",

@@ -146,7 +146,7 @@ def test_a_file_that_makes_no_sense_is_told_so_in_a_sentence(values: object, sen
         ("a: 2001-99-99", "c.yaml", " has a value that cannot be read as YAML: month must be in 1..12"),
     ],
 )
-def test_what_is_not_json_or_yaml_is_told_with_line_and_column(
+def test_what_is_not_json_or_yaml_is_told_with_its_line(
     text: str | bytes, name: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -204,9 +204,7 @@ def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
         ("tpu:v6e-256:1", ("slice",), 64, 4, ("s0",)),
     ],
 )
-def test_a_generator_makes_what_it_says(
-    text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]
-) -> None:
+def test_a_generator_obeys(text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]) -> None:
     made = generate(text)
     assert is_form(text)
     assert made.levels == levels

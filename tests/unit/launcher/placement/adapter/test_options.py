@@ -58,12 +58,7 @@ def test_every_option_arrives_where_it_belongs() -> None:
 
 @pytest.mark.parametrize(
     ("texts", "least", "most"),
-    [
-        ({"elastic": "1:64"}, 1, 64),
-        ({"elastic": "3"}, 3, 3),
-        ({"elastic": "3:"}, 3, None),
-        ({"elastic": ":64"}, 1, 64),
-    ],
+    [({"elastic": "1:64"}, 1, 64), ({"elastic": "3"}, 3, 3), ({"elastic": "3:"}, 3, None), ({"elastic": ":64"}, 1, 64)],
 )
 def test_the_elastic_axis_is_bounded_whatever_its_name(texts: dict[str, str], least: int, most: int | None) -> None:
     for mesh in (MESH, "fsdp=*,tp=8"):

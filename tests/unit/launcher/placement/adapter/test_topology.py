@@ -94,9 +94,7 @@ def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
     ],
     ids=["neighbours know", "they differ", "there are none", "neighbours of neighbours"],
 )
-def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
-    texts: dict[str, str], zones: list[str | None]
-) -> None:
+def test_a_node_without_a_zone_is_in_its_neighbours_zone(texts: dict[str, str], zones: list[str | None]) -> None:
     found = build_topology(places(**texts))
     assert [path[0] for path in found.paths.values()] == zones
     assert bool([remark for remark in found.remarks if "zone" in spell(remark)]) == (None in zones)

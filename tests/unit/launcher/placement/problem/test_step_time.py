@@ -114,9 +114,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[int], Mesh, Tree, Costs, int]:
 
 @settings(max_examples=150, derandomize=True)
 @given(worlds())
-def test_the_time_is_that_of_all_transfers_added_up_link_by_link(
-    world: tuple[list[int], Mesh, Tree, Costs, int],
-) -> None:
+def test_the_time_is_that_of_all_transfers_added_up_by_link(world: tuple[list[int], Mesh, Tree, Costs, int]) -> None:
     holders, mesh, tree, costs, unit = world
     timer = _make_timer(mesh, tree, costs, unit)
     layout = np.array(holders[::unit], dtype=np.int32)
@@ -152,9 +150,7 @@ LEAVES = tuple(f"l{leaf}" for leaf in (0, 0, 0, 1, 1, 1))
         ("device=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "each device's own link", 1.0),
     ],
 )
-def test_a_part_names_the_link_that_it_waits_for(
-    rates: str, mesh: str, weights: str, link: str, seconds: float
-) -> None:
+def test_a_part_names_the_link_it_waits_for(rates: str, mesh: str, weights: str, link: str, seconds: float) -> None:
     grid = parse(mesh)
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     timer = _make_timer(grid, tree, Costs(traffic=traffic.parse(weights, grid), rates=parse_rates(rates)))

@@ -15,15 +15,7 @@ from launcher.model.topology import build_tree
 from launcher.placement.limits import Costs, Limits
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import build_graph, list_neighbours, make_matrix
-from launcher.placement.problem.problem import (
-    Layout,
-    Problem,
-    coarsen,
-    is_valid,
-    make_problem,
-    restrict,
-    round_weights,
-)
+from launcher.placement.problem.problem import Layout, Problem, coarsen, is_valid, make_problem, restrict, round_weights
 from launcher.placement.search.improve import improve
 from launcher.placement.search.line import (
     Digit,

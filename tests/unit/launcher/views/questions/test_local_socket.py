@@ -105,9 +105,7 @@ def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
     assert local_socket._read_identity("meshrun.0.1", line) is None
 
 
-def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_agent_of_another_version_is_asked_nothing_and_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     other = LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: (dict.fromkeys(names, b""), set()))
     monkeypatch.setattr(local_socket, "exchange", None)

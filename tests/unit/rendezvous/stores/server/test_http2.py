@@ -173,9 +173,7 @@ def test_no_more_is_sent_than_the_client_has_room_for() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10_000])
-def test_who_asks_for_more_and_leaves_no_room_for_the_answers_is_sent_away(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_who_asks_for_more_and_leaves_no_room_for_it_is_sent_away(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """The windows of its streams stay closed: no answer leaves, though the socket takes all that does."""
     monkeypatch.setattr(http2, "OWED_BYTES_MAX", 25_000)
     peer = Peer()
@@ -348,9 +346,7 @@ def test_an_unexpected_error_while_reading_a_client_ends_its_connection(monkeypa
         peer.tell(call(1))
 
 
-def test_an_unexpected_error_while_sending_does_not_hurt_the_sender(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unexpected_error_while_sending_does_not_hurt_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer()
     peer.tell(call(1) + call(3))
     with monkeypatch.context() as patched:
