@@ -76,7 +76,7 @@ def test_a_copy_goes_on_as_the_original_does() -> None:
     assert len(record) > 30
 
 
-def test_the_order_of_steps_that_do_not_concern_each_other_leaves_no_trace() -> None:
+def test_what_concerns_nobody_else_leaves_no_trace() -> None:
     table, names = snapshot.ValueTable(), set()
     for order in ((0, 0), (1, 0)):
         world = search.build(NO_FAULT)
@@ -84,9 +84,6 @@ def test_the_order_of_steps_that_do_not_concern_each_other_leaves_no_trace() -> 
             world.take(world.list_choices()[index])
         names.add(snapshot.digest(world, table))
     assert len(names) == 1
-
-
-def test_time_that_has_passed_alike_leaves_no_trace() -> None:
     table = snapshot.ValueTable()
     early, late = (search.build(NO_FAULT) for _ in range(2))
     assert snapshot.digest(early, table) == snapshot.digest(late, table)

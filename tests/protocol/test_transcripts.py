@@ -25,11 +25,8 @@ def test_the_transcript_is_what_happens(path: Path) -> None:
     assert played.splitlines() == path.read_text().splitlines()
 
 
-def test_there_are_transcripts() -> None:
+def test_there_are_transcripts_and_none_shows_what_must_not_be() -> None:
     assert len(TRANSCRIPTS) >= 90
-
-
-def test_no_transcript_shows_what_must_not_be() -> None:
     assert not [path.stem for path in TRANSCRIPTS if transcript.VIOLATION in path.read_text()]
 
 

@@ -176,11 +176,8 @@ def test_imports_go_downwards_and_in_no_circle() -> None:
     assert find_circle(list_package_edges(IMPORTS)) == []
 
 
-def test_the_kernel_imports_no_extension_and_no_extension_another() -> None:
+def test_the_kernel_imports_no_extension_and_decisions_touch_nothing_outside() -> None:
     assert find_imports_into_extensions(IMPORTS) == set()
-
-
-def test_decisions_touch_no_clock_file_or_socket() -> None:
     assert find_impure_imports(IMPORTS) == []
 
 

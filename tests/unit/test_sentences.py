@@ -128,13 +128,10 @@ def test_what_another_program_wrote_is_shown_as_it_is(reason: Reason, shown: str
     assert give_hint(reason) == ""
 
 
-def test_what_another_program_wrote_of_the_launcher_is_shown_as_it_is() -> None:
+def test_what_another_program_wrote_is_shown_and_added_reasons_told() -> None:
     for text in (5, True, ("a",)):
         reason = because("agent/gave-up", text=text)
         assert describe_any(reason) == str(reason)
-
-
-def test_reasons_are_told_with_those_that_were_added_to_them() -> None:
     added = because("late", round=2).add(because("spare-leaves"))
     assert describe(because("all-succeeded").add(added)) == (
         "all workers succeeded; joined after round 2 had started; leaving"

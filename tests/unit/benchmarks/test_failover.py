@@ -41,7 +41,7 @@ def test_a_life_is_measured_against_the_first_of_the_next(tmp_path: Path, last_s
     assert agents.outlived_s("n1", 10.0, 20.0) == outlived_s
 
 
-def test_sides_take_turns_and_are_watched_for_as_long() -> None:
+def test_sides_take_turns_and_the_quick_run_repeats_what_has_an_aim() -> None:
     cases = list(list_cases(["crash", "kill"], [1, 4], ["idle"]))
     found = [(case.figure, side, pair, limit_s) for case, side, pair, limit_s in list_turns(cases, 2, SIDES, 25.0)]
     assert found == [
@@ -57,9 +57,6 @@ def test_sides_take_turns_and_are_watched_for_as_long() -> None:
             ("kill of the leader's node, 4 agents", OURS),
         )
     ]
-
-
-def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:
     found = list(list_turns([], 2, SIDES, 25.0))
     assert all(figures.kind(turn.case.figure) for turn in found)
     assert all(figures.kind(turn.case.overlap) for turn in found if turn.case.overlap)

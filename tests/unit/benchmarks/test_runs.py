@@ -66,7 +66,7 @@ def test_each_sample_keeps_the_limit_of_its_own_watch_and_not_within_names_the_s
     assert "| not within 12\N{NO-BREAK SPACE}s, 3 runs | less than 0.084 |" in tables.first(found)
 
 
-def test_a_watch_that_was_not_repeated_often_enough_is_no_figure() -> None:
+def test_growth_is_told_of_three_large_sizes_and_a_figure_of_a_watch_repeated_often_enough() -> None:
     series = watched(*[12.0] * (WATCHES_MIN - 1)).series[FIGURE]
     assert tables.cell(series, THEIRS, "s") == "not measured"
     assert series.bound() is None
@@ -75,8 +75,17 @@ def test_a_watch_that_was_not_repeated_often_enough_is_no_figure() -> None:
     late = history(*(sample(OURS, 1, None, limit_s=9.0),)).series[FIGURE]
     assert tables.cell(late, OURS, "s") == "not within 9 s, 1 run", "what meshrun does not reach is never hidden"
 
+    def grown(*points: tuple[int, float | None]) -> float | None:
+        names = {count: figures.AGENTS_REQUESTS.format(n=count) for count, _ in points}
+        named = [sample(OURS, 1, value, names[count], limit_s=9) for count, value in points]
+        return history(*named).growth(figures.AGENTS_REQUESTS)
 
-def test_a_bound_holds_when_some_runs_came() -> None:
+    assert grown((8, 1.0), (64, 384.0), (256, 1536.0), (1024, 6144.0)) == pytest.approx(1.0)
+    assert grown((8, 64.0), (16, 256.0), (64, 384.0), (256, 1536.0)) is None
+    assert grown((64, 384.0), (256, None), (1024, 6144.0)) is None
+
+
+def test_a_bound_holds_when_some_runs_came_and_an_aim_is_reached_missed_or_was_not_measured() -> None:
     ours = [sample(OURS, pair, 1.0) for pair in range(1, 6)]
     times = ((1, None), (2, 5.0), (3, None), (4, None), (5, 16.0))
     found = history(*ours, *(sample(THEIRS, pair, value, limit_s=20 - pair) for pair, value in times)).series[FIGURE]
@@ -86,6 +95,21 @@ def test_a_bound_holds_when_some_runs_came() -> None:
     assert tables.cell(found, THEIRS, "s") == "not within 16 s, 3 of 5 runs"
     both_late = history(*(sample(side, pair, None, limit_s=9) for side in (OURS, THEIRS) for pair in (1, 2, 3)))
     assert both_late.series[FIGURE].bound() is None
+    both = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, ratio=0.25), both) is True
+    assert verdict(Aim("", FIGURE, ratio=0.2), both) is False
+    assert verdict(Aim("", FIGURE, ratio=0.2, least=True), both) is True
+    assert verdict(Aim("", FIGURE, value=1.0), both) is True
+    assert verdict(Aim("", FIGURE, value=1.0), None) is None
+    vain = watched(20.0, 20.0, 20.0).series[FIGURE]
+    assert verdict(Aim("", FIGURE, ratio=0.1), vain) is True, "it would be less, had it been waited for longer"
+    assert verdict(Aim("", FIGURE, ratio=0.01), vain) is None
+    twice = history(sample(OURS, 1, -1.0), sample(OURS, 2, -1.0), sample(OURS, 3, 0.1)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, value=0.0), twice) is True
+    assert verdict(Aim("", FIGURE, value=0.0, every=True), twice) is False
+    late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, value=1.0), late) is False
+    assert verdict(Aim("", FIGURE, ratio=1.0), late) is None
 
 
 HEADS = {
@@ -163,32 +187,3 @@ def test_a_record_whose_writer_was_killed_within_a_line_is_good_up_to_it() -> No
     (run,) = read(text, "startup.jsonl")
     assert run.figures() == [FIGURE]
     assert run.seconds is None
-
-
-def test_growth_is_told_of_three_sizes_that_are_large_enough() -> None:
-    def grown(*points: tuple[int, float | None]) -> float | None:
-        names = {count: figures.AGENTS_REQUESTS.format(n=count) for count, _ in points}
-        named = [sample(OURS, 1, value, names[count], limit_s=9) for count, value in points]
-        return history(*named).growth(figures.AGENTS_REQUESTS)
-
-    assert grown((8, 1.0), (64, 384.0), (256, 1536.0), (1024, 6144.0)) == pytest.approx(1.0)
-    assert grown((8, 64.0), (16, 256.0), (64, 384.0), (256, 1536.0)) is None
-    assert grown((64, 384.0), (256, None), (1024, 6144.0)) is None
-
-
-def test_an_aim_is_reached_missed_or_was_not_measured() -> None:
-    both = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, ratio=0.25), both) is True
-    assert verdict(Aim("", FIGURE, ratio=0.2), both) is False
-    assert verdict(Aim("", FIGURE, ratio=0.2, least=True), both) is True
-    assert verdict(Aim("", FIGURE, value=1.0), both) is True
-    assert verdict(Aim("", FIGURE, value=1.0), None) is None
-    vain = watched(20.0, 20.0, 20.0).series[FIGURE]
-    assert verdict(Aim("", FIGURE, ratio=0.1), vain) is True, "it would be less, had it been waited for longer"
-    assert verdict(Aim("", FIGURE, ratio=0.01), vain) is None
-    twice = history(sample(OURS, 1, -1.0), sample(OURS, 2, -1.0), sample(OURS, 3, 0.1)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, value=0.0), twice) is True
-    assert verdict(Aim("", FIGURE, value=0.0, every=True), twice) is False
-    late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, value=1.0), late) is False
-    assert verdict(Aim("", FIGURE, ratio=1.0), late) is None

@@ -51,15 +51,12 @@ def test_every_flag_and_variable_of_torchrun_has_its_row() -> None:
     assert set(VARIABLES.split()) <= rows("[A-Z]")
 
 
-def test_every_command_line_is_understood() -> None:
+def test_every_command_line_is_understood_and_one_after_is_the_one_before() -> None:
     lines = list(command_lines())
     assert len(lines) >= 4
     for where, words in lines:
         words = [word.replace("$NODE_RANK", "1").replace("$MASTER_ADDR", "node0") for word in words]
         assert command.parse(words, {}).workers.script, where
-
-
-def test_a_command_line_after_is_the_one_before_with_another_first_word() -> None:
     after = [" ".join(words) for _, words in command_lines()]
     before = [
         " ".join(shlex.split(line)[1:])

@@ -64,7 +64,7 @@ def hang_at(at: float, find: Find = train) -> Find:
     return lambda now: find(min(now, at))
 
 
-def test_a_silence_is_told_once_and_again_after_progress() -> None:
+def test_a_silence_is_told_once_and_again_with_what_was_looked_at_in_it() -> None:
     node = Node().live(1000, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
     (first_at, first), (back_at, back), (second_at, second) = node.said
     assert str(first) == "no progress for 80 s: no output or heartbeat on this node"
@@ -73,6 +73,11 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
     assert 1000 < back_at <= 1010
     assert isinstance(second, Silence)
     assert 1580 <= second_at <= 1600
+    answers: list[dict[int, object]] = [{0: 7}, {0: 7}]
+    node = Node(counters=lambda _: answers.pop() if answers else {})
+    node.live(700, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
+    first, _, second = (str(words) for _, words in node.said)
+    assert ("collective" in first, "collective" in second) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_each_stage_and_phase_has_its_own_limit(find: Find, said_at: float, word
     assert str(silence).endswith(words)
 
 
-def test_a_pause_in_a_phase_is_no_silence() -> None:
+def test_a_phase_is_no_silence_and_costs_few_looks() -> None:
     """24 evaluations of nearly three times the limit, of one rank; then the limit of the steps holds again."""
 
     def evaluate(now: float) -> ProgressSigns:
@@ -112,6 +117,10 @@ def test_a_pause_in_a_phase_is_no_silence() -> None:
     assert at >= 24 * 300 + 80
     assert isinstance(silence, Silence)
     assert silence.phases == ()
+    watch = ProgressWatch(LIMITS, 0.0)
+    watch.check(0.0, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
+    assert watch.wake_at == pytest.approx(INTERVAL_MIN_S)
+    assert watch.check(watch.wake_at, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
 
 
 def test_the_longest_phase_of_any_rank_counts_and_one_without_a_limit_is_never_silent() -> None:
@@ -156,13 +165,6 @@ def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> No
     assert [isinstance(news, Halt) for _, news in node.said] == [True, True]
 
 
-def test_a_phase_of_a_millisecond_costs_few_looks() -> None:
-    watch = ProgressWatch(LIMITS, 0.0)
-    watch.check(0.0, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
-    assert watch.wake_at == pytest.approx(INTERVAL_MIN_S)
-    assert watch.check(watch.wake_at, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
-
-
 def test_a_debugger_that_comes_while_counters_are_awaited_is_in_time() -> None:
     watch = ProgressWatch(LIMITS, 0.0)
     watch.check(0.0, see(heartbeat=1))
@@ -192,14 +194,6 @@ def test_counters_are_asked_for_at_half_the_limit_and_at_the_limit_and_a_change_
     node.live(1000, lambda now: see(heartbeat=1, output=int(min(now, 500) // 50)))
     assert 490 in node.asked
     assert [at for at, _ in node.said] == [580]
-
-
-def test_each_silence_says_what_was_looked_at_in_it() -> None:
-    answers: list[dict[int, object]] = [{0: 7}, {0: 7}]
-    node = Node(counters=lambda _: answers.pop() if answers else {})
-    node.live(700, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
-    first, _, second = (str(words) for _, words in node.said)
-    assert ("collective" in first, "collective" in second) == (True, False)
 
 
 def test_counters_that_come_back_after_a_report_end_the_silence() -> None:

@@ -31,7 +31,7 @@ def test_what_is_small_is_not_cut_and_survives_its_journey() -> None:
     assert codec.decode(ExamineRequest, codec.encode(request), "the request") == request
 
 
-def test_of_a_deep_stack_the_innermost_frames_are_kept() -> None:
+def test_of_a_deep_stack_the_innermost_frames_are_kept_and_shapes_stay_comparable() -> None:
     evidence = RankEvidence(rank=1, state="sleeps", stack=tuple(map(frame, range(40))), groups=(group("tp"),))
     short = shorten_evidence(evidence)
     assert size(evidence) > RANK_BYTES_MAX >= size(short)
@@ -39,9 +39,6 @@ def test_of_a_deep_stack_the_innermost_frames_are_kept() -> None:
     assert [one.line for one in short.stack] == list(range(len(short.stack)))
     assert short.stack[0].file.endswith("/0.py")
     assert (short.groups, short.is_truncated) == (evidence.groups, False)
-
-
-def test_shapes_stay_comparable_and_lost_groups_are_told() -> None:
     groups = tuple(group(str(at)) for at in range(8))
     short = shorten_evidence(RankEvidence(rank=1, state="sleeps", stack=(frame(1),) * 40, groups=groups))
     assert size(short) <= RANK_BYTES_MAX

@@ -30,17 +30,14 @@ def see(rank: int, *groups: GroupCalls) -> RankEvidence:
     return RankEvidence(rank=rank, state="runs", cpu=0.9, stack=COMPUTE, groups=groups)
 
 
-def test_the_one_that_arrives_last_is_named_with_what_it_costs() -> None:
+def test_who_arrives_last_is_named_and_none_that_waited_in_another_group() -> None:
     ranks = [see(rank, group("t", 120 if rank == 5 else 0)) for rank in range(4, 8)]
     (found,) = find_stragglers(ranks, HERE)
     assert describe_straggler(found, ranks, MESH) == (
         "rank 5 (dp=1 tp=1) arrives last in 18 of 20 collectives of tp [4-7]; the 3 others wait 120 ms on average, "
         "24 % of the time, while it computes"
     )
-
-
-def test_one_that_waited_in_another_group_is_no_straggler() -> None:
-    """Rank 5 is slow; rank 4 waits for it in tp, and so comes late to dp, where rank 0 waits for it."""
+    # Rank 5 is slow; rank 4 waits for it in tp, and so comes late to dp, where rank 0 waits for it.
     ranks = [see(4, group("t", 0), group("d", 120)), see(5, group("t", 120)), see(0, group("d", 0))]
     assert [one.rank for one in find_stragglers(ranks, HERE)] == [5]
 

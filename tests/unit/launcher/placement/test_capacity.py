@@ -140,7 +140,7 @@ SLICE = AllOrNothing(level="leaf", hosts=4)
 WHOLE = limits(all_or_nothing=SLICE)
 
 
-def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> None:
+def test_only_complete_slices_are_used_and_their_cost_has_the_hops_inside() -> None:
     nodes = slices(4, 3, 4, 4)
     answer = formed(nodes, "dp=*,tp=4", WHOLE)
     assert answer.world_size == 48
@@ -151,9 +151,6 @@ def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> N
     why = "slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 missing=1 indices=3 names="
     assert spell(answer.reasons[1]) == f"unused why=({why}) nodes=(names names=s1h0,s1h1,s1h2 count=3)"
     assert answer.spares == ("s1h0", "s1h1", "s1h2")
-
-
-def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     nodes = slices(4, 4)
     answer = formed(nodes, "dp=*,tp=4", WHOLE)
     plain = formed([Node(id=n.id, slot_count=4, path=n.path) for n in nodes], "dp=*,tp=4", limits())
@@ -204,11 +201,16 @@ def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
         formed(nodes, mesh, limits(within=within))
 
 
-def test_what_a_rule_holds_back_is_said() -> None:
+def test_what_a_rule_holds_back_and_a_node_too_small_are_said() -> None:
     answer = formed(leaves(7, 8, 8, 5), "pp=4,dp=*,tp=8", limits(within={"pp": "leaf"}))
     assert spell(answer.reasons[0]).startswith(
         "world ranks=192 nodes=24 present=28 why=(largest size=dp=6 rules=--within pp=leaf) is_most=False; spares "
     )
+    # The stages of a replica lie far apart, so nodes of two units are counted as one: the smaller one has no place.
+    nodes = [*leaves(4), Node(id="small", slot_count=4, path=("p0", "l0"))]
+    answer = formed(nodes, "pp=2,dp=*,tp=4", limits(within={"pp": "leaf"}))
+    assert answer.spares == ("small",)
+    assert "unused why=(too-small ranks=8) nodes=(names names=small count=1)" in map(spell, answer.reasons)
 
 
 ODD_LEAF = leaves(8, 8, 7, 1)
@@ -378,11 +380,3 @@ def test_where_no_number_of_nodes_helps_more_of_them_do_not(
         for node in nodes
     ]
     assert not assess_feasibility(more, mesh, replace(rules, nodes_max=None)).world_size
-
-
-def test_a_node_too_small_for_the_units_in_which_a_world_is_counted_is_not_usable() -> None:
-    # The stages of a replica lie far apart, so nodes of two units are counted as one: the smaller one has no place.
-    nodes = [*leaves(4), Node(id="small", slot_count=4, path=("p0", "l0"))]
-    answer = formed(nodes, "pp=2,dp=*,tp=4", limits(within={"pp": "leaf"}))
-    assert answer.spares == ("small",)
-    assert "unused why=(too-small ranks=8) nodes=(names names=small count=1)" in map(spell, answer.reasons)

@@ -50,7 +50,7 @@ def papers_case() -> tuple[Plan, list[Node]]:
     return filled(used, (4, 7, 8)), nodes
 
 
-def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> None:
+def test_each_level_says_what_leaves_it_and_other_orders_are_priced_at_the_same_size() -> None:
     before, nodes = papers_case()
     found = explain(before, nodes, PAPER, LEAF, Costs())
     leaf, host = found.levels
@@ -62,6 +62,16 @@ def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> No
     assert (leaf.cost, host.cost) == (1008, 2744)
     assert found.cost == 3752
     assert (leaf.spreads, host.spreads) == ((4, 1, 1), (4, 7, 1))  # the width of groups
+    before, nodes = papers_case()
+    found = explain(before, nodes, PAPER, LEAF, Costs(level_costs={"host": 0}))
+    costs = {baseline.name: baseline.cost for baseline in found.baselines}
+    assert costs["path order"] == costs["address order, as numbers"] == 1552  # takes 7 + 8 + 8 + 5
+    # The other way round, 8 + 8 + 8 + 4: 6 hops of dp x 80 and 18 of pp x 24 leave a leaf.
+    assert costs["join order"] == 2 * (6 * 80 + 18 * 24)
+    by_text = filled([node.id for node in sorted(nodes, key=lambda node: node.address)][:28], (4, 7, 8))
+    text_cost = explain(by_text, nodes, PAPER, LEAF, Costs(level_costs={"host": 0})).cost
+    assert costs["address order, as text"] == text_cost
+    assert all(baseline.faults == () for baseline in found.baselines)
 
 
 def test_an_exchange_is_shared_out_evenly_and_address_orders_need_addresses() -> None:
@@ -73,19 +83,6 @@ def test_an_exchange_is_shared_out_evenly_and_address_orders_need_addresses() ->
     nodes = [Node(id=f"h{at}", slot_count=8) for at in range(2)]
     found = explain(filled(["h0", "h1"], (2, 8)), nodes, parse("dp=*,tp=8"), Limits(), Costs())
     assert [baseline.name for baseline in found.baselines] == ["join order", "path order"]
-
-
-def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> None:
-    before, nodes = papers_case()
-    found = explain(before, nodes, PAPER, LEAF, Costs(level_costs={"host": 0}))
-    costs = {baseline.name: baseline.cost for baseline in found.baselines}
-    assert costs["path order"] == costs["address order, as numbers"] == 1552  # takes 7 + 8 + 8 + 5
-    # The other way round, 8 + 8 + 8 + 4: 6 hops of dp x 80 and 18 of pp x 24 leave a leaf.
-    assert costs["join order"] == 2 * (6 * 80 + 18 * 24)
-    by_text = filled([node.id for node in sorted(nodes, key=lambda node: node.address)][:28], (4, 7, 8))
-    text_cost = explain(by_text, nodes, PAPER, LEAF, Costs(level_costs={"host": 0})).cost
-    assert costs["address order, as text"] == text_cost
-    assert all(baseline.faults == () for baseline in found.baselines)
 
 
 def test_an_order_that_breaks_a_rule_says_which() -> None:

@@ -89,7 +89,7 @@ def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: in
     assert after.cost <= plan(left, parse(mesh), LEAVES, LEVEL_COSTS, None).cost * 1.0025
 
 
-def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
+def test_a_hole_goes_to_the_cheapest_spare_and_spares_are_named_in_that_order() -> None:
     # The hole's tensor-parallel other half stands on leaf b, its pipeline neighbour on leaf a.
     mesh = parse("pp=2,tp=16")
     places = {"s0": "a", "s1": "a", "t0": "b", "lost": "b", "near-pp": "a", "near-tp": "b"}
@@ -100,9 +100,6 @@ def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
     after = plan(without(nodes, "lost"), mesh, Limits(), Costs(), before)
     assert after.ranks == {**{name: ranks[name] for name in order if name != "lost"}, "near-tp": ranks["lost"]}
     assert after.moved == 8
-
-
-def test_spares_are_named_in_the_order_in_which_they_would_be_taken() -> None:
     places = ["a", *["b"] * 4, *["c"] * 3]
     nodes = [Node(id=f"h{index}", slot_count=8, path=("s", leaf)) for index, leaf in enumerate(places)]
     small = Node(id="small", slot_count=4, path=("s", "b"))
@@ -185,7 +182,7 @@ def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
 # What moving is worth
 
 
-def test_a_plan_that_costs_much_less_is_worth_its_moves() -> None:
+def test_a_much_cheaper_plan_is_worth_its_moves_after_names_are_exchanged() -> None:
     # Eight stages of one node each on two leaves, every other stage on the other leaf: all 7 hops leave a leaf.
     mesh = parse("pp=8,tp=8")
     nodes = cluster(8, leaf=4)
@@ -197,9 +194,6 @@ def test_a_plan_that_costs_much_less_is_worth_its_moves() -> None:
     assert found.cost == 168 + 48
     # Which leaf is the first is free; on either, two stages can stay where they are.
     assert found.moved == count_moved(before, found, mesh) == 32
-
-
-def test_equal_domains_change_names_before_anybody_moves() -> None:
     # The same plan, but for the names of leaves and of nodes in a leaf, which a plan from scratch would not keep.
     nodes = cluster(32)
     fresh = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
@@ -210,25 +204,19 @@ def test_equal_domains_change_names_before_anybody_moves() -> None:
     assert (after.moved, after.cost) == (0, fresh.cost)
 
 
-def test_a_plan_of_another_mesh_is_no_precedent() -> None:
+def test_another_mesh_is_no_precedent_and_too_many_active_nodes_end_staying() -> None:
     before = plan(cluster(4), parse("dp=*,tp=8"), LEAVES, Costs(), None)
     after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
     fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
     assert (after.ranks, after.moved) == (fresh.ranks, 0)
     assert spell(after.reasons[-1]) == "other-mesh"
+    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), Costs(), before)
+    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
+    assert after.moved == 2
 
 
 # Several units on a node
-
-
-def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None:
-    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
-    mesh = parse("pp=2,dp=*,tp=4")
-    nodes = cluster(8)
-    before = plan(nodes, mesh, LEAVES, Costs(), None)
-    after = plan(without(nodes, "h1"), mesh, LEAVES, Costs(), before)
-    assert after.shape == (2, 7, 4)
-    assert after.moved == count_moved(before, after, mesh) <= 24
 
 
 def test_idle_slots_fill_a_hole_beside_them_and_take_what_no_spare_can() -> None:
@@ -241,13 +229,6 @@ def test_idle_slots_fill_a_hole_beside_them_and_take_what_no_spare_can() -> None
     after = plan(nodes_of(8, 8, 8), mesh, Limits(), Costs(), before)
     assert after.world_size == 24
     assert after.moved == count_moved(before, after, mesh) == 0
-
-
-def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
-    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
-    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), Costs(), before)
-    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
-    assert after.moved == 2
 
 
 def test_full_nodes_go_to_whoever_held_most_and_parts_of_others_cannot_all_stay() -> None:
@@ -272,12 +253,19 @@ def test_a_hole_goes_to_who_is_near_or_free(
     assert fill_holes(held, rooms, make_first_fit(rooms)) == runs
 
 
-def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
+def test_a_node_that_returns_smaller_and_shared_replicas_keep_what_they_can() -> None:
     mesh = parse("dp=*")
     before = plan(nodes_of(4, 4, 4), mesh, Limits(), Costs(), None)
     after = plan(nodes_of(4, 2, 4), mesh, Limits(), Costs(), before)
     assert after.world_size == 10
     assert after.moved == count_moved(before, after, mesh) <= 4
+    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
+    mesh = parse("pp=2,dp=*,tp=4")
+    nodes = cluster(8)
+    before = plan(nodes, mesh, LEAVES, Costs(), None)
+    after = plan(without(nodes, "h1"), mesh, LEAVES, Costs(), before)
+    assert after.shape == (2, 7, 4)
+    assert after.moved == count_moved(before, after, mesh) <= 24
 
 
 def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:

@@ -37,7 +37,7 @@ def test_pages_have_every_event_once_and_the_last_one_is_empty() -> None:
     assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
 
 
-def test_the_oldest_go_and_are_counted() -> None:
+def test_the_oldest_go_and_are_counted_and_a_line_is_an_event_again() -> None:
     buffer = EventBuffer(events_max=10)
     fill(buffer, 25)
     page = buffer.read(-1)
@@ -46,9 +46,6 @@ def test_the_oldest_go_and_are_counted() -> None:
     small = EventBuffer(bytes_max=1000)
     fill(small, 25)
     assert 1 < len(small.read(-1).lines) < 10
-
-
-def test_a_line_is_an_event_again() -> None:
     buffer = EventBuffer()
     fill(buffer, 1)
     event = decode_event(buffer.read(-1).lines[0])

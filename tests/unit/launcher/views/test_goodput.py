@@ -45,7 +45,7 @@ def test_work_after_the_last_checkpoint_is_undone_by_a_failure_and_not_by_growth
     assert compute_goodput(rounds[1:], before, 200.0) == found
 
 
-def test_what_became_of_the_time_before_stays_counted() -> None:
+def test_what_became_of_time_stays_counted_though_a_clock_is_set_back() -> None:
     rounds = [make_round(100.0, 150.0, "loss"), make_round(170.0, 180.0, "failure", saved_at=175.0), make_round(190.0)]
     whole = compute_goodput(rounds, TimeSpent(until=90.0), 200.0)
     for dropped in range(len(rounds)):
@@ -54,17 +54,14 @@ def test_what_became_of_the_time_before_stays_counted() -> None:
             before.add(one, 0.0)
         assert compute_goodput(rounds[dropped:], before, 200.0) == whole
     assert whole.lost_s == {"start": 10.0, "loss": 20.0, "failure": 15.0}
+    rounds = [make_round(100.0, 40.0, "failure", saved_at=30.0), make_round(50.0, 60.0, "loss"), make_round(70.0)]
+    found = compute_goodput(rounds, TimeSpent(until=90.0), 65.0)
+    assert found.trained_s >= 0
+    assert all(seconds > 0 for seconds in found.lost_s.values())
+    assert found.ratio <= 1
 
 
 @pytest.mark.parametrize("saved_at", [90.0, 160.0])
 def test_a_report_with_a_time_outside_of_its_round_counts_no_time_twice(saved_at: float) -> None:
     found = compute_goodput([make_round(100.0, 150.0, "failure", saved_at=saved_at)], TimeSpent(until=100.0), 150.0)
     assert found.total_s == 50.0
-
-
-def test_a_clock_that_is_set_back_makes_nothing_negative() -> None:
-    rounds = [make_round(100.0, 40.0, "failure", saved_at=30.0), make_round(50.0, 60.0, "loss"), make_round(70.0)]
-    found = compute_goodput(rounds, TimeSpent(until=90.0), 65.0)
-    assert found.trained_s >= 0
-    assert all(seconds > 0 for seconds in found.lost_s.values())
-    assert found.ratio <= 1

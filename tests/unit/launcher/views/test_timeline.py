@@ -59,7 +59,7 @@ def test_a_failure_names_rank_and_class() -> None:
     assert timeline.failure_counts == {"user code": 1}
 
 
-def test_workers_are_those_of_the_last_round() -> None:
+def test_workers_are_those_of_the_last_round_and_old_rounds_are_forgotten() -> None:
     born = run_events.WorkerStarted(at=10.5, run_id="r", node="n0", round=1, rank=1, local_rank=1, pid=99)
     died = run_events.WorkerEnded(
         at=12.0, run_id="r", node="n0", round=1, rank=1, local_rank=1, pid=99, outcome="failed", exit_code=-11
@@ -67,6 +67,15 @@ def test_workers_are_those_of_the_last_round() -> None:
     timeline = follow(start(10.0, 1), born, died)
     assert (timeline.workers[1].state, timeline.workers[1].exit_code) == ("failed", -11)
     assert follow(start(10.0, 1), born, died, start(20.0, 2)).workers == {}
+    rounds = [
+        event for number in range(1, 300) for event in (start(number, number), *end(number + 0.5, number, "loss"))
+    ]
+    timeline = follow(*rounds)
+    assert len(timeline.rounds) == ROUNDS_MAX
+    assert timeline.rounds[-1].round == 299
+    assert timeline.end_counts == {"loss": 299}
+    spent = compute_goodput(timeline.rounds, timeline.before, 299.5)
+    assert (spent.trained_s, spent.lost_s) == (299 * 0.5, {"loss": 298 * 0.5}), "their time stays counted"
 
 
 def test_what_is_waited_for_ends_with_a_round_and_checkpoints_belong_to_the_one_that_runs() -> None:
@@ -77,15 +86,3 @@ def test_what_is_waited_for_ends_with_a_round_and_checkpoints_belong_to_the_one_
     saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
     timeline = follow(saved, start(10.0, 1), saved)
     assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)
-
-
-def test_old_rounds_are_forgotten() -> None:
-    rounds = [
-        event for number in range(1, 300) for event in (start(number, number), *end(number + 0.5, number, "loss"))
-    ]
-    timeline = follow(*rounds)
-    assert len(timeline.rounds) == ROUNDS_MAX
-    assert timeline.rounds[-1].round == 299
-    assert timeline.end_counts == {"loss": 299}
-    spent = compute_goodput(timeline.rounds, timeline.before, 299.5)
-    assert (spent.trained_s, spent.lost_s) == (299 * 0.5, {"loss": 298 * 0.5}), "their time stays counted"

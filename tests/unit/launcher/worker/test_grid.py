@@ -60,7 +60,7 @@ def test_the_groups_of_an_axis_hold_every_rank_once_and_each_its_own(mesh: str) 
                 assert (one.group(name), one.coordinate(name), one.size(name)) == (group, position, len(group))
 
 
-def test_an_undeclared_axis_or_group_is_refused_with_those_declared() -> None:
+def test_one_axis_is_there_under_torchrun_and_an_undeclared_one_refused() -> None:
     found = place("pp=2,dp=2", 0)
     with pytest.raises(
         LookupError, match=r"mesh pp=2,dp=2 has no axis 'tp': its axes are pp, dp; declare others with --mesh"
@@ -70,9 +70,6 @@ def test_an_undeclared_axis_or_group_is_refused_with_those_declared() -> None:
         LookupError, match=r"no group over pp\+dp was declared: .* are pp, dp; declare another with --traffic pp\+dp="
     ):
         found.groups("dp+pp")
-
-
-def test_there_is_one_axis_under_torchrun_and_an_error_without_a_launcher() -> None:
     assert str(read({"RANK": "1", "WORLD_SIZE": "4"})) == "dp=4"
     with pytest.raises(RuntimeError, match="start the script with meshrun"):
         read({})

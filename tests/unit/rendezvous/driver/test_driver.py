@@ -133,10 +133,13 @@ def driven(*actions: Action, store: MemoryStore | None = None, is_local: bool = 
         bench.driver.close(20.0)
 
 
-def test_what_concerns_the_agent_is_returned_in_order_and_the_rest_is_done() -> None:
+def test_what_concerns_the_agent_is_returned_and_the_planners_answer_reaches_the_protocol() -> None:
     say, end = Log("so it is"), Exit(0, "over", None)
     with driven(say, StoreRequest(1, "look", QUICK), end, is_local=True) as bench:
         assert bench.begin() == [say, end]
+    with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
+        bench.begin()
+        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
 def test_a_store_in_the_process_answers_in_the_same_turn_without_a_thread() -> None:
@@ -202,7 +205,7 @@ def test_a_mistake_in_another_thread_reaches_the_caller() -> None:
         bench.driver._failure = None
 
 
-def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
+def test_everything_that_came_in_reaches_the_protocol_at_once_and_late_words_do_not() -> None:
     with driven(is_local=True) as bench:
         taken: list[list[Event]] = []
         bench.script.steps = lambda events, now: taken.append(list(events)) or []  # type: ignore[method-assign,assignment]
@@ -210,9 +213,6 @@ def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
             bench.driver.submit(event)
         bench.driver.run()
         assert taken == [[Start(), PeerDown("a"), PeerGone("a")]]
-
-
-def test_words_of_a_watch_that_came_too_late_are_dropped() -> None:
     store = MemoryStore()
     with driven(StartWatch("d/", 1), StartWatch("e/", 1), store=store, is_local=True) as bench:
         bench.begin()
@@ -319,12 +319,6 @@ def test_a_watch_that_is_not_wanted_any_more_is_cancelled(then: Action) -> None:
         assert store.deliver() == (1 if isinstance(then, StartWatch) else 0)
 
 
-def test_the_planner_s_answer_reaches_the_protocol() -> None:
-    with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
-        bench.begin()
-        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
-
-
 LIBRARY = "/lib/_x.so: cannot open shared object file: Too many open files"
 
 
@@ -412,7 +406,7 @@ def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due:
         assert bench.script.events == ([Tick()] if is_due else [])
 
 
-def test_closing_waits_until_the_lease_has_been_given_back() -> None:
+def test_closing_waits_for_the_lease_and_not_for_ever() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
     with driven(StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store) as bench:
@@ -420,6 +414,12 @@ def test_closing_waits_until_the_lease_has_been_given_back() -> None:
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
         assert store.revoked == [lease.id]
+    store = SlowStore()
+    with driven(StartWatch("d/", 1), StoreRequest(1, "look", SLOW), store=store) as bench:
+        bench.begin()
+        bench.driver.close(0.0)
+        wait_until(lambda: is_closed(store))
+        store.gate.set()
 
 
 def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
@@ -434,15 +434,6 @@ def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
         bench.driver.run()
         assert bench.heard(LeaveRequest(because("SIGTERM"), 143))
         assert bench.script.now == 10.0
-
-
-def test_closing_does_not_wait_for_ever_and_ends_the_watches() -> None:
-    store = SlowStore()
-    with driven(StartWatch("d/", 1), StoreRequest(1, "look", SLOW), store=store) as bench:
-        bench.begin()
-        bench.driver.close(0.0)
-        wait_until(lambda: is_closed(store))
-        store.gate.set()
 
 
 def is_closed(store: MemoryStore) -> bool:

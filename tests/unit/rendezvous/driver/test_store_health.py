@@ -34,21 +34,12 @@ def test_what_lasts_is_told_once_and_so_is_its_end_and_what_is_over_in_a_moment_
     assert told((0.0, "write", AWAY), (0.9, "write", AWAY), (1.1, "write", None), (5.0, "write", AWAY)) == []
 
 
-def test_a_store_that_can_be_read_but_not_written_is_reported_until_it_can() -> None:
+def test_a_store_that_is_read_but_not_written_or_slow_is_told() -> None:
     failures = [(float(at), "write", FULL) for at in range(4)]
     answers = [(at + 0.5, "read", None) for at in range(4)]
     taken = sorted([*failures, *answers], key=lambda one: one[0])
     assert told(*taken) == [FULL_SAID]
     assert told(*taken, (9.0, "write", None)) == [FULL_SAID, OVER]
-
-
-def test_one_sentence_covers_all_requests_and_a_lease_that_is_gone_is_an_answer() -> None:
-    failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
-    assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [AWAY_SAID, OVER]
-    assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
-
-
-def test_slow_writes_are_logged_once_when_twice_as_slow_and_when_over() -> None:
     trouble = StoreHealthLog(Settings())
     said = [trouble.note("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
     slow = [
@@ -57,6 +48,12 @@ def test_slow_writes_are_logged_once_when_twice_as_slow_and_when_over() -> None:
     ]
     assert said == [None, slow[0], None, slow[1], None, Reason.of("store-fast-again")]
     assert [trouble.note(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == [None, None]
+
+
+def test_one_sentence_covers_all_requests_and_a_lease_that_is_gone_is_an_answer() -> None:
+    failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
+    assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [AWAY_SAID, OVER]
+    assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
 
 
 def test_the_lease_that_is_named_is_as_long_as_its_calls_need_and_none_if_it_is_already() -> None:

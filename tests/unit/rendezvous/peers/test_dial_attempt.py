@@ -59,7 +59,7 @@ def test_the_second_dial_of_a_proof_follows_at_once_and_proves_nothing_without_a
     assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
 
 
-def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> None:
+def test_a_proof_ends_and_is_sought_less_often_where_others_answer() -> None:
     pursuit, times = proving(), [100.0]
     while pursuit.is_wanted:
         pursuit.fail(times[-1], is_refused=False)
@@ -69,9 +69,17 @@ def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> 
     assert max(pauses) == pytest.approx(PROOF_DELAY_MAX_S)
     assert times[-1] == math.inf
     assert PROOF_LIMIT_S <= times[-2] - 100.0 <= PROOF_LIMIT_S + PROOF_DELAY_MAX_S
+    pursuit = DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
+    pursuit.succeed()
+    pursuit.prove(10.0)
+    assert not pursuit.fail(10.0, is_refused=True)
+    assert pursuit.fail(10.1, is_refused=True)
+    assert pursuit.is_connecting
+    assert 10.1 < pursuit.next_at < math.inf
 
 
-def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> None:
+def test_attended_members_and_strangers_are_dialled_ever_less_often() -> None:
     pursuit, now = DialAttempt("m", "h:1"), 5.0
     pursuit.connect(now)
     assert pursuit.next_at == now
@@ -84,9 +92,6 @@ def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> Non
     assert pauses[-1] == DELAY_MAX_S
     pursuit.succeed()
     assert pursuit.next_at == math.inf
-
-
-def test_a_listener_outside_the_job_is_dialled_less_often_still() -> None:
     pursuit, now, dials = DialAttempt("m", "h:1"), 0.0, 0
     pursuit.connect(now)
     while now < 60.0:
@@ -97,17 +102,6 @@ def test_a_listener_outside_the_job_is_dialled_less_often_still() -> None:
     assert pursuit.next_at - now == pytest.approx(REJECTED_DELAY_MAX_S)
     pursuit.fail(now, is_refused=True)  # it has gone, and the member itself may come back there
     assert pursuit.next_at - now == pytest.approx(DELAY_MAX_S)
-
-
-def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
-    pursuit = DialAttempt("m", "h:1")
-    pursuit.connect(0.0)
-    pursuit.succeed()
-    pursuit.prove(10.0)
-    assert not pursuit.fail(10.0, is_refused=True)
-    assert pursuit.fail(10.1, is_refused=True)
-    assert pursuit.is_connecting
-    assert 10.1 < pursuit.next_at < math.inf
 
 
 def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> None:

@@ -108,7 +108,7 @@ def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_non
     assert connection.lines == [b"{}"]
 
 
-def test_other_questions_are_told_apart() -> None:
+def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None:
     bench = Bench()
     assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
     assert bench.asked == []
@@ -116,9 +116,6 @@ def test_other_questions_are_told_apart() -> None:
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
     assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
     assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
-
-
-def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     bench, connection = Bench(), FakeConnection()
     questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
@@ -127,7 +124,7 @@ def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
 
-def test_a_question_about_its_own_node_is_answered_there() -> None:
+def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:
     bench = Bench()
     (line,) = bench.put("inspect_node", request=ReadEvents()).lines
     assert msgspec.json.decode(line, type=EventPage).is_last
@@ -138,6 +135,13 @@ def test_a_question_about_its_own_node_is_answered_there() -> None:
     ]
     assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
     assert bench.asked == []
+    bench = Bench()
+    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    assert bench.inquiries.advance(0.0) == []
+    bench.end(answers={"m": conclude()})
+    (event,) = bench.inquiries.advance(0.0)
+    assert isinstance(event, AnswerCommand)
+    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +168,6 @@ def test_a_run_whose_name_is_no_text_answers_and_a_long_answer_goes_without_stac
     short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
     assert msgspec.json.decode(short, type=Conclusion).stacks
     assert msgspec.json.decode(long, type=Conclusion).stacks == ""
-
-
-def test_a_request_through_the_store_is_answered_there() -> None:
-    bench = Bench()
-    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
-    assert bench.inquiries.advance(0.0) == []
-    bench.end(answers={"m": conclude()})
-    (event,) = bench.inquiries.advance(0.0)
-    assert isinstance(event, AnswerCommand)
-    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:

@@ -22,7 +22,7 @@ GOOD = {trainer_status.URL: "https://t.kubeflow.svc:10443/a/b/status", trainer_s
 NO_ADDRESS = "KUBEFLOW_TRAINER_SERVER_URL is not an https:// address of a server, so no progress is reported"
 
 
-def test_a_status_is_what_the_trainers_server_reads() -> None:
+def test_a_status_and_its_metrics_are_what_the_trainers_server_reads() -> None:
     status = TrainerStatus(percentage=45, remaining_s=120, metrics=(("loss", "0.15"),))
     assert json.loads(status.encode(1_795_352_400.9)) == {
         "trainerStatus": {
@@ -34,9 +34,6 @@ def test_a_status_is_what_the_trainers_server_reads() -> None:
     }
     nothing = TrainerStatus(percentage=None, remaining_s=None, metrics=())
     assert set(json.loads(nothing.encode(0.0))["trainerStatus"]) == {"lastUpdatedTime"}
-
-
-def test_metrics_are_kept_within_the_trainers_limits() -> None:
     assert limit_metrics([("loss", "0.1")]) == ((("loss", "0.1"),), "")
     kept, remark = limit_metrics((f"m{number}", "1") for number in range(300))
     assert len(kept) == 256
@@ -50,7 +47,7 @@ def test_metrics_are_kept_within_the_trainers_limits() -> None:
     assert "64 KiB" in remark
 
 
-def test_the_rest_takes_as_long_as_the_last_steps_say() -> None:
+def test_the_rest_follows_the_last_steps_and_the_server_the_variables() -> None:
     rate = StepRate()
     assert rate.estimate_remaining_s(9, 100, 0.0) is None
     assert rate.estimate_remaining_s(9, 100, 5.0) is None, "a job that stands still takes any time"
@@ -60,6 +57,10 @@ def test_the_rest_takes_as_long_as_the_last_steps_say() -> None:
     rate.clear()
     assert rate.estimate_remaining_s(0, 10**30, 0.0) is None
     assert rate.estimate_remaining_s(1, 10**30, 5.0) == 2**31 - 1
+    server = find_server(GOOD)
+    assert (server.host, server.port, server.path) == ("t.kubeflow.svc", 10443, "/a/b/status")
+    server = find_server({**GOOD, trainer_status.URL: "https://[::1]/x?y=1"})
+    assert (server.host, server.port, server.path) == ("::1", 443, "/x?y=1")
 
 
 def answer(status: int, text: str = "", **headers: str) -> HttpResponse:
@@ -94,13 +95,6 @@ def test_each_answer_has_its_sentence(found: HttpResponse, clause: str) -> None:
 )  # fmt: skip
 def test_pauses_grow_and_a_server_may_ask_for_others(found: HttpResponse | None, count: int, pause_s: float) -> None:
     assert find_pause_s(found, count) == pause_s
-
-
-def test_the_variables_of_the_trainer_name_the_server() -> None:
-    server = find_server(GOOD)
-    assert (server.host, server.port, server.path) == ("t.kubeflow.svc", 10443, "/a/b/status")
-    server = find_server({**GOOD, trainer_status.URL: "https://[::1]/x?y=1"})
-    assert (server.host, server.port, server.path) == ("::1", 443, "/x?y=1")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,17 @@ def read(name: str, report: NodeReport) -> dict[tuple[str, ...], float]:
     return dict(metric.read(report))
 
 
-def test_every_value_of_a_full_report_is_told() -> None:
+def test_every_value_of_a_full_report_is_told_and_states_are_complete_from_the_start() -> None:
     report = make_report()
     empty = [metric.full_name for metric in METRICS if not list(metric.read(report))]
     assert empty == []
+    idle = make_report(state="waiting", round=0, ranks=(), end_counts={}, failure_counts={})
+    assert read("meshrun_node_state", idle)[("waiting",)] == 1
+    assert sum(read("meshrun_node_state", idle).values()) == 1
+    assert set(read("meshrun_rounds_ended_total", idle).values()) == {0}
+    assert ("loss",) in read("meshrun_rounds_ended_total", idle)
+    assert ("user code",) in read("meshrun_failures_total", idle)
+    assert read("meshrun_rounds_total", idle) == {(): 0}
 
 
 @pytest.mark.parametrize(
@@ -32,16 +39,6 @@ def test_every_value_of_a_full_report_is_told() -> None:
 def test_what_an_agent_does_not_know_is_left_out(name: str, field: str) -> None:
     assert read(name, make_report(**{field: -1})) == {}
     assert read(name, make_report(**{field: 0})) == {(): 0.0}
-
-
-def test_states_causes_and_classes_are_complete_from_the_start() -> None:
-    idle = make_report(state="waiting", round=0, ranks=(), end_counts={}, failure_counts={})
-    assert read("meshrun_node_state", idle)[("waiting",)] == 1
-    assert sum(read("meshrun_node_state", idle).values()) == 1
-    assert set(read("meshrun_rounds_ended_total", idle).values()) == {0}
-    assert ("loss",) in read("meshrun_rounds_ended_total", idle)
-    assert ("user code",) in read("meshrun_failures_total", idle)
-    assert read("meshrun_rounds_total", idle) == {(): 0}
 
 
 def test_a_round_that_runs_counts_as_started_and_a_spare_has_no_goodput() -> None:

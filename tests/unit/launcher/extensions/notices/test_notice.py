@@ -56,10 +56,17 @@ def test_a_time_that_is_unknown_or_past_shortens_no_save(left_s: float | None, e
     assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
-def test_workers_are_told_the_least_time_and_are_not_killed_then() -> None:
+def test_workers_are_told_the_least_time_and_the_leaving_change_only_it() -> None:
     outlook, _ = look(make(left_s=None, least_s=30.0))
     assert limit_save(outlook, 300.0, 1000.0)[0] == 300.0
     assert limit_save(outlook, 300.0, 1000.0)[1] == 1030.0
+    outlook, _ = look(make(left_s=118.0))
+    update = outlook.take(read(make("other", 20.0)), 1000.0, is_leaving=True)
+    assert update.sentence == "AWS announces a spot interruption in 20 s: this node is leaving already"
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
+    late = outlook.take(read(make("other", 20.0), is_withdrawn=True), 1001.0, is_leaving=True)
+    assert late.sentence == "AWS no longer announces a spot interruption: this node is leaving already"
+    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
 @pytest.mark.parametrize(
@@ -81,16 +88,6 @@ def test_a_recommendation_and_a_node_that_only_reports_make_nobody_leave() -> No
     assert outlook.leave_at == math.inf
     assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1030.0
-
-
-def test_what_comes_while_the_node_leaves_changes_no_more_than_the_time() -> None:
-    outlook, _ = look(make(left_s=118.0))
-    update = outlook.take(read(make("other", 20.0)), 1000.0, is_leaving=True)
-    assert update.sentence == "AWS announces a spot interruption in 20 s: this node is leaving already"
-    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
-    late = outlook.take(read(make("other", 20.0), is_withdrawn=True), 1001.0, is_leaving=True)
-    assert late.sentence == "AWS no longer announces a spot interruption: this node is leaving already"
-    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
 def test_of_several_notices_the_first_makes_the_node_leave_though_another_is_withdrawn() -> None:

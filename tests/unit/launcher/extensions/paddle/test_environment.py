@@ -15,7 +15,7 @@ NPU = Slot(index=0, devices=(Device(kind="npu", index=0, id="npu0", visible="0")
 SMALL = replace(PLACE, slot=CPU, rank=2, world_size=3, local_rank=0, local_world_size=1, group_world_size=2)
 
 
-def test_init_parallel_env_finds_all_that_it_needs() -> None:
+def test_init_parallel_env_finds_all_that_it_needs_and_nothing_of_an_outer_launcher() -> None:
     assert make_paddle().variables(SMALL, {}) == {
         "PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "3", "PADDLE_MASTER": "10.0.0.9:29400",
         "PADDLE_TRAINER_ENDPOINTS": "10.0.0.9:29400,10.0.0.9:29401,10.0.0.9:29402",
@@ -23,9 +23,6 @@ def test_init_parallel_env_finds_all_that_it_needs() -> None:
         "PADDLE_LOCAL_RANK": "0", "PADDLE_LOCAL_SIZE": "1", "PADDLE_RANK_IN_NODE": "0", "PADDLE_NNODES": "2",
         "PADDLE_DISTRI_BACKEND": "gloo",
     }  # fmt: skip
-
-
-def test_the_variables_of_an_outer_launcher_do_not_reach_a_worker() -> None:
     outer = {name: "outer" for name in make_paddle().variables(SMALL, {}) if name != "PADDLE_DISTRI_BACKEND"}
     assert make_paddle().variables(SMALL, outer) == make_paddle().variables(SMALL, {})
 

@@ -9,7 +9,7 @@ from launcher.views.node_report import RunReport
 from tests.support.page.fake_run import make_report, silence
 
 
-def test_a_node_that_does_not_answer_keeps_its_place_and_what_it_said_last() -> None:
+def test_a_silent_node_keeps_its_place_and_levels_their_order() -> None:
     before, after = make_report(4, 8, 0.0), silence(make_report(4, 8, 30.0))
     assert after.missing == ("h1",)
     seen = remember(remember({}, before, 100.0), after, 130.0)
@@ -17,6 +17,13 @@ def test_a_node_that_does_not_answer_keeps_its_place_and_what_it_said_last() -> 
     node = next(one for one in view.nodes if one.name == "h1")
     assert (node.state, node.seen_s, node.path) == ("silent", 30.0, ("p0", "l0"))
     assert [rank.rank for rank in node.ranks] == list(range(8, 16))
+    report = make_report(4, 8, 0.0, calm=True)
+    nodes = [replace(one, locality=()) for one in report.nodes]
+    nodes[0] = replace(nodes[0], locality=(("zone", "a"), ("leaf", "l1")))
+    nodes[1] = replace(nodes[1], locality=(("zone", "a"), ("pod", "p1"), ("leaf", "l2")))
+    view = make_view(replace(report, nodes=tuple(nodes)), {}, 0.0)
+    assert view.levels == ("zone", "pod", "leaf")
+    assert [one.path for one in view.nodes[:3]] == [("a", "", "l1"), ("a", "p1", "l2"), ("", "", "")]
 
 
 def test_a_run_has_a_view_before_any_answer_and_with_few_of_many_lost_nodes() -> None:
@@ -28,13 +35,3 @@ def test_a_run_has_a_view_before_any_answer_and_with_few_of_many_lost_nodes() ->
     assert remember(seen, gone, 2.0).keys() == {one.node for one in gone.nodes}
     view = make_view(RunReport(run_id="r", at=5.0, leader="", nodes=(), missing=("h0",)), {}, 0.0)
     assert (view.state, view.round, [one.state for one in view.nodes]) == ("waiting", 0, ["silent"])
-
-
-def test_levels_of_nodes_that_know_different_ones_keep_their_order() -> None:
-    report = make_report(4, 8, 0.0, calm=True)
-    nodes = [replace(one, locality=()) for one in report.nodes]
-    nodes[0] = replace(nodes[0], locality=(("zone", "a"), ("leaf", "l1")))
-    nodes[1] = replace(nodes[1], locality=(("zone", "a"), ("pod", "p1"), ("leaf", "l2")))
-    view = make_view(replace(report, nodes=tuple(nodes)), {}, 0.0)
-    assert view.levels == ("zone", "pod", "leaf")
-    assert [one.path for one in view.nodes[:3]] == [("a", "", "l1"), ("a", "p1", "l2"), ("", "", "")]

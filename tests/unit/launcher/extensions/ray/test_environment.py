@@ -51,15 +51,12 @@ def test_an_agent_sees_the_devices_that_it_was_granted_and_no_others() -> None:
     assert make({"HIP_VISIBLE_DEVICES": "0"}, granted={"GPU": ["0"]}) == {"HIP_VISIBLE_DEVICES": "0"}
 
 
-def test_labels_of_the_ray_node_reach_the_agent_after_the_user_s() -> None:
+def test_labels_of_the_ray_node_reach_the_agent_and_name_levels() -> None:
     given = {"LAUNCHER_NODE_LABELS": 'zone="a b",rack=r2'}
     text = make(given, labels={"rack": "r1", "ray.io/gpu-domain": "d1", "bad": "x,y"})["LAUNCHER_NODE_LABELS"]
     assert parse_labels(text) == {"rack": "r2", "ray.io/gpu-domain": "d1", "zone": "a b"}
     json = '{"rack": "r2"}'
     assert make({"LAUNCHER_NODE_LABELS": json}, labels={"rack": "r1"}) == {"LAUNCHER_NODE_LABELS": json}
-
-
-def test_labels_of_ray_name_levels() -> None:
     labels = {
         "ray.io/node-id": "f00", "ray.io/availability-zone": "z1", "ray.io/gpu-domain": "d1",
         "ray.io/tpu-slice-name": "s1", "ray.io/tpu-worker-id": "1",

@@ -98,7 +98,7 @@ def test_what_cannot_work_is_refused_in_its_words(
     assert str(refusal.value).startswith(words)
 
 
-def test_an_offered_port_is_reserved_and_differs_in_the_next_round() -> None:
+def test_an_offered_port_is_reserved_and_one_of_no_free_range_named() -> None:
     offer = OfferedPort("127.0.0.1", None)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", offer.number))
@@ -109,9 +109,6 @@ def test_an_offered_port_is_reserved_and_differs_in_the_next_round() -> None:
         server.listen()
         socket.create_connection(("127.0.0.1", first)).close()
     offer.close()
-
-
-def test_a_range_without_a_free_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(TemporaryError) as refusal:

@@ -23,7 +23,7 @@ PLAN = Plan(
 )
 
 
-def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
+def test_the_table_lists_nodes_along_the_tree_in_columns_of_one_width() -> None:
     assert render.format_table(render.list_node_rows(PLAN, NODES, ["leaf"])) == (
         "  node  leaf  ranks\n"
         "  h0    l0    0-1, 6-7\n"
@@ -31,9 +31,6 @@ def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None
         "  h9    ?     8\n"
         "  h10   ?     spare\n"
     )  # fmt: skip
-
-
-def test_nodes_stand_in_columns_of_one_width_that_fit_a_terminal() -> None:
     nodes = [Node(id=f"h{at}", slot_count=4, path=("l0",)) for at in range(5)]
     plan = Plan(shape=(4,), ranks={"h0": (0, 1, 2, 3)}, spares=(), moved=0, reasons=())
     rows = render.list_node_rows(plan, nodes, ["leaf"], {"h0": "from 12 nodes", "h4": "lost"})

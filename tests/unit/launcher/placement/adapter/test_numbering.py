@@ -51,7 +51,7 @@ def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
     assert {name: share.master_addr for name, share in told.items()} == {"h1": "localhost", "h2": "head"}
 
 
-def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> None:
+def test_a_world_waits_for_every_number_and_says_when_nobody_else_can_come() -> None:
     found = size(numbered("h1", 3), numbered("h2", 0), numbered("h3", 5), **asked(8))
     assert (found.world_size, found.is_full) == (0, False)
     assert found.reason == (
@@ -60,9 +60,6 @@ def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> No
     assert size(**asked(2)).reason == "missing-node-ranks ranks=0-1 count=2 nodes=2; none-joined"
     full = size(numbered("h1", 1), numbered("h2", 0), **asked(2))
     assert (full.world_size, full.is_full) == (4, True)
-
-
-def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> None:
     nodes = numbered("h1", 1), numbered("h2", 0)
     waiting, complete = (size(*nodes[:count], **asked(2, "dp=4,tp=2")) for count in (1, 2))
     assert (waiting.world_size, waiting.is_complete) == (0, False)

@@ -76,7 +76,7 @@ def test_slices_of_one_host_are_joined_and_may_have_one_name() -> None:
     assert {(share.slice_index, share.slice_count) for share in told.values()} == {(0, 0)}
 
 
-def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> None:
+def test_a_slice_that_lost_a_host_or_is_incomplete_stands_by() -> None:
     first = plan(SCRAMBLED)
     before = shares(first)
     lost = next(name for name in before if before[name].slice_index == 0 and before[name].ranks == (1,))
@@ -87,6 +87,10 @@ def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> 
     assert all(share.ranks == (share.slice_index * 4 + int(name[2:]),) for name, share in after.items())
     missing = f"level=slice domain={lost[0]} present=3 hosts=4 missing=1 indices=1 names={lost[0]}-1"
     assert missing in " ".join(second.reasons)
+    big = [host("big", index, hosts=8) for index in range(5)]
+    planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
+    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
+    assert "slices-differ others=8 usual=4" in planned.remarks
 
 
 @pytest.mark.parametrize(
@@ -120,13 +124,6 @@ def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Descr
     planned = plan([other, *(host("a", index) for index in (3, 1, 0, 2))])
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
     assert planned.spare_reasons == {"x": f"slice-size node=x hosts={other.slice_hosts} slice=a usual=4"}
-
-
-def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
-    big = [host("big", index, hosts=8) for index in range(5)]
-    planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
-    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert "slices-differ others=8 usual=4" in planned.remarks
 
 
 def numbered(numbers: Mapping[int, int]) -> list[Description]:

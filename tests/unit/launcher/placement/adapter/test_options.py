@@ -106,19 +106,6 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], se
     assert refusal(texts) == (sentence, hint)
 
 
-def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> None:
-    limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
-    assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
-    assert refusal({"within": "dp=leaf"}, levels=()) == (
-        "--within dp=leaf: unknown level leaf; here only host exists",
-        "use host",
-    )
-    assert refusal({"whole": "leaf:4"}, levels=()) == (
-        "--whole leaf:4: unknown level leaf; here only host exists",
-        "leave it out",
-    )
-
-
 def test_an_error_names_the_variable_and_a_job_says_by_which_it_was_asked() -> None:
     with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: --unit x is not a whole number") as caught:
         parse_limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
@@ -193,12 +180,22 @@ def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     return feasibility.resolve_limits(made.placement)
 
 
-def test_a_job_asks_what_its_options_and_variables_ask() -> None:
+def test_a_job_asks_what_its_options_and_variables_ask_of_levels_that_are_known() -> None:
     limits, costs = demands(
         "--mesh=dp=*,tp=2", "--within=tp=host", LAUNCHER_LEVEL_COSTS="host=2", LAUNCHER_ELASTIC="1:2"
     )
     assert limits == Limits(nodes_max=1, elastic_max=2, within={"tp": "host"})
     assert costs == Costs(level_costs={"host": 2})
+    limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
+    assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
+    assert refusal({"within": "dp=leaf"}, levels=()) == (
+        "--within dp=leaf: unknown level leaf; here only host exists",
+        "use host",
+    )
+    assert refusal({"whole": "leaf:4"}, levels=()) == (
+        "--whole leaf:4: unknown level leaf; here only host exists",
+        "leave it out",
+    )
 
 
 def test_level_costs_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ def planner() -> PlannerAdapter:
     return PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs())
 
 
-def test_sentences_name_nodes_and_not_members() -> None:
+def test_sentences_name_nodes_and_who_waits_is_told_who_is_there() -> None:
     planned = plan(*(node(f"h{number}") for number in range(1, 8)), mesh="pp=2,dp=*,tp=2", limits=Limits(nodes_max=5))
     assert planned.reasons[0] == (
         "world ranks=8 nodes=4 present=7 why=(largest size=dp=2 rules=) is_most=False; spares nodes=(names "
@@ -25,6 +25,11 @@ def test_sentences_name_nodes_and_not_members() -> None:
     )
     assert set(planned.spare_reasons.values()) == {"spare ranks=8 sizes=dp=2 nodes=4"}
     assert len(planned.spare_reasons) == 3
+    found = size(node("h1"), node("h2"), limits=Limits(nodes_min=3))
+    assert (found.world_size, found.reason) == (
+        0,
+        "too-few-nodes least=3 present=2; joined nodes=(names names=h1,h2 count=2)",
+    )
 
 
 def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
@@ -46,14 +51,6 @@ def test_one_machine_needs_no_summary_and_nobody_who_can_be_used_is_no_plan() ->
     assert decode_assignment(plan(alone).assignments[f"{1:016x}"]).summary is None
     assert decode_assignment(plan(node("h1")).assignments[f"{1:016x}"]).summary is not None
     assert isinstance(try_plan("rubbish"), PlanRefused)
-
-
-def test_who_waits_is_told_who_is_there() -> None:
-    found = size(node("h1"), node("h2"), limits=Limits(nodes_min=3))
-    assert (found.world_size, found.reason) == (
-        0,
-        "too-few-nodes least=3 present=2; joined nodes=(names names=h1,h2 count=2)",
-    )
 
 
 def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None:
@@ -96,7 +93,7 @@ def test_two_nodes_with_one_name_run_and_unreadable_assignments_are_no_precedent
     assert any("previous-unreadable" in reason for reason in planned.remarks)
 
 
-def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
+def test_a_node_keeps_its_ranks_and_name_as_another_member_or_under_another_leader() -> None:
     texts = [node(f"h{number}") for number in (1, 2, 3)]
     first = told(planner().plan(MakePlan(1, 1, roster(*texts), {})))
     assert isinstance(first, PlanReady)
@@ -107,9 +104,6 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     assert isinstance(second, PlanReady)
     assert decode_assignment(second.assignments["f" * 16]).ranks == decode_assignment(first.assignments[lost]).ranks
     assert "moved moved=0 ranks=6" in second.reasons
-
-
-def test_a_lost_node_is_still_called_by_its_name_when_another_plans() -> None:
     members = roster(node("h1"), node("h2"), node("h3"))
     first = told(planner().plan(MakePlan(1, 1, members[:2], {})))
     assert isinstance(first, PlanReady)

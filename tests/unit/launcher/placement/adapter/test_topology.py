@@ -39,7 +39,7 @@ def test_levels_of_all_nodes_are_one_list_and_missing_ones_are_unknown(
     assert (found.levels, list(found.paths.values())) == (levels, paths)
 
 
-def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> None:
+def test_nodes_without_a_level_are_named_once_and_contradictions_ordered_by_majority() -> None:
     found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
     assert tuple(map(spell, found.remarks)) == (
@@ -47,9 +47,6 @@ def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> No
         "level-unknown level=zone nodes=(names names=h4 count=1)",
         "level-unknown level=leaf nodes=(names names=h2,h3 count=2)",
     )
-
-
-def test_contradictory_levels_are_ordered_by_majority_and_it_is_logged() -> None:
     found = build_topology(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
     assert found.levels == ("row", "rack")
     assert tuple(map(spell, found.remarks)) == (
@@ -196,7 +193,7 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
 
 
-def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
+def test_costs_of_absent_levels_and_unequal_nodes_are_said_once() -> None:
     planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
@@ -204,6 +201,11 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("level-costs-unused levels=(names names=leaf count=1)",), ()]
+    found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
+    assert found.reason == (
+        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
+        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
+    )
 
 
 def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
@@ -231,11 +233,3 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
     assert remark.startswith(f"unreadable-node node={2:016x} error=it")
     assert len(remark) < 160
     assert remark.isprintable()
-
-
-def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
-    found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
-    assert found.reason == (
-        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
-        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
-    )

@@ -131,16 +131,13 @@ def test_a_world_that_does_not_fit_has_no_layout_and_equal_nodes_have_no_kicks()
     assert not list(perturb(given, sorted_by_path(given), 5))
 
 
-def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
+def test_large_numbers_are_rounded_and_nodes_of_eight_units_laid_out_as_one() -> None:
     leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 4), ("p1/l2", [1] * 4)]
     plain = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=3,dp=10,tp=100")
     huge = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=300000000,dp=1000000000,tp=1")
     assert round_weights(plain) is plain
     assert max(part.weight for part in round_weights(huge).traffic.parts) < 2**32
     assert plain.compute_cost(searched(plain)) == plain.compute_cost(searched(huge))
-
-
-def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     given = problem([("p0/l0", [8] * 3), ("p1/l1", [8] * 3)], "dp=*,tp=4", 40)
     larger, size = coarsen(given)
     assert (size, larger.traffic.grid, larger.capacity.tolist()) == (8, (5, 1), [1] * 6)
@@ -160,7 +157,7 @@ def test_coarse_costs_are_the_costs_and_restricted_items_obey_the_limits() -> No
     assert np.sort(less.capacity)[-2:].sum() < 4 <= less.capacity.sum()
 
 
-def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
+def test_orders_are_rows_strips_and_snakes_through_neighbours() -> None:
     given = problem([("p0/l0", [1] * 16)], "pp=4,dp=4,tp=4", weights="pp=10,dp=10")
     grid = given.traffic.grid
     coordinates = np.array(np.unravel_index(np.arange(16), grid))
@@ -170,9 +167,6 @@ def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
     assert [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12] in found
     assert [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15] in found
     assert all(sorted(line) == list(range(16)) for line in found)
-
-
-def test_a_snake_goes_through_neighbours_only() -> None:
     grid = (3, 4, 5)
     coordinates = np.array(np.unravel_index(np.arange(60), grid))
     order = WalkOrder((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
@@ -198,7 +192,7 @@ def test_runs_are_shared_among_items_that_fit_and_bricks_fill_rows_of_one_height
     assert _fill_rows([2, 2], 2, 3, 2) is None
 
 
-def test_the_graph_counts_every_pair_once() -> None:
+def test_the_graph_counts_every_pair_once_and_kicks_are_valid_and_sorted() -> None:
     talk = problem([("p0/l0", [1] * 6)], "pp=3,dp=2,tp=4").traffic
     found = build_graph(talk)
     ends, weights = list_neighbours(found)
@@ -209,9 +203,6 @@ def test_the_graph_counts_every_pair_once() -> None:
         for end, weight in zip(ends[unit].tolist(), weights[unit].tolist(), strict=True):
             assert weight == square[unit, end]
             assert weight or end == unit  # rows of those who talk to fewer are filled up with themselves
-
-
-def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     given = problem([("p0/l0", [1, 2, 1]), ("p0/l1", [2, 2]), ("p1/l2", [1, 2, 1])], "pp=2,dp=*,tp=4", 6)
     layout = reorder(given, sorted_by_path(given))
     found = list(perturb(given, layout, 5))

@@ -39,13 +39,21 @@ def start(number: int = 1) -> RoundStarting:
     return RoundStarting(events.StartRound(number, 0, 0, "token", ""), share)
 
 
-def test_what_a_part_publishes_is_an_event() -> None:
+def test_a_worker_that_cannot_be_started_has_ended_and_published_facts_are_events() -> None:
     run = Run()
     update = run_events.NoticeRead(
         source="AWS", what="announces x", state="announced", leaves=True, left_s=120.0, sentence="AWS announces x: y"
     )
     run.take(update)
     assert run.events[-1] == replace(update, at=110.0, run_id="r", node="n0")
+    run = Run()
+    run.take(start(), SpawnFailed(1, 1, "no such file", 2))
+    ended = run.events[-1]
+    assert isinstance(ended, run_events.WorkerEnded)
+    assert (ended.rank, ended.outcome, ended.exit_code, ended.sentence) == (3, "failed", NOT_STARTED, "no such file")
+    run.take(events.StopRound(1, "kill", because("a worker failed"), "failure"), events.RoundStopped(1, 0))
+    ((_, workers),) = run.rounds
+    assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
 
 
 class Run:
@@ -69,7 +77,7 @@ class Run:
         return [type(event) for event in self.events]
 
 
-def test_a_round_from_its_start_to_its_end() -> None:
+def test_a_round_is_told_from_its_start_to_its_end_and_the_verdict() -> None:
     run = Run()
     run.take(start(), Spawned(1, 0, 50), Spawned(1, 1, 51))
     run.take(events.StopRound(1, "kill", because("gone"), "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
@@ -81,6 +89,13 @@ def test_a_round_from_its_start_to_its_end() -> None:
     assert [(one.rank, one.state, one.exit_code) for one in workers] == [(2, "terminated", -9), (3, "terminated", -9)]
     assert [event.ran_s for event in run.events if isinstance(event, run_events.RoundEnded)] == [11.0]
     assert run.journal.assignment is None
+    run = Run()
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("no restarts left"))
+    run.take(events.LeaveRequest(because("SIGTERM"), 143), events.Exit(3, because("no restarts left"), verdict))
+    ended = run.events[-1]
+    assert isinstance(ended, run_events.AgentEnded)
+    assert (ended.exit_code, ended.verdict, ended.reason) == (3, "failure", "no restarts left")
+    assert run.journal.is_leaving
 
 
 def test_a_repeated_stop_is_one_event_and_a_refused_round_is_stopped_too() -> None:
@@ -106,17 +121,6 @@ def test_messages_of_another_round_and_assignments_that_cannot_be_read_are_not_o
     assert run.rounds == []
 
 
-def test_a_worker_that_cannot_be_started_has_ended() -> None:
-    run = Run()
-    run.take(start(), SpawnFailed(1, 1, "no such file", 2))
-    ended = run.events[-1]
-    assert isinstance(ended, run_events.WorkerEnded)
-    assert (ended.rank, ended.outcome, ended.exit_code, ended.sentence) == (3, "failed", NOT_STARTED, "no such file")
-    run.take(events.StopRound(1, "kill", because("a worker failed"), "failure"), events.RoundStopped(1, 0))
-    ((_, workers),) = run.rounds
-    assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
-
-
 def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:
     run = Run()
     run.take(events.Log(because("waiting for 2 more nodes")))
@@ -124,16 +128,6 @@ def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:
     run.take(start(), events.Log(because("round 1 runs")))
     assert run.list_kinds().count(run_events.WaitChanged) == 1
     assert run.journal.timeline.waiting is None
-
-
-def test_the_end_has_the_verdict_of_the_job() -> None:
-    run = Run()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("no restarts left"))
-    run.take(events.LeaveRequest(because("SIGTERM"), 143), events.Exit(3, because("no restarts left"), verdict))
-    ended = run.events[-1]
-    assert isinstance(ended, run_events.AgentEnded)
-    assert (ended.exit_code, ended.verdict, ended.reason) == (3, "failure", "no restarts left")
-    assert run.journal.is_leaving
 
 
 # --- any messages in any order ---

@@ -146,10 +146,17 @@ def test_one_node_is_asked_by_name_or_member_id(name: str) -> None:
     assert page.lines == ("b",)
 
 
-def test_the_leader_itself_is_asked_which_rank_the_run_waits_for() -> None:
+def test_the_leader_is_asked_and_without_one_there_is_no_answer() -> None:
     net = Net("a", "b", "c")
     net.begin("b", request=Diagnose())
     assert {name: node.asked for name, node in net.nodes.items()} == {"a": [Diagnose()], "b": [], "c": []}
+    net = Net("a", "b")
+    net.leader = "gone"
+    found = net.begin("b")
+    assert found == []
+    net.nodes["b"].surveys.advance(LIMIT_S)
+    assert [(one.members, one.answers, one.error) for one in found] == [(None, {}, "")]
+    assert net.nodes["b"].surveys.wake_at == float("inf")
 
 
 def test_a_node_that_is_not_there_or_cannot_answer_is_told_with_the_reason() -> None:
@@ -160,7 +167,7 @@ def test_a_node_that_is_not_there_or_cannot_answer_is_told_with_the_reason() -> 
     assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
 
 
-def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
+def test_a_silent_node_or_one_that_was_lost_is_named() -> None:
     net = Net("a", "b", "c")
     found = net.begin("b", lost="c")
     surveys = net.nodes["b"].surveys
@@ -168,16 +175,12 @@ def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
     surveys.advance(LIMIT_S)
     report = report_run(found[0])
     assert (report.missing, [one.node for one in report.nodes]) == (("c",), ["a", "b"])
-
-
-def test_without_a_leader_there_is_no_answer() -> None:
-    net = Net("a", "b")
-    net.leader = "gone"
-    found = net.begin("b")
-    assert found == []
-    net.nodes["b"].surveys.advance(LIMIT_S)
-    assert [(one.members, one.answers, one.error) for one in found] == [(None, {}, "")]
-    assert net.nodes["b"].surveys.wake_at == float("inf")
+    rounds = (
+        RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
+                     ended_at=5.0, cause="loss", nodes=("a", "gone")),
+    )  # fmt: skip
+    answers = {"id-a": make_report("a", rounds=rounds)}
+    assert make_run_report(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == ("gone",)
 
 
 def test_an_answer_of_another_kind_counts_as_lost_and_what_waits_is_bounded() -> None:
@@ -236,15 +239,6 @@ def test_a_report_that_no_note_can_hold_is_shortened() -> None:
     (found,) = net.ask("a", "b").answers.values()
     assert isinstance(found, NodeReport)
     assert len(found.ranks) == 64
-
-
-def test_nodes_that_were_lost_and_are_not_back_are_named() -> None:
-    rounds = (
-        RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
-                     ended_at=5.0, cause="loss", nodes=("a", "gone")),
-    )  # fmt: skip
-    answers = {"id-a": make_report("a", rounds=rounds)}
-    assert make_run_report(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == ("gone",)
 
 
 def test_a_bug_in_a_reply_costs_an_answer_and_no_thread() -> None:

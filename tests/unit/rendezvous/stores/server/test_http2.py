@@ -113,7 +113,7 @@ def message(text: bytes) -> bytes:
     return b"\0" + len(text).to_bytes(4, "big") + text
 
 
-def test_a_call_is_answered_with_fields_messages_and_a_status() -> None:
+def test_an_answered_call_has_fields_and_a_status_and_stops_its_client() -> None:
     peer = Peer()
     text = call(1) + frame(DATA, END_STREAM, 1, message(b"hello"))
     for byte in text:  # whatever the network cuts it into
@@ -126,9 +126,6 @@ def test_a_call_is_answered_with_fields_messages_and_a_status() -> None:
     status = [(b"grpc-status", b"5"), (b"grpc-message", b"100 %25 gone%0A")]
     assert peer.decoder.decode(trailers, raw=True) == status
     assert not peer.connection.streams
-
-
-def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].stream.end("UNAVAILABLE")
@@ -230,7 +227,7 @@ def test_the_window_of_the_connection_holds_for_all_streams_together() -> None:
     assert sent == 2 * len(big)
 
 
-def test_room_is_made_for_what_was_read() -> None:
+def test_room_is_made_for_what_was_read_and_none_for_too_much() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.hear()
@@ -238,9 +235,6 @@ def test_room_is_made_for_what_was_read() -> None:
         peer.tell(frame(DATA, 0, 1, message(bytes(7995))))
     updates = [(id, int.from_bytes(data, "big")) for kind, _, id, data in peer.hear() if kind == WINDOW_UPDATE]
     assert updates == [(0, 40_000), (1, 40_000)]
-
-
-def test_a_too_large_or_compressed_message_is_refused_before_it_is_read() -> None:
     peer = Peer()
     peer.tell(call(1) + frame(DATA, 0, 1, b"\0" + (200_001).to_bytes(4, "big")))
     peer.tell(call(3) + frame(DATA, 0, 3, b"\1" + (1).to_bytes(4, "big") + b"x"))
@@ -248,7 +242,7 @@ def test_a_too_large_or_compressed_message_is_refused_before_it_is_read() -> Non
     assert [call.log for call in peer.calls] == [[], []]
 
 
-def test_a_cancelled_call_is_lost_and_so_are_all_with_the_connection() -> None:
+def test_calls_end_with_their_cancellation_connection_or_too_many_of_them() -> None:
     peer = Peer()
     peer.tell(call(1) + call(3) + call(5) + frame(RST_STREAM, 0, 3, bytes(4)))
     assert [call.log for call in peer.calls] == [[], ["lose"], []]
@@ -256,9 +250,6 @@ def test_a_cancelled_call_is_lost_and_so_are_all_with_the_connection() -> None:
     assert [call.log for call in peer.calls] == [["lose"]] * 3
     peer.calls[0].stream.send(b"late")
     assert peer.hear() == []
-
-
-def test_a_client_that_opens_more_calls_than_allowed_ends_its_connection() -> None:
     peer = Peer()
     for number in range(http2.STREAMS_MAX):
         peer.tell(call(2 * number + 1))
