@@ -7,24 +7,16 @@ import pytest
 from launcher.agent import command, preload
 from launcher.agent.preload import ForkServerClient
 from launcher.model.node import Slot
-from launcher.supervisor.messages import (
-    ForkServerLost,
-    ForkServerSpec,
-    Preloaded,
-    Preloading,
-    PreloadRefused,
-    RoundSwept,
-    Spawned,
-)
+from launcher.supervisor import messages
 
 
 class Supervisor:
     """Hears of orders."""
 
     def __init__(self) -> None:
-        self.orders: list[ForkServerSpec] = []
+        self.orders: list[messages.ForkServerSpec] = []
 
-    def preload(self, image: ForkServerSpec) -> None:
+    def preload(self, image: messages.ForkServerSpec) -> None:
         self.orders.append(image)
 
 
@@ -75,7 +67,7 @@ def test_the_fork_server_carries_the_mark_by_which_processes_are_found() -> None
 )
 def test_one_line_says_that_the_fork_server_is_ready(monkeypatch: pytest.MonkeyPatch, modules: str, words: str) -> None:
     bench = Bench(monkeypatch, f"--preload={modules}")
-    assert bench.image.take(Preloaded(7, 0.9241, ("torch reads the clock",)), 100.0) is None
+    assert bench.image.take(messages.Preloaded(7, 0.9241, ("torch reads the clock",)), 100.0) is None
     assert bench.told() == [words, "torch reads the clock"]
 
 
@@ -83,7 +75,7 @@ def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest
     bench = Bench(monkeypatch, "--preload=torch,jax")
     bench.image.start(SLOTS)
     assert bench.image.wake_at == float("inf")  # nobody waits
-    bench.image.take(Preloading(7), 100.0)
+    bench.image.take(messages.Preloading(7), 100.0)
     bench.image.expect_workers(105.0)
     assert bench.image.wake_at == 105.0 + preload.WAIT_NOTICE_S
     bench.image.advance(115.2)
@@ -97,13 +89,13 @@ def test_plain_pythons_are_worth_a_line_only_if_they_are_waited_for_long(monkeyp
     bench.image.advance(110.0)
     assert bench.told() == ["the workers wait for a Python (--standby), which has taken 10 s so far"]
     bench.image.start(SLOTS)
-    bench.image.take(Preloaded(7, 0.01, ()), 100.0)
+    bench.image.take(messages.Preloaded(7, 0.01, ()), 100.0)
     assert bench.told() == []
 
 
-@pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), RoundSwept(1)])
+@pytest.mark.parametrize("report", [messages.Preloaded(7, 2.0, ()), messages.Spawned(1, 0, 8), messages.RoundSwept(1)])
 def test_who_has_what_it_waited_for_is_done(
-    monkeypatch: pytest.MonkeyPatch, report: Preloaded | Spawned | RoundSwept
+    monkeypatch: pytest.MonkeyPatch, report: messages.Preloaded | messages.Spawned | messages.RoundSwept
 ) -> None:
     bench = Bench(monkeypatch, "--preload=torch")
     bench.image.start(SLOTS)
@@ -115,11 +107,11 @@ def test_who_has_what_it_waited_for_is_done(
 def test_no_round_waits_for_a_ready_fork_server_until_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torch")
     bench.image.start(SLOTS)
-    bench.image.take(Preloaded(7, 2.0, ()), 100.0)
+    bench.image.take(messages.Preloaded(7, 2.0, ()), 100.0)
     bench.image.expect_workers(100.0)
     assert bench.image.wake_at == float("inf")
     bench.told()
-    bench.image.take(ForkServerLost("the fork server (pid 7) was killed by SIGKILL"), 101.0)
+    bench.image.take(messages.ForkServerLost("the fork server (pid 7) was killed by SIGKILL"), 101.0)
     assert bench.told() == ["the fork server (pid 7) was killed by SIGKILL"]
     bench.image.expect_workers(100.0)
     assert bench.image.wake_at < float("inf")
@@ -127,7 +119,9 @@ def test_no_round_waits_for_a_ready_fork_server_until_it_is_lost(monkeypatch: py
 
 def test_a_fork_server_that_cannot_import_is_the_users_error_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torhc")
-    refusal = bench.image.take(PreloadRefused("--preload: module torhc does not exist", "is it installed?"), 101.0)
+    refusal = bench.image.take(
+        messages.PreloadRefused("--preload: module torhc does not exist", "is it installed?"), 101.0
+    )
     assert refusal is not None
     assert (str(refusal), refusal.hint, refusal.exit_code) == (
         "--preload: module torhc does not exist", "is it installed?", 2,

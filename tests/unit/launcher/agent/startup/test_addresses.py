@@ -10,15 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.agent.startup import addresses
-from launcher.agent.startup.addresses import (
-    describe_doubt,
-    find_interface_address,
-    find_other_server,
-    find_own_address,
-    find_serving_addresses,
-    find_source_address,
-    is_here,
-)
 from launcher.hardware.linux import interfaces
 from launcher.model.errors import UsageError
 from rendezvous.errors import SettingsError
@@ -55,9 +46,9 @@ def test_loopback_and_link_local_alone_are_of_no_use_to_others(is_local: bool, a
 
 
 def test_a_store_on_this_node_is_reached_from_loopback_and_a_name_given_back_in_digits() -> None:
-    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
     for endpoints in (["localhost:2379"], []):
-        found = find_own_address(local_addr="localhost", interface=None, endpoints=endpoints)
+        found = addresses.find_own_address(local_addr="localhost", interface=None, endpoints=endpoints)
         assert found in ("127.0.0.1", "::1")
 
 
@@ -77,15 +68,15 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
     monkeypatch.setattr(addresses, "find_main_address", lambda: "10.0.0.5")
 
     def served_at(host: str, local_addr: str | None = None) -> tuple[str, ...]:
-        return find_serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
+        return addresses.find_serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
 
     assert served_at("head") == ("127.0.1.1", "10.0.0.5")
     assert served_at("head", "127.0.0.1") == ("127.0.1.1", "127.0.0.1")
     assert served_at("both") == ("127.0.1.1",)
     assert [served_at(host) for host in ("127.0.0.1", "unknown")] == [("127.0.0.1",), ()]
     assert served_at("localhost.localdomain") == ("127.0.0.1",)
-    assert find_own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
-    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 
 
 def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +87,7 @@ def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeyp
         (None, "eth7", ["s:1"], "10.1.1.1 of eth7"),
         (None, None, ["", "s:1"], "10.2.2.2 to s:1"),
     ):
-        assert find_own_address(local_addr=local_addr, interface=interface, endpoints=endpoints) == found
+        assert addresses.find_own_address(local_addr=local_addr, interface=interface, endpoints=endpoints) == found
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
@@ -106,27 +97,27 @@ def test_loopback_is_refused_for_a_store_on_another_host(
     monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
     choice = {"local_addr": None, "interface": None, **given}
     with pytest.raises(UsageError, match=r"gives 127\.0\.0\.1, which other nodes cannot reach, but 192\.0\.2\.77:2379"):
-        find_own_address(**choice, endpoints=["192.0.2.77:2379"])
+        addresses.find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
 def test_an_interface_gives_its_global_address_and_an_unknown_one_is_refused_with_those_that_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_interface_address("lo") == "127.0.0.1"
+    assert addresses.find_interface_address("lo") == "127.0.0.1"
     with pytest.raises(UsageError, match="LAUNCHER_INTERFACE=nowhere0: no such interface") as refusal:
-        find_interface_address("nowhere0")
+        addresses.find_interface_address("nowhere0")
     assert "lo" in str(refusal.value.hint)
     table = tmp_path / "if_inet6"
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
     monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
-    assert find_interface_address("six0") == "fd00::2"  # IPv6 alone
+    assert addresses.find_interface_address("six0") == "fd00::2"  # IPv6 alone
 
 
 def test_a_host_that_nobody_knows_is_not_here_and_gives_no_address() -> None:
-    assert not is_here("192.0.2.77:1")
-    assert is_here("127.0.0.1:1")
-    assert find_source_address("127.0.0.1:1") == "127.0.0.1"
+    assert not addresses.is_here("192.0.2.77:1")
+    assert addresses.is_here("127.0.0.1:1")
+    assert addresses.find_source_address("127.0.0.1:1") == "127.0.0.1"
 
 
 def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +126,8 @@ def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UsageError, match="--local-addr nohost: not an address, and no host has that name"):
-        find_own_address(local_addr="nohost", interface=None, endpoints=[])
-    assert find_source_address("nohost:1") == ""
+        addresses.find_own_address(local_addr="nohost", interface=None, endpoints=[])
+    assert addresses.find_source_address("nohost:1") == ""
 
 
 OWN = ("10.0.0.1", "192.168.0.1", "fd00::1", "127.0.1.1", "127.0.0.1", "0.0.0.0", "::1", "::")
@@ -175,7 +166,7 @@ def mean(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 )
 def test_of_several_hosts_with_the_name_one_serves(found: list[str], other: str, mean: Callable[..., None]) -> None:
     mean(*found)
-    assert find_other_server("head:29400") == other
+    assert addresses.find_other_server("head:29400") == other
 
 
 @pytest.mark.parametrize(
@@ -197,5 +188,5 @@ def test_a_name_that_may_mean_any_is_doubted(
     host: str, found: list[str], doubt: str, mean: Callable[..., None]
 ) -> None:
     mean(*found)
-    assert describe_doubt(f"{host}:29400").startswith(doubt)
-    assert bool(describe_doubt(f"{host}:29400")) is bool(doubt)
+    assert addresses.describe_doubt(f"{host}:29400").startswith(doubt)
+    assert bool(addresses.describe_doubt(f"{host}:29400")) is bool(doubt)

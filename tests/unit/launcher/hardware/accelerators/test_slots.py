@@ -13,24 +13,15 @@ from msgspec.structs import replace
 
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
-from launcher.hardware.accelerators.contract import (
-    KINDS,
-    MISTAKE_HINT,
-    CpuDetector,
-    DeviceKind,
-    Inventory,
-    find_visible_variable,
-    format_visible_variable,
-)
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 from tests.support.sections import assign_devices
 
 
 def test_cpus_are_those_this_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
+    assert len(contract.CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2})
-    inventory = CpuDetector().detect({})
+    inventory = contract.CpuDetector().detect({})
     found = [(device.index, device.id, device.visible) for device in inventory.devices]
     assert found == [(0, "cpu2", "2"), (1, "cpu5", "5")]
 
@@ -42,9 +33,9 @@ class Fixed:
     def __init__(self, kind: str, count: int) -> None:
         self.kind = kind
         devices = (Device(kind=kind, index=i, id=f"{kind}{i}", visible=str(i)) for i in range(count))
-        self.inventory = Inventory(tuple(devices), f"{count} found" if count else "no NVIDIA driver")
+        self.inventory = contract.Inventory(tuple(devices), f"{count} found" if count else "no NVIDIA driver")
 
-    def detect(self, environ: object) -> Inventory:
+    def detect(self, environ: object) -> contract.Inventory:
         return self.inventory
 
 
@@ -127,9 +118,11 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
 def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
     twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice"
     for worker_count in (None, "auto", "gpu", 3):
-        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {MISTAKE_HINT}"
+        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {contract.MISTAKE_HINT}"
         # It leaves two, but not those that were named.
-        assert find(("nvidia", 2), mistake="no GPU 9", worker_count=worker_count) == f"no GPU 9 | {MISTAKE_HINT}"
+        assert (
+            find(("nvidia", 2), mistake="no GPU 9", worker_count=worker_count) == f"no GPU 9 | {contract.MISTAKE_HINT}"
+        )
     assert find(("nvidia", 0), mistake=twice, worker_count="cpu") == "2 workers, one per CPU (2 found)"
 
 
@@ -143,7 +136,7 @@ def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> Non
 @pytest.mark.parametrize("count", [None, 8])
 def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: int | None) -> None:
     driver = Fixed("nvidia", 0)
-    driver.inventory = Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
+    driver.inventory = contract.Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
     with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):
         assign_devices(None, 1, {}, request=DeviceRequest("nvidia", count), accelerators=[driver])
 
@@ -151,9 +144,9 @@ def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kfd").touch()
     known = {
-        "nvidia": DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
-        "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
-        "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
+        "nvidia": contract.DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": contract.DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "tpu": contract.DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(contract, "KINDS", known)
     assert [detector.kind for detector in slots.list_candidates(known, {}, False)] == ["amd"]
@@ -183,7 +176,7 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
 
 
 def test_every_kind_has_its_detector() -> None:
-    assert [named.make_detector(kind).kind for kind in KINDS] == list(KINDS)
+    assert [named.make_detector(kind).kind for kind in contract.KINDS] == list(contract.KINDS)
 
 
 # What makes devices visible
@@ -201,8 +194,8 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
         *(([device(kind, "1")], None) for kind in ("foo", "cpu")),
         ([], None),
     ):
-        assert format_visible_variable(devices) == variable
-    assert find_visible_variable("foo") is None  # at the plug-in's devices
+        assert contract.format_visible_variable(devices) == variable
+    assert contract.find_visible_variable("foo") is None  # at the plug-in's devices
 
 
 # --devices
@@ -256,7 +249,7 @@ def test_a_number_takes_so_many(
         (DeviceRequest("amd"), {"found": 0}, "--devices amd: no such device found (no NVIDIA driver)",
          "run `meshctl doctor` to see what was examined"),
         (DeviceRequest("amd"), {"found": 2, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
-         MISTAKE_HINT),
+         contract.MISTAKE_HINT),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 requested, but FOO_VISIBLE=5,7 has 2", None),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7,7"}},
          "--devices foo:3: FOO_VISIBLE=5,7,7 has an empty or duplicate entry", None),
