@@ -26,11 +26,15 @@ def history(*lines: dict[str, Any], head: dict[str, Any] = HEAD) -> History:
     return History(read("".join(f"{json.dumps(line)}\n" for line in (head, *lines)), "startup.jsonl"))
 
 
-def test_pairs_have_a_ratio_whatever_the_order_of_the_lines_and_a_warm_up_and_one_half_have_none() -> None:
+def test_pairs_have_a_ratio_and_a_record_cut_off_within_a_line_is_good_up_to_it() -> None:
     pairs = [sample(THEIRS, 2, 20.0), sample(OURS, 1, 1.0), sample(OURS, 2, 10.0), sample(THEIRS, 1, 4.0)]
     found = history(sample(OURS, 0, 9.0), *pairs, sample(OURS, 3, 1.0)).series[FIGURE]
     assert found.ratios() == [0.25, 0.5]
     assert found.values(OURS) == {1: 1.0, 2: 10.0, 3: 1.0}
+    text = f"{json.dumps(HEAD)}\n{json.dumps(sample(OURS, 1, 1.0))}\n" + '{"sample": "mesh'
+    (run,) = read(text, "startup.jsonl")
+    assert run.figures() == [FIGURE]
+    assert run.seconds is None
 
 
 def test_the_newest_pair_with_a_figure_counts_and_hides_no_other_figure() -> None:
@@ -180,10 +184,3 @@ def test_what_is_no_record_is_refused_with_its_line(text: str, words: str) -> No
         read(text, "startup.jsonl")
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_record_whose_writer_was_killed_within_a_line_is_good_up_to_it() -> None:
-    text = f"{json.dumps(HEAD)}\n{json.dumps(sample(OURS, 1, 1.0))}\n" + '{"sample": "mesh'
-    (run,) = read(text, "startup.jsonl")
-    assert run.figures() == [FIGURE]
-    assert run.seconds is None

@@ -67,16 +67,13 @@ def test_what_a_part_puts_on_links_overlaps_a_little_where_parts_wait_for_differ
     assert judge.seconds([one, other._replace(communicator="dp")], {"leaf": 40e6}) == pytest.approx(0.8)
 
 
-def test_one_slow_uplink_decides_how_long_a_part_takes_and_none_where_all_stays_in_a_fast_domain() -> None:
+def test_a_rank_sends_its_weight_over_links_of_which_one_slow_decides() -> None:
     case = make_case("nvl", ((2,), (1,)), "dp=3", "dp=1MB", "host=200,nvl/host=20,leaf=40", inner="nvl")
     (part,) = lay(case, "h0", "h1", "h2")
     assert part.out == {"host:h0": 1e6, "nvl/host:h1": 1e6, "leaf:l0": 1e6, "nvl/host:h2": 1e6, "leaf:l1": 1e6}
     assert judge.seconds([part], {"host": 200e6, "nvl/host": 20e6, "leaf": 40e6}) == pytest.approx(0.4)
     part = judge.Part("dp", {"leaf:l0": 1e6, "leaf:l1": 1e6}, {"leaf:l0": 1e6, "host:h0": 1e9})
     assert judge.seconds([part, part], {"leaf": 40e6, "leaf:l1": 20e6}) == pytest.approx(0.8)
-
-
-def test_a_rank_sends_its_weight_and_the_correlation_is_of_ranks() -> None:
     assert truth_steps.count_floats(Exchange("dp", "ring", 6e6), 4) * 4 * 2 * 3 / 4 == 6e6
     assert truth_steps.count_floats(Exchange("pp", "line", 6e6), 4) * 4 * 2 == 6e6
     assert truth_steps.count_floats(Exchange("ep", "all", 6e6), 4) * 4 * 3 / 4 == 6e6

@@ -32,7 +32,7 @@ def test_a_quantity_has_a_unit_near_its_size(value: float, unit: str, digits: in
     assert words.quantity(value, unit, digits) == shown
 
 
-def test_a_spread_sets_the_digits_and_rounding_hides_no_aim() -> None:
+def test_a_spread_sets_the_digits_and_what_never_came_says_how_long_was_waited() -> None:
     assert words.with_range(Spread(0.3512, 0.3512, 0.3512, 1), "s") == "0.35 s (1)"
     assert words.with_range(Spread(0.1234, 0.08, 0.16, 7), "s") == "0.12 s (0.08 to 0.16; 7)"
     assert words.with_range(Spread(17.077, 17.07, 17.09, 3), "MiB") == "17.1 MiB (17.1 to 17.1; 3)"
@@ -41,6 +41,11 @@ def test_a_spread_sets_the_digits_and_rounding_hides_no_aim() -> None:
     assert words.ratio(missed).startswith("0.12 ")
     assert words.ratio(missed, Aim("", "", ratio=0.12)).startswith("0.124 ")
     assert words.ratio(missed, Aim("", "", ratio=0.1)).startswith("0.12 ")
+    late = Spread(NEVER, NEVER, NEVER, 5, late=5, watched_s=12.0)
+    assert words.with_range(late, "s") == words.median(late, "s") == "not within 12 s, 5 runs"
+    assert words.median(Spread(NEVER, 2.0, NEVER, 3, late=2, watched_s=12.0), "s") == "not within 12 s, 2 of 3 runs"
+    assert words.median(Spread(NEVER, NEVER, NEVER, 1, late=1, watched_s=12.0), "s") == "not within 12 s, 1 run"
+    assert words.with_range(Spread(2.0, 1.0, NEVER, 3, 1, 20.0), "s") == "2.0 s (1.0 to more than 20; 3)"
 
 
 @pytest.mark.parametrize(
@@ -53,14 +58,6 @@ def test_a_budget_is_written_as_people_write_times(text: str, found: float | Non
         return
     with pytest.raises(ValueError, match="is no time such as 20m"):
         report.parse_seconds(text)
-
-
-def test_what_never_came_says_how_long_was_waited() -> None:
-    late = Spread(NEVER, NEVER, NEVER, 5, late=5, watched_s=12.0)
-    assert words.with_range(late, "s") == words.median(late, "s") == "not within 12 s, 5 runs"
-    assert words.median(Spread(NEVER, 2.0, NEVER, 3, late=2, watched_s=12.0), "s") == "not within 12 s, 2 of 3 runs"
-    assert words.median(Spread(NEVER, NEVER, NEVER, 1, late=1, watched_s=12.0), "s") == "not within 12 s, 1 run"
-    assert words.with_range(Spread(2.0, 1.0, NEVER, 3, 1, 20.0), "s") == "2.0 s (1.0 to more than 20; 3)"
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.00312, 0.0032), (0.0151, 0.016), (0.02, 0.02), (12.1, 13), (130, 130)])

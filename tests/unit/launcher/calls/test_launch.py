@@ -96,10 +96,14 @@ def test_what_is_neither_function_nor_program_is_refused(words: tuple[str, ...],
         launcher.launch(*words)
 
 
-def test_variables_of_a_false_flag_and_of_script_options_are_suppressed() -> None:
+def test_variables_of_a_false_flag_are_suppressed_and_a_hint_is_shown_once() -> None:
     silenced = list_suppressed_variables({"standalone": False, "virtual_local_rank": True})
     assert {"LAUNCHER_STANDALONE", "PET_STANDALONE", "PET_MODULE", "PET_RUN_PATH"} <= silenced
     assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
+    import traceback
+
+    shown = "".join(traceback.format_exception(add_hint(add_hint(UsageError("wrong", "do right")))))
+    assert shown.count("hint: do right") == 1
 
 
 def test_functions_and_exceptions_are_called_what_people_call_them() -> None:
@@ -203,13 +207,6 @@ def test_a_result_that_would_leave_in_its_pickle_is_told(tmp_path: Path) -> None
     call.write_result(1, 0, LeavesWhenLoaded())
     with pytest.raises(LauncherError, match=r"the result of rank 0 cannot be loaded: SystemExit: 7$"):
         call.read_result(1, 0)
-
-
-def test_a_hint_is_shown_once() -> None:
-    import traceback
-
-    shown = "".join(traceback.format_exception(add_hint(add_hint(UsageError("wrong", "do right")))))
-    assert shown.count("hint: do right") == 1
 
 
 def test_importing_the_package_loads_nothing_and_launch_loads_on_access() -> None:

@@ -66,7 +66,7 @@ def test_an_interface_is_for_nodes_without_an_address_that_meet(words: tuple[str
     assert made.workers.is_alone == (MEETING[0] not in words)
 
 
-def test_options_of_an_extension_change_what_workers_inherit_and_may_have_no_effect_on_one_machine() -> None:
+def test_options_of_an_extension_are_told_and_no_script_is_an_error() -> None:
     made = resolve("--signals-to-handle=SIGTERM", "--progress=kubeflow")
     assert made.workers.signals_to_handle == made.shutdown.signals_to_handle == ("SIGTERM",)
     assert made.workers.unset == PROGRESS_VARIABLES
@@ -74,6 +74,9 @@ def test_options_of_an_extension_change_what_workers_inherit_and_may_have_no_eff
     assert resolve("--request-nodes=true").notes == (
         "--request-nodes true has no effect: no other node can join one machine",
     )
+    with pytest.raises(UsageError, match=r"^no script given$") as caught:
+        config.resolve(command_line.parse(["--standalone"]), {}, "python")
+    assert caught.value.hint == "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"
 
 
 @pytest.mark.parametrize(
@@ -285,12 +288,6 @@ COUNTS = {"1": 1, "64": 64, "auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "
 )
 def test_a_value_arrives_as_its_field(words: list[str], environ: dict[str, str], field: str, value: object) -> None:
     assert list_fields(resolve(*words, **environ))[field] == value
-
-
-def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
-    with pytest.raises(UsageError, match=r"^no script given$") as caught:
-        config.resolve(command_line.parse(["--standalone"]), {}, "python")
-    assert caught.value.hint == "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"
 
 
 @pytest.mark.parametrize(

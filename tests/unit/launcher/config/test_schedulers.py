@@ -396,12 +396,18 @@ def test_what_is_given_takes_along_what_belongs_to_it(
     assert not [note for note in made.notes if "no effect" in note]
 
 
-def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
+def test_a_grid_takes_all_nodes_and_a_pods_number_does_not_reach_its_workers() -> None:
     made = resolve("--mesh=dp=*,tp=2", environ=SLURM)
     assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 4})
     made = resolve("--mesh=dp=*,tp=2", "--target-nodes=3", environ=SLURM)
     assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 3})
     assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
+    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
+    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
+    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
+    # Somebody's own variables of these names stay.
+    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
+    assert list_step_variables(LWS) == ()
 
 
 def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
@@ -457,15 +463,6 @@ def test_pods_of_a_trainjob_meet_at_the_masters_host() -> None:
     mistaken = schedulers.detect({**elastic, "PET_MASTER_ADDR": "x-node-0-0.a b"})
     assert mistaken is not None
     assert mistaken.values == {}
-
-
-def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
-    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
-    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
-    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
-    # Somebody's own variables of these names stay.
-    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
-    assert list_step_variables(LWS) == ()
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,16 @@ def test_time_asleep_or_stopped_does_not_count(pause: str) -> None:
     assert len(node.live(5060, hang_at(470)).said) == 1
 
 
-def test_the_time_before_a_look_that_finds_it_running_again_does_not_count() -> None:
+def test_time_before_a_look_does_not_count_and_counters_end_a_silence() -> None:
     """It may have run for a moment of it only."""
     watch = ProgressWatch(LIMITS, 0.0)
     watch.check(0.0, see(heartbeat=1))
     for look in range(1, 100):  # it is stopped and runs by turns: seven looks count half of the limit
         assert watch.check(look * 10.0, see(heartbeat=1, is_paused=bool(look % 2))) is None
+    node = Node(counters=lambda now: {0: max(0, int(now) - 700)}).live(800, hang_at(500))
+    (_, silence), (back_at, back) = node.said
+    assert isinstance(silence, Silence)
+    assert (back_at > 700, str(back).endswith(" s: collective")) == (True, True)
 
 
 def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> None:
@@ -194,13 +198,6 @@ def test_counters_are_asked_for_at_half_the_limit_and_at_the_limit_and_a_change_
     node.live(1000, lambda now: see(heartbeat=1, output=int(min(now, 500) // 50)))
     assert 490 in node.asked
     assert [at for at, _ in node.said] == [580]
-
-
-def test_counters_that_come_back_after_a_report_end_the_silence() -> None:
-    node = Node(counters=lambda now: {0: max(0, int(now) - 700)}).live(800, hang_at(500))
-    (_, silence), (back_at, back) = node.said
-    assert isinstance(silence, Silence)
-    assert (back_at > 700, str(back).endswith(" s: collective")) == (True, True)
 
 
 @pytest.mark.parametrize(

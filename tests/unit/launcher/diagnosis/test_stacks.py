@@ -23,26 +23,23 @@ Thread 0x00007f573dfddb80 (most recent call first):
 """
 
 
-def test_the_main_thread_of_a_traceback_is_read_and_a_deep_one_cut() -> None:
+def test_a_traceback_is_read_and_of_two_looks_the_common_frames_are_kept() -> None:
     assert read_traceback(TRACEBACK) == (
         Frame(function="load", file='/job/a "quoted" name.py', line=20),
         Frame(function="<module>", file="/job/train.py", line=0),
     )
     assert len(read_traceback(TRACEBACK + b'  File "a.py", line 1 in f\n' * 1000)) == FRAMES_MAX
+    one, other = [
+        tuple(Frame(function=name, file="a.py", line=at) for at, name in enumerate(names))
+        for names in (("recv", "step", "main"), ("send", "step", "main"))
+    ]
+    assert [frame.function for frame in keep_agreeing(one, other)] == ["step", "main"]
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff" * 9, b"Thread 0x1 (most recent call first):\n  <no Python frame>\n"])
 def test_what_is_no_traceback_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match="traceback cannot be read"):
         read_traceback(text)
-
-
-def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
-    one, other = [
-        tuple(Frame(function=name, file="a.py", line=at) for at, name in enumerate(names))
-        for names in (("recv", "step", "main"), ("send", "step", "main"))
-    ]
-    assert [frame.function for frame in keep_agreeing(one, other)] == ["step", "main"]
 
 
 @pytest.mark.parametrize(

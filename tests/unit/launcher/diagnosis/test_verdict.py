@@ -164,7 +164,7 @@ def test_a_group_named_like_an_axis_has_its_own_members_and_the_caller_of_a_scri
     assert (diagnose(ranks, TWO).kind, diagnose(ranks, TWO).culprits) == ("odd", (1,))
 
 
-def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
+def test_two_groups_in_opposite_order_are_a_deadlock_and_where_all_are_in_the_network_is_at_fault() -> None:
     ranks = [see(0, waits("a", 3), group("b", 6)), see(1, group("a", 2), waits("b", 7))]
     check(
         diagnose(ranks, TWO),
@@ -174,9 +174,6 @@ def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
         "rank 0 (dp=0) waits in all_reduce 3 of a [0, 1] for rank 1 (dp=1)",
         "rank 1 (dp=1) waits in all_reduce 7 of b [0, 1] for rank 0 (dp=0)",
     )
-
-
-def test_where_all_have_entered_the_network_or_a_device_is_at_fault() -> None:
     check(
         diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR),
         "stuck",
@@ -238,7 +235,7 @@ def test_a_rank_is_not_late_for_what_its_recorder_cannot_tell(more: dict[str, An
     assert diagnose(ranks, TWO).kind == "stuck"
 
 
-def test_without_recorder_those_outside_of_communication_are_named() -> None:
+def test_without_recorders_those_outside_or_the_few_are_named() -> None:
     ranks = [see(rank, groups=None) for rank in range(4)]
     ranks[1] = see(1, groups=None, stack=LOAD, state="runs")
     check(
@@ -248,9 +245,6 @@ def test_without_recorder_those_outside_of_communication_are_named() -> None:
         "rank 1 (dp=1) is in load (loader.py:31), running",
         "of the other 3 ranks, rank 0 (dp=0) is in all_reduce (distributed_c10d.py:3000), asleep",
     )
-
-
-def test_without_any_communication_the_few_beside_the_many_are_named_by_what_they_have_in_common() -> None:
     step = (Frame(function="step", file="train.py", line=7),)
     ranks = [see(rank, groups=None, stack=LOAD if rank in (6, 7) else step) for rank in range(8)]
     assert diagnose(ranks, CUBE).culprits == (6, 7)
@@ -261,7 +255,7 @@ def test_without_any_communication_the_few_beside_the_many_are_named_by_what_the
     assert describe_ranks([0], CUBE) == "rank 0 (pp=0 dp=0 tp=0)"
 
 
-def test_of_a_rank_whose_node_has_not_answered_that_is_told() -> None:
+def test_a_silent_node_is_told_and_of_those_inside_they_that_stay() -> None:
     check(
         diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR),
         "unknown",
@@ -270,6 +264,13 @@ def test_of_a_rank_whose_node_has_not_answered_that_is_told() -> None:
         "nothing is known of rank 2 (dp=2): its node has not answered",
     )
     assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
+    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
+    ranks[1] = see(1, waits("default_pg", 4))
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
+        "stuck",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
+    )
 
 
 def rename(one: RankEvidence) -> tuple[GroupCalls, ...] | None:
@@ -296,13 +297,3 @@ def test_where_nobody_waits_long_or_something_else_may_hold_it_nobody_is_accused
     ):
         assert diagnose([*ranks[:3], replace(ranks[3], **other)], FOUR).kind != "healthy"
     assert diagnose(ranks[:3], FOUR).kind != "healthy"
-
-
-def test_of_those_inside_only_they_that_stay_are_told() -> None:
-    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
-    ranks[1] = see(1, waits("default_pg", 4))
-    found = diagnose(ranks, FOUR)
-    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
-        "stuck",
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
-    )

@@ -138,7 +138,7 @@ def test_a_kernel_without_numa_is_one_node_and_this_machine_can_be_read(tmp_path
     assert found[0].cpus
 
 
-def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) -> None:
+def test_the_cores_of_a_worker_are_counted_and_decisions_one_sentence(two: Path) -> None:
     topology = read_topology(frozenset(), str(two))
     every, at = frozenset(range(32)), list_numa_nodes(slots(*FOUR_GPUS))
     assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
@@ -148,9 +148,6 @@ def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) ->
     assert [[one.core_count for one in bind(mode, topology, every, wide)] for mode in MODES] == [
         [8, 8], [8, 8], [8, 8], [4, 4],
     ]  # fmt: skip
-
-
-def test_what_was_decided_is_one_sentence(two: Path) -> None:
     found = bind("node", read_topology(frozenset(), str(two)), frozenset(range(10)), [frozenset({1}), NOWHERE])
     assert describe_bindings("node", found) == (
         "--numa-binding node binds local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"

@@ -232,19 +232,13 @@ def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Sa
     assert resolve_locality(asked("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
 
 
-def test_a_source_that_nobody_has_is_refused_with_a_question() -> None:
-    with pytest.raises(UsageError, match="slrum") as caught:
-        resolve_locality(asked("--locality-sources", "slrum"), {}, names=NAMES)
-    assert caught.value.hint == "did you mean slurm?"
-
-
 @pytest.mark.parametrize("text", ["aws,", "aws,aws", "none,aws", "auto,aws", ","])
 def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--locality-sources "):
         asked("--locality-sources", text)
 
 
-def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
+def test_a_place_on_one_machine_has_no_effect_and_an_unknown_source_is_refused() -> None:
     alone = command.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
     assert alone.notes == (
         "--locality leaf=l has no effect on one machine",
@@ -252,6 +246,9 @@ def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
     )
     with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
         command.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})
+    with pytest.raises(UsageError, match="slrum") as caught:
+        resolve_locality(asked("--locality-sources", "slrum"), {}, names=NAMES)
+    assert caught.value.hint == "did you mean slurm?"
 
 
 # What the machine itself says

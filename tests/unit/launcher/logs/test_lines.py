@@ -46,14 +46,11 @@ def test_how_the_bytes_were_cut_into_chunks_does_not_show(data: bytes, borders: 
     assert all(released.endswith(b"\n") for chunk in chunks_of(data, borders) if (released := lines.feed(chunk)))
 
 
-def test_a_line_waits_for_its_end() -> None:
+def test_a_line_waits_for_its_end_and_beyond_the_limit_comes_in_pieces() -> None:
     lines = LinePrefixer(PREFIX)
     assert lines.feed(b"loss ") == b""
     assert lines.feed(b"0.25\nacc") == b"[default3]:loss 0.25\n"
     assert lines.finish() == b"[default3]:acc\n"
-
-
-def test_a_line_beyond_the_limit_is_shown_whole_in_pieces_without_what_it_was_drawn_over() -> None:
     lines = shown([b"x" * 40] * 10 + [b"\n", b"next\n"], limit=100).splitlines()
     assert all(line.startswith(PREFIX) for line in lines)
     assert max(map(len, lines)) <= 140 + len(PREFIX)

@@ -36,16 +36,13 @@ def test_nodes_share_a_domain_down_to_where_they_agree_and_one_of_unknown_level_
     ]  # fmt: skip
 
 
-def test_names_of_nodes_and_of_domains_stay_apart_and_digits_count_as_numbers() -> None:
+def test_names_stay_apart_and_levels_have_names_and_costs() -> None:
     members = [Node(id="a", slot_count=1), Node(id="b", slot_count=1, path=("a",))]
     assert build_tree(members).domains == ((0, 1),)
     members = nodes(("leaf1",), ("leaf01",), ("leaf1",), ("leaf01",))
     assert [node.id for node in sort_nodes(members)] == ["h1", "h3", "h0", "h2"]
     assert make_natural_key("h9") < make_natural_key("h10") < make_natural_key("h10a") < make_natural_key("i0")
     assert make_natural_key("9" * 5000) < make_natural_key("9" * 5000 + "a")
-
-
-def test_levels_get_the_given_names_and_their_usual_costs_unless_others_are_given() -> None:
     assert build_tree(nodes(("a", "b")), ["pod"]).levels == ("pod", "level 2")
     assert build_tree(nodes(("a",), ("a",)), ["pod", "leaf"]).domains == ((0, 0), (0, 1))
     assert build_tree([], ["pod"]) == Tree((), ("pod",), ((),), ((),))

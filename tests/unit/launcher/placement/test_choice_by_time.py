@@ -122,7 +122,7 @@ def test_where_leaves_have_no_rate_j_decides_as_without_rates(rates: str) -> Non
     assert (found.cost, found.moved) == (without.cost, without.moved)
 
 
-def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
+def test_a_slow_node_is_replaced_and_replicas_laid_whole_where_there_is_room() -> None:
     mesh, nodes = "pp=2,dp=6", on_leaves(4, 4, 4, 4)
     rates = "host=40Mbit,leaf=80Mbit"
     before = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
@@ -131,6 +131,13 @@ def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
     after = plan(nodes, parse(mesh), LEAVES, costs, before)
     assert (after.moved, slow in after.ranks) == (1, False)
     assert get_seconds(after) == get_seconds(before)
+    problem = make_units((5, 3, 4), "pp=2,dp=6")
+    layout = lay_whole(problem, 1)
+    assert layout is not None
+    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
+    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
+    # Replicas would have two stages on one node, whose ranks are not consecutive.
+    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None
 
 
 @pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.832), ("h9", 2, 0.832), ("h4", 1, 0.724)])
@@ -161,13 +168,3 @@ def make_units(sizes: tuple[int, ...], mesh: str, room: int = 1) -> Problem:
     grid, tree = parse(mesh), build_tree(on_leaves(*sizes), ("leaf",))
     rooms, shape = [room] * len(tree.nodes), grid.resolve_shape(grid.replica_size)
     return make_problem(tree, grid, shape, 1, Limits(), Costs(), rooms, range(len(rooms)))
-
-
-def test_replicas_are_laid_whole_where_leaves_have_room_for_them() -> None:
-    problem = make_units((5, 3, 4), "pp=2,dp=6")
-    layout = lay_whole(problem, 1)
-    assert layout is not None
-    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
-    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
-    # Replicas would have two stages on one node, whose ranks are not consecutive.
-    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None

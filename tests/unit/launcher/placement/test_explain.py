@@ -85,7 +85,7 @@ def test_an_exchange_is_shared_out_evenly_and_address_orders_need_addresses() ->
     assert [baseline.name for baseline in found.baselines] == ["join order", "path order"]
 
 
-def test_an_order_that_breaks_a_rule_says_which() -> None:
+def test_an_order_that_breaks_a_rule_says_which_and_others_give_whole_runs() -> None:
     nodes = [Node(id=f"h{at}", slot_count=4, path=(f"s{at % 2}",), address=f"10.0.0.{at}", order=at) for at in range(4)]
     mesh = parse("dp=*,tp=8")
     limits = Limits(levels=("slice",), within={"tp": "slice"}, all_or_nothing=AllOrNothing(level="slice", hosts=2))
@@ -95,9 +95,6 @@ def test_an_order_that_breaks_a_rule_says_which() -> None:
     }
     assert faults["join order"] == ("leaves-domain axis=tp level=slice", "uses-part level=slice")
     assert faults["path order"] == ()
-
-
-def test_other_orders_give_nodes_whole_runs_which_need_not_be_boxes_of_the_mesh() -> None:
     nodes = [Node(id="a", slot_count=3, order=0), Node(id="b", slot_count=2, order=1), Node(id="c", slot_count=2)]
     plan = filled(["a", "b"], (2, 2), devices=2)
     found = explain(plan, nodes, parse("dp=*,tp=2"), Limits(), Costs())

@@ -168,7 +168,7 @@ def test_nodes_that_arrive_or_come_back_move_nobody() -> None:
     assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
 
 
-def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
+def test_twice_the_nodes_are_laid_out_around_those_who_stay_and_slices_host_by_host() -> None:
     nodes = [Node(id=f"h{index}", slot_count=8, path=(f"s{index // 32}", f"l{index // 8}")) for index in range(64)]
     before = plan(nodes[:32], REFERENCE, LEAVES, LEVEL_COSTS, None)
     after = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, before)
@@ -177,6 +177,14 @@ def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
     assert (
         after.moved == count_moved(before, after, REFERENCE) < count_moved(before, fresh, REFERENCE) or not after.moved
     )
+    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
+    nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
+    mesh = parse("dp=4,tp=16")
+    before = plan(nodes, mesh, limits, Costs(), None)
+    lost = next(iter(before.ranks))
+    after = plan(without(nodes, lost), mesh, limits, Costs(), before)
+    assert not list(faults(after, without(nodes, lost), mesh, limits))
+    assert after.moved == count_moved(before, after, mesh) == 16
 
 
 # What moving is worth
@@ -266,17 +274,6 @@ def test_a_node_that_returns_smaller_and_shared_replicas_keep_what_they_can() ->
     after = plan(without(nodes, "h1"), mesh, LEAVES, Costs(), before)
     assert after.shape == (2, 7, 4)
     assert after.moved == count_moved(before, after, mesh) <= 24
-
-
-def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
-    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
-    nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
-    mesh = parse("dp=4,tp=16")
-    before = plan(nodes, mesh, limits, Costs(), None)
-    lost = next(iter(before.ranks))
-    after = plan(without(nodes, lost), mesh, limits, Costs(), before)
-    assert not list(faults(after, without(nodes, lost), mesh, limits))
-    assert after.moved == count_moved(before, after, mesh) == 16
 
 
 # What holds always

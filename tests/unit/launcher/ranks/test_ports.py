@@ -164,12 +164,9 @@ def test_reserved_ports_of_a_range_are_skipped_and_none_left_is_an_error() -> No
     one.close()
 
 
-def test_presence_avoids_a_port_reserved_for_rank_0_if_another_is_free(held: MasterPort) -> None:
+def test_presence_avoids_a_reserved_port_and_gets_its_own_back(held: MasterPort) -> None:
     with connections.bind("127.0.0.1", (held.number, 0)) as listener:
         assert listener.getsockname()[1] != held.number
-
-
-def test_presence_gets_a_port_back_that_has_old_connections() -> None:
     with connections.bind("127.0.0.1", (0,)) as listener:
         place = listener.getsockname()
         with socket.create_connection(place) as dialler:

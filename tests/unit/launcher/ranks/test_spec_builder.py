@@ -89,10 +89,12 @@ def test_a_script_is_started_by_way_of_as_main(words: tuple[str, ...], how: tupl
     assert worker("--framework=torch", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
 
 
-def test_programs_standard_input_and_another_python_are_started_unchanged() -> None:
+def test_programs_are_started_unchanged_and_an_unknown_framework_is_refused() -> None:
     assert worker("--framework=jax", "-").argv == (sys.executable, "-u", "-")
     assert worker("--framework=jax", "--no-python", "train.sh").argv == ("train.sh",)
     assert worker("--framework=torch", "train.py", python="/opt/python").argv == ("/opt/python", "-u", "train.py")
+    with pytest.raises(UsageError, match="--framework trch: no installed package has a plug-in trch"):
+        worker("--framework=trch", "train.py")
 
 
 def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:
@@ -173,8 +175,3 @@ def test_the_environment_of_another_package_is_used_with_care(
     with pytest.raises(UsageError, match=outcome) as refused:
         worker("--framework=mine", "train.py")
     assert f"the plug-in mine of {package} 1.0" in str(refused.value)
-
-
-def test_a_framework_that_nobody_offers_is_refused() -> None:
-    with pytest.raises(UsageError, match="--framework trch: no installed package has a plug-in trch"):
-        worker("--framework=trch", "train.py")

@@ -12,7 +12,7 @@ AT = 1_767_225_600.25
 ENDED = RoundEnded(at=AT, run_id="digits", node="n0", round=2, cause="loss", reason="n3 lost", ran_s=12.5, step=400)
 
 
-def test_a_line_begins_with_schema_event_and_time_and_is_read_again() -> None:
+def test_a_line_is_read_again_and_bytes_that_are_no_text_cost_no_agent() -> None:
     fields = json.loads(encode_event(ENDED))
     assert list(fields)[:3] == ["schema", "event", "time"]
     assert (fields["schema"], fields["event"], fields["time"]) == (1, "round_ended", "2026-01-01T00:00:00.250Z")
@@ -27,9 +27,6 @@ def test_a_line_begins_with_schema_event_and_time_and_is_read_again() -> None:
     assert parse_time(format_time(AT)) == AT
     assert parse_time("yesterday") == 0.0
     assert len(set(EVENT_NAMES)) == len(EVENT_NAMES) == 14
-
-
-def test_bytes_that_are_no_text_cost_no_agent() -> None:
     event = RemarkMade(at=1.0, run_id="r", node="n\udcff", sentence="a \udc80 file")
     found = decode_event(encode_event(event))
     assert isinstance(found, RemarkMade)

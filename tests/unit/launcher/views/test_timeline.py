@@ -35,7 +35,7 @@ def follow(*events: Told) -> RunTimeline:
     return timeline
 
 
-def test_a_round_has_its_times_and_what_ended_it() -> None:
+def test_a_round_has_its_times_and_what_is_waited_for_ends_with_it() -> None:
     timeline = follow(start(10.0, 1), *end(30.0, 1, "loss", step=7), start(31.0, 2, restarts=1))
     first, second = timeline.rounds
     assert (first.began_at, first.ended_at) == (10.0, 30.0)
@@ -44,6 +44,13 @@ def test_a_round_has_its_times_and_what_ended_it() -> None:
     assert (second.restart_count, second.ended_at) == (1, 0.0)
     assert timeline.current is second
     assert timeline.end_counts == {"loss": 1}
+    waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
+    why = because("waiting for more nodes")
+    assert follow((waiting, why)).waiting == why
+    assert follow((waiting, why), start(2.0, 1)).waiting is None
+    saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
+    timeline = follow(saved, start(10.0, 1), saved)
+    assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)
 
 
 def test_a_failure_names_rank_and_class() -> None:
@@ -76,13 +83,3 @@ def test_workers_are_those_of_the_last_round_and_old_rounds_are_forgotten() -> N
     assert timeline.end_counts == {"loss": 299}
     spent = compute_goodput(timeline.rounds, timeline.before, 299.5)
     assert (spent.trained_s, spent.lost_s) == (299 * 0.5, {"loss": 298 * 0.5}), "their time stays counted"
-
-
-def test_what_is_waited_for_ends_with_a_round_and_checkpoints_belong_to_the_one_that_runs() -> None:
-    waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
-    why = because("waiting for more nodes")
-    assert follow((waiting, why)).waiting == why
-    assert follow((waiting, why), start(2.0, 1)).waiting is None
-    saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
-    timeline = follow(saved, start(10.0, 1), saved)
-    assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)

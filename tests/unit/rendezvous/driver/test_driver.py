@@ -142,13 +142,22 @@ def test_what_concerns_the_agent_is_returned_and_the_planners_answer_reaches_the
         assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
-def test_a_store_in_the_process_answers_in_the_same_turn_without_a_thread() -> None:
+def test_a_store_in_the_process_answers_at_once_and_ends_leases_in_the_turn() -> None:
     store = MemoryStore()
     before = threading.active_count()
     with driven(StoreRequest(1, "look", QUICK), store=store, is_local=True) as bench:
         bench.begin()
         assert bench.script.events == [Start(), StoreReply(1, store.txn((), (Get("quick"),)))]
         assert threading.active_count() == before
+    store = MemoryStore(clock=lambda: bench.now)
+    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
+        store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
+        bench.begin()
+        bench.driver.run()
+        bench.now = 61.0
+        bench.driver.run()
+        changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
+        assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
 
 
 def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
@@ -282,18 +291,6 @@ def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
         assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["d/"]
 
 
-def test_a_store_of_this_process_delivers_and_ends_leases_in_the_caller_s_turn() -> None:
-    store = MemoryStore(clock=lambda: bench.now)
-    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
-        store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
-        bench.begin()
-        bench.driver.run()
-        bench.now = 61.0
-        bench.driver.run()
-        changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
-        assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
-
-
 def test_a_watch_that_the_store_ends_or_does_not_even_begin_is_lost() -> None:
     store = MemoryStore()
     store.put("d/a", b"1")
@@ -379,14 +376,11 @@ def test_a_plan_that_lacks_a_part_of_this_program_is_a_bug(error: Exception) -> 
         assert bench.driver.wake_at == math.inf
 
 
-def test_an_end_without_a_thread_is_an_end() -> None:
+def test_an_end_without_a_thread_is_one_and_a_plan_comes_after_the_agents_work() -> None:
     with driven(Log("x")) as bench:
         bench.begin()
         with no_threads():
             bench.driver.close(20.0)
-
-
-def test_a_plan_in_the_caller_s_thread_comes_after_what_the_agent_is_to_do() -> None:
     say = Log("stop the round")
     with driven(MakePlan(5, 1, (), {}), say, is_local=True) as bench:
         assert bench.begin() == [say]

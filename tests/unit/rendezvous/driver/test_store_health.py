@@ -27,11 +27,14 @@ def list_leases(reason: Reason | None) -> list[Any]:
     return [other.values["lease_ttl_s"] for other in reason.also]
 
 
-def test_what_lasts_is_told_once_and_so_is_its_end_and_what_is_over_in_a_moment_is_not() -> None:
+def test_what_lasts_is_told_once_for_all_requests_and_a_gone_lease_is_an_answer() -> None:
     broken = OutcomeUnknown("the store at h:1 broke off before it answered")
     failures = [(0.0, "renew", broken), (0.2, "renew", AWAY), (1.1, "renew", AWAY), (1.3, "renew", broken)]
     assert told(*failures, (2.0, "renew", None), (3.0, "renew", None)) == [AWAY_SAID, OVER]
     assert told((0.0, "write", AWAY), (0.9, "write", AWAY), (1.1, "write", None), (5.0, "write", AWAY)) == []
+    failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
+    assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [AWAY_SAID, OVER]
+    assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
 
 
 def test_a_store_that_is_read_but_not_written_or_slow_is_told() -> None:
@@ -48,12 +51,6 @@ def test_a_store_that_is_read_but_not_written_or_slow_is_told() -> None:
     ]
     assert said == [None, slow[0], None, slow[1], None, Reason.of("store-fast-again")]
     assert [trouble.note(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == [None, None]
-
-
-def test_one_sentence_covers_all_requests_and_a_lease_that_is_gone_is_an_answer() -> None:
-    failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
-    assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [AWAY_SAID, OVER]
-    assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
 
 
 def test_the_lease_that_is_named_is_as_long_as_its_calls_need_and_none_if_it_is_already() -> None:

@@ -42,16 +42,6 @@ def test_two_refusals_in_a_row_and_nothing_else_prove_that_nobody_is_left(dials:
     assert pursuit.is_proving is not is_proven
 
 
-def test_the_second_dial_of_a_proof_follows_at_once_and_proves_nothing_without_a_connection_before() -> None:
-    pursuit = proving()
-    assert pursuit.next_at == 100.0
-    pursuit.fail(100.0, is_refused=True)
-    assert pursuit.next_at == 100.0 + dial_attempt.PROOF_INTERVAL_S
-    pursuit = dial_attempt.DialAttempt("m", "h:1")
-    pursuit.connect(0.0)
-    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
-
-
 def test_a_proof_ends_and_is_sought_less_often_where_others_answer() -> None:
     pursuit, times = proving(), [100.0]
     while pursuit.is_wanted:
@@ -99,7 +89,7 @@ def test_attended_members_and_strangers_are_dialled_ever_less_often() -> None:
     assert pursuit.next_at - now == pytest.approx(dial_attempt.DELAY_MAX_S)
 
 
-def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> None:
+def test_a_failed_dial_resolves_anew_and_a_refused_one_follows_at_once() -> None:
     pursuit = dial_attempt.DialAttempt("m", "h:1")
     pursuit.targets = [(2, ("10.0.0.1", 1))]
     pursuit.connect(0.0)
@@ -109,3 +99,10 @@ def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> Non
     pursuit.fail(1.0, is_refused=False)
     assert pursuit.is_source_open
     assert not pursuit.targets
+    pursuit = proving()
+    assert pursuit.next_at == 100.0
+    pursuit.fail(100.0, is_refused=True)
+    assert pursuit.next_at == 100.0 + dial_attempt.PROOF_INTERVAL_S
+    pursuit = dial_attempt.DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
+    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))

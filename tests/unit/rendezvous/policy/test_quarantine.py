@@ -73,7 +73,7 @@ def test_quarantines_follow_strikes(losses: list[Strike], failures: list[Strike]
     assert ends(losses, failures) == expected
 
 
-def test_a_node_that_its_workers_blame_is_quarantined_at_once_and_a_refund_forgives_a_strike() -> None:
+def test_a_blamed_node_is_quarantined_with_the_reason_for_as_long_as_its_strikes_last() -> None:
     found = [find_quarantines([], failed(1), LIMITS, blamed=failed(*at))["n"] for at in ((5.0,), (5.0, 20.0))]
     assert [quarantine.until for quarantine in found] == [15.0, 40.0]
     assert str(found[0].reason) == "quarantined cause=blame times=1 window_s=100 duration_s=10"
@@ -81,9 +81,6 @@ def test_a_node_that_its_workers_blame_is_quarantined_at_once_and_a_refund_forgi
     charged = before.charge(3, failed_at=9.0, now=10.0)
     after = replace(charged, first_failures=(*charged.first_failures, *failed(9.0)))
     assert after.refund() == before
-
-
-def test_a_quarantine_says_why_and_its_strikes_fit_into_a_seal_and_no_limit_means_none() -> None:
     limits = Settings(flap_limit=0, quarantine_failures=0)
     assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
     expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))

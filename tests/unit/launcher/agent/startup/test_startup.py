@@ -62,14 +62,11 @@ def test_a_name_that_resolves_to_another_machine_is_resolved_again(find: Callabl
         find(*STATIC, turns=[{"head": ELSEWHERE}])
 
 
-def test_where_a_store_answers_nothing_is_served(find: Callable[..., tuple[str, ...]]) -> None:
+def test_where_a_store_answers_nothing_is_served_nor_by_whoever_is_not_to(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], answers=True) == ()
     assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
     with pytest.raises(UsageError, match="but another server already does"):
         find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
-
-
-def test_whoever_is_not_to_serve_waits_though_the_name_is_its_own(find: Callable[..., tuple[str, ...]]) -> None:
     for words in ((*STATIC, "--node-rank=1"), (*C10D, "--rdzv-conf=is_host=0")):
         with pytest.raises(TemporaryError, match="no store could be used within 5 s"):
             find(*words, turns=[{"head": HERE}], limit_s=5.0)

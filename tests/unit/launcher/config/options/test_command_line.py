@@ -147,17 +147,6 @@ def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks:
     assert (parsed.action, parsed.topic) == (asks, topic)
 
 
-def test_the_flag_wins_over_launcher_over_pet_over_the_default() -> None:
-    environ = {"LAUNCHER_ROLE": "second", "PET_ROLE": "third"}
-    found = command_line.resolve_values({"role": "first"}, environ)["role"]
-    assert (found.text, found.origin, str(found)) == ("first", "--role", "--role first")
-    found = command_line.resolve_values({}, environ)["role"]
-    assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
-    del environ["LAUNCHER_ROLE"]
-    assert command_line.resolve_values({}, environ)["role"].origin == "PET_ROLE"
-    assert command_line.resolve_values({}, {})["role"] == Value(table.BY_NAME["role"], "default", "default")
-
-
 def test_an_empty_text_counts_as_not_given_unlike_a_number_of_a_flag() -> None:
     empty = dict.fromkeys(("PET_LOG_DIR", "PET_MAX_RESTARTS", "LAUNCHER_STANDALONE", "LAUNCHER_LEASE_TTL"), "")
     found = command_line.resolve_values({"rdzv-endpoint": ""}, {**empty, "PET_STANDALONE": "1"})
@@ -173,7 +162,15 @@ def test_options_that_torchrun_reads_from_no_variable_have_none_of_its(name: str
     assert command_line.resolve_values({}, {variable: "x"})[name].is_default
 
 
-def test_names_are_unique_and_every_group_has_options() -> None:
+def test_names_are_unique_and_the_flag_wins_over_launcher_over_pet() -> None:
     options = table.list_options()
     assert len({option.name for option in options}) == len(options)
     assert {option.group for option in options} == set(help.GROUPS)
+    environ = {"LAUNCHER_ROLE": "second", "PET_ROLE": "third"}
+    found = command_line.resolve_values({"role": "first"}, environ)["role"]
+    assert (found.text, found.origin, str(found)) == ("first", "--role", "--role first")
+    found = command_line.resolve_values({}, environ)["role"]
+    assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
+    del environ["LAUNCHER_ROLE"]
+    assert command_line.resolve_values({}, environ)["role"].origin == "PET_ROLE"
+    assert command_line.resolve_values({}, {})["role"] == Value(table.BY_NAME["role"], "default", "default")

@@ -70,7 +70,7 @@ def test_a_given_master_address_reaches_the_workers_unchanged(
     assert (made.rendezvous.master_addr, made.rendezvous.master_port, list(made.notes)) == (address, port, notes)
 
 
-def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
+def test_standalone_and_settings_that_are_not_known_are_said_to_be_so() -> None:
     words = ("--rdzv-id=job", "--rdzv-backend=etcd", "--rdzv-endpoint=x:1", "--node-rank=3", "--master-port=1")
     made = resolve("--standalone", *words)
     meeting = made.rendezvous
@@ -79,6 +79,14 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     assert made.notes == (
         "--rdzv-backend etcd, --rdzv-id job, --rdzv-endpoint x:1, --node-rank 3, --master-port 1 have no effect "
         "beside --standalone",
+    )
+    made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
+    given = {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
+    assert made.rendezvous.rdzv_conf == given
+    assert made.notes == (
+        "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
+        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
+        "--rdzv-conf: colour is not known",
     )
 
 
@@ -153,17 +161,6 @@ def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: 
     assert (made.rendezvous.network is None) == ("--nnodes=2" not in words)
     assert made.rendezvous.rdzv_endpoint == next(
         (word[16:] for word in words if word.startswith("--rdzv-endpoint=")), None
-    )
-
-
-def test_settings_are_read_and_the_unknown_ones_named() -> None:
-    made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
-    given = {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
-    assert made.rendezvous.rdzv_conf == given
-    assert made.notes == (
-        "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
-        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
-        "--rdzv-conf: colour is not known",
     )
 
 

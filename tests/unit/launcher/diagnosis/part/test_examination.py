@@ -189,7 +189,7 @@ def test_names_that_are_no_text_travel_and_a_leader_without_ranks_concludes() ->
     assert agents.told["spare"][0].answer.culprits == (3,)
 
 
-def test_two_questions_at_once_are_one_examination() -> None:
+def test_two_questions_are_one_examination_and_silent_agents_are_not_known() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     for name in ("a", "b"):
@@ -199,9 +199,6 @@ def test_two_questions_at_once_are_one_examination() -> None:
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
-
-
-def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents = Agents("a", "b")
     agents.lost.add("b")
     agents.ask("a")
@@ -244,7 +241,7 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     assert agents.told["a"][0].round == 0
 
 
-def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None:
+def test_survivors_of_a_failure_are_all_told_and_of_an_end_the_exit_code() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     agents.agents["b"].report_failure()
@@ -254,6 +251,12 @@ def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert [(one.purpose, one.round) for found in agents.told.values() for one in found] == [("failure", 1)] * 2
+    agents = Agents("a", "b")
+    agents.examiners["b"].states[3] = "ended"
+    agents.rounds["b"].exit_codes[3] = 7
+    agents.ask("a")
+    agents.run()
+    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
 
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,15 +290,6 @@ def test_an_answer_that_is_too_late_or_of_an_earlier_look_is_told_nobody() -> No
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert not agents.told["b"]
-
-
-def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
-    agents = Agents("a", "b")
-    agents.examiners["b"].states[3] = "ended"
-    agents.rounds["b"].exit_codes[3] = 7
-    agents.ask("a")
-    agents.run()
-    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
 
 @pytest.mark.parametrize(

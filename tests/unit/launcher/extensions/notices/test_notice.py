@@ -78,7 +78,7 @@ def test_a_save_ends_before_the_machine_does(left_s: float, grace_s: float) -> N
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
 
 
-def test_a_recommendation_and_a_node_that_only_reports_make_nobody_leave() -> None:
+def test_recommendations_and_reports_make_nobody_leave_and_only_changes_are_told() -> None:
     outlook, said = look(make(what=because("recommends replacing this machine"), ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
     assert outlook.leave_at == math.inf
@@ -88,6 +88,13 @@ def test_a_recommendation_and_a_node_that_only_reports_make_nobody_leave() -> No
     assert outlook.leave_at == math.inf
     assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1030.0
+    kept, moved, gone = make("kept"), make("moved", when="18:00"), make("gone")
+    later = make("moved", 200.0, when="18:05")
+    known = {notice.key: notice for notice in (kept, moved, gone)}
+    changes = compare_notices(known, [make("kept", 100.0), later, make("new")], 5.0)
+    assert [(change.notice.key, change.is_withdrawn, change.read_at) for change in changes] == [
+        ("gone", True, 5.0), ("moved", False, 5.0), ("new", False, 5.0),
+    ]  # fmt: skip
 
 
 def test_of_several_notices_the_first_makes_the_node_leave_though_another_is_withdrawn() -> None:
@@ -107,13 +114,3 @@ def test_of_several_notices_the_first_makes_the_node_leave_though_another_is_wit
     assert update.sentence == "AWS no longer announces a spot interruption: this node stays"
     assert (update.state, update.leaves) == ("withdrawn", False)
     assert outlook.leave_at == math.inf
-
-
-def test_only_what_is_new_moved_or_gone_is_a_change() -> None:
-    kept, moved, gone = make("kept"), make("moved", when="18:00"), make("gone")
-    later = make("moved", 200.0, when="18:05")
-    known = {notice.key: notice for notice in (kept, moved, gone)}
-    changes = compare_notices(known, [make("kept", 100.0), later, make("new")], 5.0)
-    assert [(change.notice.key, change.is_withdrawn, change.read_at) for change in changes] == [
-        ("gone", True, 5.0), ("moved", False, 5.0), ("new", False, 5.0),
-    ]  # fmt: skip

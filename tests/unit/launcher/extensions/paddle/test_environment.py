@@ -15,7 +15,7 @@ NPU = Slot(index=0, devices=(Device(kind="npu", index=0, id="npu0", visible="0")
 SMALL = replace(PLACE, slot=CPU, rank=2, world_size=3, local_rank=0, local_world_size=1, group_world_size=2)
 
 
-def test_init_parallel_env_finds_all_that_it_needs_and_nothing_of_an_outer_launcher() -> None:
+def test_init_parallel_env_finds_what_it_needs_and_what_needs_more_is_named() -> None:
     assert make_paddle().variables(SMALL, {}) == {
         "PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "3", "PADDLE_MASTER": "10.0.0.9:29400",
         "PADDLE_TRAINER_ENDPOINTS": "10.0.0.9:29400,10.0.0.9:29401,10.0.0.9:29402",
@@ -25,6 +25,13 @@ def test_init_parallel_env_finds_all_that_it_needs_and_nothing_of_an_outer_launc
     }  # fmt: skip
     outer = {name: "outer" for name in make_paddle().variables(SMALL, {}) if name != "PADDLE_DISTRI_BACKEND"}
     assert make_paddle().variables(SMALL, outer) == make_paddle().variables(SMALL, {})
+    (sentence,) = make_paddle().remarks([NPU], {}, has_other_nodes=False)
+    assert "for npu devices" in sentence
+    assert not make_paddle().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
+    assert (
+        not {"FLAGS_selected_gpus", "PADDLE_DISTRI_BACKEND"}
+        & make_paddle().variables(replace(SMALL, slot=NPU), {}).keys()
+    )
 
 
 @pytest.mark.parametrize("given", ["heter", "nonsense"])
@@ -46,16 +53,6 @@ def test_a_worker_selects_its_gpus_of_those_it_sees(binding: str, is_virtual: bo
     paddle = make_paddle(device_binding=binding, virtual_local_rank=is_virtual)
     found = paddle.variables(replace(PLACE, slot=slot), {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"})
     assert found["FLAGS_selected_gpus"] == selected
-
-
-def test_devices_that_need_more_than_is_set_are_named() -> None:
-    (sentence,) = make_paddle().remarks([NPU], {}, has_other_nodes=False)
-    assert "for npu devices" in sentence
-    assert not make_paddle().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
-    assert (
-        not {"FLAGS_selected_gpus", "PADDLE_DISTRI_BACKEND"}
-        & make_paddle().variables(replace(SMALL, slot=NPU), {}).keys()
-    )
 
 
 @pytest.mark.parametrize("port", [29400, 65535, 1])

@@ -136,23 +136,20 @@ def test_the_transcript_is_what_happens(scenario: str) -> None:
     assert play(scenario).splitlines() == scenario.splitlines()
 
 
-def test_the_transcript_is_written_anew_when_that_is_asked_for() -> None:
-    if os.environ.get("UPDATE_TRANSCRIPTS"):
-        TRANSCRIPT.write_text("\n\n".join(map(play, SCENARIOS)) + "\n")
-
-
 def get_end(actions: Sequence[agent_pool.PoolAction]) -> RunOutcome | None:
     ends = [action.outcome for action in actions if isinstance(action, agent_pool.FinishJob)]
     return ends[0] if ends else None
 
 
-def test_the_report_is_that_of_the_agent_with_the_last_lines() -> None:
+def test_the_report_has_the_last_lines_and_the_transcript_is_written_anew_when_asked() -> None:
     values: Mapping[str, object] = {"rank": 1, "local_rank": 0, "pid": 7, "exit_code": 3, "time": "", "host": "b"}
     short = RunOutcome(exit_code=3, reason="", round=1, ranks=(0,), failures=(WorkerFailure(**values),))
     whole = RunOutcome(exit_code=3, reason="", round=1, ranks=(1,), failures=(WorkerFailure(**values, tail=("no",)),))
     for merged in (agent_pool.merge_outcomes(short, whole), agent_pool.merge_outcomes(whole, short)):
         assert merged.ranks == (0, 1)
         assert merged.failures == whole.failures
+    if os.environ.get("UPDATE_TRANSCRIPTS"):
+        TRANSCRIPT.write_text("\n\n".join(map(play, SCENARIOS)) + "\n")
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -51,7 +51,7 @@ def test_a_bundle_has_the_workers_devices(words: list[str], nodes: list[ClusterN
     assert choose_bundle(command.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
 
 
-def test_of_unequal_nodes_the_smallest_counts_and_without_devices_or_a_number_none_does() -> None:
+def test_of_unequal_nodes_the_smallest_counts_and_some_are_excluded_by_id() -> None:
     bundle, remark = choose_bundle(command.parse([*STORE, "t.py"], {}).devices, make_nodes({"GPU": 8}, {"GPU": 4}))
     assert bundle == {"GPU": 4}
     assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N overrides it"
@@ -59,6 +59,9 @@ def test_of_unequal_nodes_the_smallest_counts_and_without_devices_or_a_number_no
         choose_bundle(command.parse([*STORE, "--nproc-per-node=gpu", "t.py"], {}).devices, CPUS)
     with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
         choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
+    assert exclude_nodes({"a": "b"}, []) == {"a": "b"}
+    assert exclude_nodes({"a": "b"}, ["n2", "n1"]) == {"a": "b", "ray.io/node-id": "!in(n1,n2)"}
+    assert exclude_nodes({}, ["n1"]) == {"ray.io/node-id": "!n1"}
 
 
 @pytest.mark.parametrize(
@@ -86,12 +89,6 @@ def test_how_many_bundles_are_wanted(words: list[str], least: int, most: int) ->
 )  # fmt: skip
 def test_a_label_meets_a_condition_as_in_ray(label: str | None, condition: str, is_met: bool) -> None:
     assert is_selected(label, condition) is is_met
-
-
-def test_nodes_are_excluded_by_their_ids() -> None:
-    assert exclude_nodes({"a": "b"}, []) == {"a": "b"}
-    assert exclude_nodes({"a": "b"}, ["n2", "n1"]) == {"a": "b", "ray.io/node-id": "!in(n1,n2)"}
-    assert exclude_nodes({}, ["n1"]) == {"ray.io/node-id": "!n1"}
 
 
 @pytest.mark.parametrize(

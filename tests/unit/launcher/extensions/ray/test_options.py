@@ -50,11 +50,16 @@ def test_options_of_a_call_are_written_as_on_a_command_line(options: dict[str, O
     assert format_arguments(options, OPTIONS) == words
 
 
-def test_a_selector_may_have_commas_and_options_of_other_extensions_are_passed_on() -> None:
+def test_selectors_may_have_commas_and_misspelt_options_are_recognised() -> None:
     own, _ = parse("--label-selector=ray.io/market-type=!spot,rack=in(a,b),pool=!in(x,y)", "t.py")
     assert own.label_selector == {"ray.io/market-type": "!spot", "rack": "in(a,b)", "pool": "!in(x,y)"}
     args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
     assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
+    with pytest.raises(UsageError) as caught:
+        command_line.parse(["--bundel=GPU=1", "t.py"], OPTIONS)
+    assert caught.value.hint == "did you mean --bundle?"
+    with pytest.raises(UsageError, match="unknown option --bundle"):
+        command_line.parse(["--bundle=GPU=1", "t.py"])
 
 
 @pytest.mark.parametrize(
@@ -78,14 +83,6 @@ def test_a_mistake_is_refused_with_the_option_s_name(word: str, sentence: str) -
     with pytest.raises(UsageError) as caught:
         parse(word, "t.py")
     assert str(caught.value).startswith(sentence)
-
-
-def test_a_misspelt_option_of_ray_s_is_recognised() -> None:
-    with pytest.raises(UsageError) as caught:
-        command_line.parse(["--bundel=GPU=1", "t.py"], OPTIONS)
-    assert caught.value.hint == "did you mean --bundle?"
-    with pytest.raises(UsageError, match="unknown option --bundle"):
-        command_line.parse(["--bundle=GPU=1", "t.py"])
 
 
 def test_the_run_is_named_after_the_submission_and_agents_get_its_variables() -> None:

@@ -32,7 +32,7 @@ def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunO
     return read_options(Told(config={"timeout": 900, **conf}, **given), environ or {})  # type: ignore[arg-type]
 
 
-def test_the_endpoint_the_name_and_the_numbers_are_torchrun_s_and_a_timeout_if_given() -> None:
+def test_the_endpoint_and_the_settings_of_the_backend_are_torchrun_s() -> None:
     found = told(local_addr="10.0.0.5")
     assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
     assert (found.network.backend, found.network.endpoints) == ("etcd", ("etcd-0:2379",))
@@ -40,9 +40,6 @@ def test_the_endpoint_the_name_and_the_numbers_are_torchrun_s_and_a_timeout_if_g
     assert (found.slot_count, found.knows_workers, str(found.config.placement.grid)) == (1, False, "dp=*")
     assert "start_timeout_s" not in told().config.rendezvous.settings
     assert told(conf={"timeout": "900"}).config.rendezvous.settings["start_timeout_s"] == 900
-
-
-def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
     conf = {"cacert": "/ca.pem", "user": "trainer", "join_timeout": "60", "last_call_timeout": "3"}
     found = told(conf=conf, endpoint="etcds://a:1,b:2")
     assert (found.network.uses_tls, found.network.ca_file, found.network.user) == (True, "/ca.pem", "trainer")

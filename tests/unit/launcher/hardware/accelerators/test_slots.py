@@ -104,7 +104,7 @@ def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) 
         return f"{error} | {error.hint}"
 
 
-def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
+def test_two_kinds_or_a_variable_that_cannot_be_meant_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 0), ("tpu", 4)) == "4 workers, one per TPU chip (4 found)"
     refusal = (
         "this node has 8 GPUs of kind nvidia (8 found) and 1 GPU of kind amd (1 found), but a job "
@@ -113,9 +113,6 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 8), ("amd", 1), ("intel", 0)) == refusal
     assert find(("nvidia", 8), ("amd", 1), worker_count=4) == refusal
     assert find(("nvidia", 8), ("tpu", 4), worker_count="cpu") == "2 workers, one per CPU (2 found)"
-
-
-def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
     twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice"
     for worker_count in (None, "auto", "gpu", 3):
         assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {contract.MISTAKE_HINT}"
@@ -175,8 +172,13 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     ]
 
 
-def test_every_kind_has_its_detector() -> None:
+def test_every_kind_has_its_detector_and_the_type_of_a_tpu_its_chips() -> None:
     assert [named.make_detector(kind).kind for kind in contract.KINDS] == list(contract.KINDS)
+    request = DeviceRequest("tpu", shape="v5litepod-16")
+    count, _, reason = asked(request, worker_count=4)
+    assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
+    with pytest.raises((UnfitError, UsageError), match=r"4 requested, 2 found"):
+        asked(request, found=2)
 
 
 # What makes devices visible
@@ -261,11 +263,3 @@ def test_devices_not_there_are_refused(
     with pytest.raises((UnfitError, UsageError)) as caught:
         asked(wanted, **more)
     assert (str(caught.value), caught.value.hint) == (sentence, hint)
-
-
-def test_a_tpu_type_says_how_many_chips_this_host_has() -> None:
-    request = DeviceRequest("tpu", shape="v5litepod-16")
-    count, _, reason = asked(request, worker_count=4)
-    assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
-    with pytest.raises((UnfitError, UsageError), match=r"4 requested, 2 found"):
-        asked(request, found=2)

@@ -42,13 +42,10 @@ def told(capfd: pytest.CaptureFixture[str], verdict: Verdict) -> str:
     return capfd.readouterr().err
 
 
-def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failures_of_other_nodes_are_reported_once_as_if_they_were_here(capfd: pytest.CaptureFixture[str]) -> None:
     text = told(capfd, verdict(codec.encode(CAUSE).decode()))
     assert "\nRoot Cause (first observed failure): rank 3 on h2\n" in text
     assert "the cause" in text
-
-
-def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(capfd: pytest.CaptureFixture[str]) -> None:
     other = codec.encode(replace(CAUSE, rank=0, host="h3", pid=5)).decode()
     cause = codec.encode(CAUSE).decode()
     text = told(capfd, verdict(cause, other, other, cause, "rubbish", is_first_sure=False))

@@ -77,15 +77,22 @@ def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: li
     assert shown[3 : shown.index(next(line for line in shown if "exitcode" in line))] == lines
 
 
-def test_a_thousand_failures_are_a_few_lines() -> None:
+def test_a_thousand_failures_are_a_few_lines_that_steer_no_terminal() -> None:
     roots = [cause(), *(failure(rank, rank % 9 - 3) for rank in range(1000))]
     text = render("train.py", roots, outcome="-")
     assert len(text.split("\n")) < 24
     assert "Other failures: 112 ranks (SIGQUIT); 111 ranks (SIGINT)" in text
     assert "; and " in text
+    tail = ("\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\x07 \x1b[2J\x9b1m", "z" * 10_000)
+    report = render("tr\nain.py", [failure(tail=tail, host="a\x1b[1mb")], outcome="-")
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", report) is None
+    assert "    red  bell\\x07 \\x9b1m\n" in report
+    assert max(map(len, report.splitlines())) < LINE_LIMIT + 20
+    assert " on ab\n" in report
+    assert "tr\\nain.py FAILED" in report
 
 
-def test_where_the_output_is_depends_on_who_reads() -> None:
+def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> None:
     def hint(root: WorkerFailure, here: str) -> str:
         return hint_of(render("train.py", [root], outcome="-", here=here))
 
@@ -93,9 +100,6 @@ def test_where_the_output_is_depends_on_who_reads() -> None:
     assert "look for its traceback in the output of node-a;" in hint(failure(3), "node-b")
     assert "traceback in /logs/stderr.log on node-a" in hint(failure(3, log_file="/logs/stderr.log"), "node-b")
     assert hint(cause(), "node-b") == ""
-
-
-def test_a_file_on_another_host_has_its_name() -> None:
     for root, line in (
         (cause(error_file="/e"), "error_file: "),
         (cause(error_file="/e", log_file="/l"), "log       : "),
@@ -141,16 +145,6 @@ def test_an_unknown_order_is_said_and_own_sentences_keep_to_eighty_columns() -> 
     outcome = "restarts used 2 of 2, " * 20
     report = render("train.py", [failure(0, code) for code in (-9,)], outcome=outcome)
     assert max(map(len, report.splitlines())) <= WIDTH
-
-
-def test_output_of_a_worker_neither_moves_the_cursor_nor_fills_the_screen() -> None:
-    tail = ("\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\x07 \x1b[2J\x9b1m", "z" * 10_000)
-    report = render("tr\nain.py", [failure(tail=tail, host="a\x1b[1mb")], outcome="-")
-    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", report) is None
-    assert "    red  bell\\x07 \\x9b1m\n" in report
-    assert max(map(len, report.splitlines())) < LINE_LIMIT + 20
-    assert " on ab\n" in report
-    assert "tr\\nain.py FAILED" in report
 
 
 @pytest.mark.parametrize(

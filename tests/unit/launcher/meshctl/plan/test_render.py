@@ -96,7 +96,14 @@ def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fract
     assert render.format_amount(value) == text
 
 
-def test_long_lists_and_many_moves_are_counted_and_a_few_named() -> None:
+def test_costs_add_up_and_long_lists_stay_short() -> None:
+    mesh, nodes = parse("pp=2,dp=4"), [Node(id=f"h{at}", slot_count=4, path=(f"l{at}",)) for at in range(2)]
+    plan = Plan(shape=(2, 4), ranks={"h0": (0, 1, 2, 3), "h1": (4, 5, 6, 7)}, spares=(), moved=0, reasons=())
+    rows = render.format_cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
+    assert "traffic that leaves a  leaf  host   J" in rows
+    assert "  pp line, weight 3      12    12  36" in rows
+    assert "  dp ring, weight 10      0     0   0" in rows
+    assert "share of J               24    12  36" in rows
     assert render.format_percent(Fraction(43, 1000)) == "4.3 %"
     assert render.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
     assert render.format_list(["a", "b"]) == "a, b"
@@ -107,13 +114,3 @@ def test_long_lists_and_many_moves_are_counted_and_a_few_named() -> None:
     )
     assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
     assert text.endswith(" and 2 more\n")
-
-
-def test_costs_of_axes_and_of_levels_both_add_up_to_the_plans() -> None:
-    mesh, nodes = parse("pp=2,dp=4"), [Node(id=f"h{at}", slot_count=4, path=(f"l{at}",)) for at in range(2)]
-    plan = Plan(shape=(2, 4), ranks={"h0": (0, 1, 2, 3), "h1": (4, 5, 6, 7)}, spares=(), moved=0, reasons=())
-    rows = render.format_cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
-    assert "traffic that leaves a  leaf  host   J" in rows
-    assert "  pp line, weight 3      12    12  36" in rows
-    assert "  dp ring, weight 10      0     0   0" in rows
-    assert "share of J               24    12  36" in rows

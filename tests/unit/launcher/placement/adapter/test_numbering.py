@@ -45,10 +45,16 @@ def test_ranks_follow_the_numbers_and_neither_names_nor_sizes_nor_a_shorter_orde
     assert given(*nodes, node_count=3) == {"h1": (0,), "h2": (1, 2, 3, 4), "h3": (5, 6)}
 
 
-def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
+def test_each_node_has_the_address_given_and_the_first_of_two_the_number() -> None:
     nodes = numbered("h1", 0, master_addr="localhost"), numbered("h2", 1)
     told = read_assignments(plan(*nodes, **asked(2)), *nodes)
     assert {name: share.master_addr for name, share in told.items()} == {"h1": "localhost", "h2": "head"}
+    found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
+    assert found.reason == (
+        "missing-node-ranks ranks=2 count=1 nodes=3; joined nodes=(names names=h1 (0),h2 (1) count=2); waits "
+        "why=(same-node-rank node=h3 other=h2 rank=1) node=h3 other=h2"
+    )
+    assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
 
 def test_a_world_waits_for_every_number_and_says_when_nobody_else_can_come() -> None:
@@ -64,15 +70,6 @@ def test_a_world_waits_for_every_number_and_says_when_nobody_else_can_come() -> 
     waiting, complete = (size(*nodes[:count], **asked(2, "dp=4,tp=2")) for count in (1, 2))
     assert (waiting.world_size, waiting.is_complete) == (0, False)
     assert (complete.world_size, complete.is_complete) == (0, True)
-
-
-def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:
-    found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
-    assert found.reason == (
-        "missing-node-ranks ranks=2 count=1 nodes=3; joined nodes=(names names=h1 (0),h2 (1) count=2); waits "
-        "why=(same-node-rank node=h3 other=h2 rank=1) node=h3 other=h2"
-    )
-    assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
 
 @pytest.mark.parametrize("number", [None, 2])

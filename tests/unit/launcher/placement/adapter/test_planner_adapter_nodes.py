@@ -53,7 +53,7 @@ def test_one_machine_needs_no_summary_and_nobody_who_can_be_used_is_no_plan() ->
     assert isinstance(try_plan("rubbish"), PlanRefused)
 
 
-def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None:
+def test_members_that_cannot_be_read_are_named_and_successors_of_other_domains() -> None:
     planned = plan(node("h1"), "rubbish", node("h3"))
     assert planned.world_size == 4
     what = "error=its description is not JSON, so it was not written by meshrun"
@@ -63,6 +63,11 @@ def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None
     found = size("rubbish", node("h2"), limits=Limits(nodes_min=2))
     assert found.world_size == 0
     assert found.reason.endswith(f"; joined nodes=(names names=h2 count=1); unreadable-node node=n {what}")
+    nodes = [node(f"h{number}", f"leaf=l{number // 4}") for number in range(1, 9)]
+    planned = plan(*nodes, mesh="dp=*")
+    assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
+    assert len(planned.successors) == SUCCESSORS
+    assert len(plan(node("h1"), node("h1"), node("h2")).successors) == 2  # one name is one machine
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.1.1", "fe80::1%eth0", "localhost"])
@@ -73,14 +78,6 @@ def test_a_loopback_address_is_refused_once_another_machine_has_joined(address: 
     assert planned.world_size == 2
     one_machine = {"address": address, "machine": "m"}
     assert plan(node("h1", **one_machine), node("h2", **one_machine)).world_size == 4
-
-
-def test_successors_are_of_different_domains_first_then_in_joining_order() -> None:
-    nodes = [node(f"h{number}", f"leaf=l{number // 4}") for number in range(1, 9)]
-    planned = plan(*nodes, mesh="dp=*")
-    assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
-    assert len(planned.successors) == SUCCESSORS
-    assert len(plan(node("h1"), node("h1"), node("h2")).successors) == 2  # one name is one machine
 
 
 def test_two_nodes_with_one_name_run_and_unreadable_assignments_are_no_precedent() -> None:

@@ -110,7 +110,7 @@ def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> 
     assert not [remark for remark in found.remarks if "level-unknown level=zone" in spell(remark)]
 
 
-def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
+def test_a_thousand_levels_are_cut_and_ranks_follow_the_leaves() -> None:
     known = places(**{f"h{at}": ",".join(f"x{at}-{each}=a" for each in range(16)) for at in range(1000)})
     known["h0"] = node("h0", "zone=a,leaf=l")
     known |= {name: node(name, "your-row=r") for name in ("h1", "h2")}
@@ -118,6 +118,15 @@ def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
     assert found.levels == ("your-row",), "more than one of them has it"
     assert len(build_topology(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
     assert any(spell(remark).startswith(f"too-many-levels most={LEVELS_MAX} levels=") for remark in found.remarks)
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
+    planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
+    found = read_ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert planned.reasons[-3:] == (
+        "axes-together axes=tp level=host",
+        "axes-together axes=dp level=leaf",
+        "axis-spread axis=pp domains=2 level=leaf",
+    )
 
 
 levels_said = st.lists(
@@ -156,18 +165,6 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
 
     assert read_ranks(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
     assert read_ranks(planner.plan(MakePlan(3, 1, changed, {}))) != held
-
-
-def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
-    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
-    planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
-    found = read_ranks(planned, *nodes)
-    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert planned.reasons[-3:] == (
-        "axes-together axes=tp level=host",
-        "axes-together axes=dp level=leaf",
-        "axis-spread axis=pp domains=2 level=leaf",
-    )
 
 
 def test_a_rule_holds_among_nodes_that_joined_and_no_level_is_spoken_of_where_all_are_together() -> None:

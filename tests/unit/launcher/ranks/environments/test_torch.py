@@ -72,20 +72,17 @@ def test_virtual_local_rank_shows_each_worker_its_own_gpu(parent: dict[str, str]
     assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", visible)
 
 
-def test_virtual_local_rank_beyond_the_visible_gpus_is_refused() -> None:
+def test_virtual_ranks_beyond_the_gpus_are_refused_and_cpus_hear_nothing_of_them() -> None:
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1, which has none for local rank 2"):
         variables({"CUDA_VISIBLE_DEVICES": "0,1"}, virtual_local_rank=True)
+    cpus = tuple(Device(kind="cpu", index=index, id=f"cpu{index}", visible=str(index)) for index in range(2))
+    assert "CUDA_VISIBLE_DEVICES" not in variables(place=replace(PLACE, slot=Slot(index=0, devices=cpus)))
 
 
 @pytest.mark.parametrize(("is_virtual", "local_rank"), [(False, "2"), (True, "0")])
 def test_a_worker_with_several_gpus_sees_only_those(is_virtual: bool, local_rank: str) -> None:
     told = variables({"CUDA_VISIBLE_DEVICES": "0,1"}, replace(PLACE, slot=gpus(4, 5)), virtual_local_rank=is_virtual)
     assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == (local_rank, "4,5")
-
-
-def test_a_worker_with_several_cpus_hears_nothing_of_gpus() -> None:
-    cpus = tuple(Device(kind="cpu", index=index, id=f"cpu{index}", visible=str(index)) for index in range(2))
-    assert "CUDA_VISIBLE_DEVICES" not in variables(place=replace(PLACE, slot=Slot(index=0, devices=cpus)))
 
 
 def test_variables_of_a_foreign_step_and_of_the_agents_metrics_are_not_the_workers() -> None:

@@ -31,12 +31,14 @@ def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> N
         local_socket.choose_agent([*agents, make_agent("other", 43)], None)
 
 
-def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
+def test_two_jobs_are_told_apart_by_a_pid_and_agents_asked_at_their_own_name() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
     with pytest.raises(UsageError, match="2 jobs of that id run on this machine") as refused:
         local_socket.choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
     assert local_socket.choose_agent(agents, "42") == agents[1]
+    agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
+    assert (agent.uid, agent.pid) == (1000, "42")
 
 
 def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +49,6 @@ def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.M
     ]
     assert local_socket.choose_agent(agents, None) == local_socket.choose_agent(agents, "exp") == agents[0]
     assert local_socket.choose_agent(agents[1:], None) == local_socket.choose_agent(agents, "42") == agents[1]
-
-
-def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> None:
-    agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
-    assert (agent.uid, agent.pid) == (1000, "42")
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,20 @@ def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
     assert len(net.nodes["c"].asked) == 2, "what was complete is asked anew"
 
 
-def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None:
+@pytest.mark.parametrize("asker", [TO_LEADER, TO_ROUND, TO_ALL])
+def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
+    net = Net("a", "b")
+    net.nodes["a"].surveys.take_note("id-b", messages.Reply(id="1", asker=asker, member_id="id-b"))
+    assert not net.notes
+
+
+def test_a_leader_shows_too_many_nodes_alone_and_others_tell_its_past() -> None:
+    net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
+    by = list(net.nodes)[7]
+    asked = net.ask(by)
+    assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
+    asked = net.ask("a")
+    assert (asked.error, len(asked.answers)) == ("", 1501)
     goodput = Goodput(total_s=9.0, trained_s=8.0, lost_s={})
     past = RoundSummary(round=1, began_at=1.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     reports = [
@@ -296,19 +309,3 @@ def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None
     ]
     report = make_run_report({one.member_id: one for one in reports}, {"id-a": "a"}, "id-a", "r", 1.0)
     assert (report.rounds, report.goodput) == ((past,), goodput)
-
-
-@pytest.mark.parametrize("asker", [TO_LEADER, TO_ROUND, TO_ALL])
-def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
-    net = Net("a", "b")
-    net.nodes["a"].surveys.take_note("id-b", messages.Reply(id="1", asker=asker, member_id="id-b"))
-    assert not net.notes
-
-
-def test_more_nodes_than_a_message_can_name_are_shown_by_the_leader_alone() -> None:
-    net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
-    by = list(net.nodes)[7]
-    asked = net.ask(by)
-    assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
-    asked = net.ask("a")
-    assert (asked.error, len(asked.answers)) == ("", 1501)
