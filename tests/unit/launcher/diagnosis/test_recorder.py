@@ -65,35 +65,22 @@ def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
     assert read_dump(dump(calls[0], calls[2]), NOW_NS)[0][0].entered_ms == ()
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"",
-        b"[]",
-        b'{"entries": [1]}',
-        dump(entry(1))[:-40],
-        b'{"entries": 3}',
-        b" " * (DUMP_MAX + 1),
-        b"\xff" * 50,
-        b'{"entries": ' + b"[" * 99_999,
-        b'{"entries": [{"unknown": ' + b"[" * 99_999,
-        dump(entry(1, time_created_ns=-(10**400))),
-        dump(entry(1, duration_ms=1e300)),
-    ],
-    ids=[
-        "empty",
-        "list",
-        "number",
-        "half",
-        "no list",
-        "huge",
-        "bytes",
-        "deep",
-        "deep inside",
-        "beyond a float",
-        "long",
-    ],
-)
+GARBAGE = {
+    "empty": b"",
+    "list": b"[]",
+    "number": b'{"entries": [1]}',
+    "half": dump(entry(1))[:-40],
+    "no list": b'{"entries": 3}',
+    "huge": b" " * (DUMP_MAX + 1),
+    "bytes": b"\xff" * 50,
+    "deep": b'{"entries": ' + b"[" * 99_999,
+    "deep inside": b'{"entries": [{"unknown": ' + b"[" * 99_999,
+    "beyond a float": dump(entry(1, time_created_ns=-(10**400))),
+    "long": dump(entry(1, duration_ms=1e300)),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_what_is_no_dump_is_refused_in_a_sentence(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"^the flight recorder's dump "):
         read_dump(garbage, NOW_NS)

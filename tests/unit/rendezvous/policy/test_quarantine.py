@@ -32,43 +32,26 @@ def ends(losses: list[Strike], failures: list[Strike]) -> dict[str, float]:
     return {node: bench.until for node, bench in find_quarantines(losses, failures, LIMITS).items()}
 
 
-@pytest.mark.parametrize(
-    ("losses", "failures", "expected"),
-    [
-        (lost(1, 2), [], {}),
-        (lost(1, 2, 3), [], {"n": 13.0}),
-        (lost(1, 2, 3, 20), [], {"n": 40.0}),
-        (lost(1, 2, 3, 20, 50), [], {"n": 85.0}),
-        (lost(1, 2, 3, 20, 50, 90), [], {"n": 125.0}),
-        (lost(1, 2, 103), [], {}),
-        (lost(1, 2) + lost(3, node="m"), [], {}),
-        ([], failed(5), {}),
-        ([], failed(5, 6), {"n": 16.0}),
-        ([], failed(5, rank=1) + failed(6, rank=2), {"n": 16.0}),
-        ([], failed(5, 6) + failed(7, node="m"), {}),
-        ([], failed(5, 6, rank=-1) + failed(7, node="m", rank=-1), {"n": 16.0}),
-        ([], failed(5, 6) + failed(6, 7, rank=3) + failed(8, node="m"), {"n": 17.0}),
-        (lost(1, 2, 3), failed(1, 8), {"n": 18.0}),
-        (lost(1, 2, 9), failed(1, 2), {"n": 19.0}),
-    ],
-    ids=[
-        "few losses bench nobody",
-        "enough of them do",
-        "each further one doubles the time",
-        "up to a limit",
-        "and no further",
-        "what lies too far back does not count",
-        "each node has its own",
-        "one first failure benches nobody",
-        "several do",
-        "whichever ranks they were of",
-        "a rank that fails on two nodes benches nobody",
-        "of an unknown rank that cannot be said",
-        "other ranks of the node still count",
-        "the longer bench counts",
-        "whichever it is",
-    ],
-)
+CASES = {
+    "few losses bench nobody": (lost(1, 2), [], {}),
+    "enough of them do": (lost(1, 2, 3), [], {"n": 13.0}),
+    "each further one doubles the time": (lost(1, 2, 3, 20), [], {"n": 40.0}),
+    "up to a limit": (lost(1, 2, 3, 20, 50), [], {"n": 85.0}),
+    "and no further": (lost(1, 2, 3, 20, 50, 90), [], {"n": 125.0}),
+    "what lies too far back does not count": (lost(1, 2, 103), [], {}),
+    "each node has its own": (lost(1, 2) + lost(3, node="m"), [], {}),
+    "one first failure benches nobody": ([], failed(5), {}),
+    "several do": ([], failed(5, 6), {"n": 16.0}),
+    "whichever ranks they were of": ([], failed(5, rank=1) + failed(6, rank=2), {"n": 16.0}),
+    "a rank that fails on two nodes benches nobody": ([], failed(5, 6) + failed(7, node="m"), {}),
+    "of an unknown rank that cannot be said": ([], failed(5, 6, rank=-1) + failed(7, node="m", rank=-1), {"n": 16.0}),
+    "other ranks of the node still count": ([], failed(5, 6) + failed(6, 7, rank=3) + failed(8, node="m"), {"n": 17.0}),
+    "the longer bench counts": (lost(1, 2, 3), failed(1, 8), {"n": 18.0}),
+    "whichever it is": (lost(1, 2, 9), failed(1, 2), {"n": 19.0}),
+}
+
+
+@pytest.mark.parametrize(("losses", "failures", "expected"), CASES.values(), ids=CASES)
 def test_quarantines_follow_strikes(losses: list[Strike], failures: list[Strike], expected: dict[str, float]) -> None:
     assert ends(losses, failures) == expected
 
