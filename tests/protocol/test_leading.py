@@ -144,13 +144,18 @@ def test_spares_that_come_one_after_the_other_are_listed_together(monkeypatch: p
     assert item.version <= 4  # none, c, perhaps some, all
 
 
-def test_a_spare_is_listed_once_however_much_else_happens() -> None:
+def test_a_spare_is_listed_once_and_unknown_members_change_nothing() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     job.start("c")
     before = job.cluster.storage.store.get(job.keys.spares).first
     job.cluster.nodes["a"].processes.save()
     job.run(30.0)
     assert job.cluster.storage.store.get(job.keys.spares).first == before
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    seal = job.read(Seal, job.keys.round)
+    foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
+    job.put(job.keys.make_status_key("stranger"), records.encode(foreign))
+    assert job.read(Seal, job.keys.round) == seal
 
 
 def test_what_was_is_remembered_by_another_leader_too() -> None:
@@ -232,16 +237,13 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
     assert commit.choose_successors(view, plan, tuple("abcdef")) == expected
 
 
-def test_a_rejected_command_is_answered_and_removed_with_the_next_seal() -> None:
+def test_a_request_that_is_rejected_or_met_is_gone_with_the_next_write() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="undrain", target="b")))
     assert job.read(Command, key).refused == Reason.of("not-drained", target="b", drained=())
     job.fail("b")
     assert not job.has(key)
-
-
-def test_a_met_request_goes_with_its_write_and_one_to_stop_with_the_verdict() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="drain", target="elsewhere")))
@@ -294,11 +296,3 @@ def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -
     assert all(node.running is not None for node in cluster.nodes.values())
     assert len(looks) < 3 * count / 4  # each arrival and each report is an event of its own
     assert max(looks) < math.inf
-
-
-def test_a_status_of_a_member_nobody_knows_changes_nothing() -> None:
-    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    seal = job.read(Seal, job.keys.round)
-    foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
-    job.put(job.keys.make_status_key("stranger"), records.encode(foreign))
-    assert job.read(Seal, job.keys.round) == seal

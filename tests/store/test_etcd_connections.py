@@ -72,9 +72,7 @@ def test_both_sides_show_a_certificate(version: str, usage: str, tmp_path: Path)
             store.close()
 
 
-def test_a_refused_certificate_is_said_by_whose_it(
-    certificates: Certificates, foreign: Certificates, tmp_path: Path
-) -> None:
+def test_a_refused_certificate_is_told_whose(certificates: Certificates, foreign: Certificates, tmp_path: Path) -> None:
     hint = "check the CA certificate, the client certificate and the client key that are given for the store"
     with EtcdServer("3.5", tmp_path, tls=certificates, wants_client_certificate=True) as server:
         at = f"the store at {server.endpoint}"
@@ -271,7 +269,7 @@ def test_clients_that_begin_at_once_change_the_environment_in_turn(monkeypatch: 
 # Manners
 
 
-def test_nothing_is_printed_nor_set_in_the_environment(
+def test_nothing_is_printed_or_left_in_the_env(
     certificates: Certificates, foreign: Certificates, tmp_path: Path
 ) -> None:
     program = """

@@ -243,9 +243,7 @@ def test_quiet_watches_that_want_to_know_are_told_how_far_the_store_is(
         stream.cancel()
 
 
-def test_a_client_that_takes_no_events_is_not_waited_for(
-    served: ServedUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_takes_no_events_delays_nobody(served: ServedUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "OWED_BYTES_MAX", 1_000_000)
     value = b"x" * 200_000
     streams = served.server._services.watch_streams

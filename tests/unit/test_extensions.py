@@ -40,17 +40,9 @@ def find_classes(*methods: str) -> set[str]:
     }
 
 
-def test_the_table_imports_nothing() -> None:
+def test_the_table_imports_nothing_and_names_every_part_of_an_extension() -> None:
     nodes = list(ast.walk(ast.parse((FOLDER / "__init__.py").read_text())))
     assert not [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call))]
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_what_the_table_names_is_there(entry: str) -> None:
-    assert callable(load_entry(entry)) or entry in (*extensions.OPTIONS.values(), extensions.CONTROLLERS)
-
-
-def test_every_command_detector_environment_and_picture_of_an_extension_is_in_the_table() -> None:
     for path in FOLDER.glob("*/command.py"):
         load_entry(f"launcher.extensions.{path.parent.name}.command:__name__")
     made = {name: command.callback for name, command in meshctl.commands.items()}
@@ -68,3 +60,8 @@ def test_every_command_detector_environment_and_picture_of_an_extension_is_in_th
     assert drawn == {*extensions.PICTURES.values()}
     (plan,) = (command for name, command in meshctl.commands.items() if name == "plan")
     assert {f"--{name}" for name in extensions.PICTURES} <= {word for one in plan.params for word in one.opts}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_the_table_names_is_there(entry: str) -> None:
+    assert callable(load_entry(entry)) or entry in (*extensions.OPTIONS.values(), extensions.CONTROLLERS)

@@ -256,9 +256,7 @@ def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatc
     [(1, False, 1), (2, False, 0), (1, True, 0)],
     ids=["looked at", "another round", "a survivor that is about to end may be the cause"],
 )
-def test_a_look_ends_the_wait_of_its_round(
-    number: int, is_ending: bool, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_ends_a_rounds_wait(number: int, is_ending: bool, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch, {part.VictimSuspected: part.Explained(number)})
     monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=is_ending))
     assert len(list_failures(fail(job))) == count

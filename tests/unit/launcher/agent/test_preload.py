@@ -50,11 +50,22 @@ def test_the_fork_server_is_ordered_once_and_before_devices_if_possible(monkeypa
         assert [order.modules for order in bench.supervisor.orders] == [("torch",)]
 
 
-def test_the_fork_server_carries_the_mark_by_which_processes_are_found() -> None:
+def test_the_fork_server_carries_its_mark_and_a_round_says_once_that_it_waits_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     supervisor = Supervisor()
     image = ForkServerClient(command.parse(["--preload=torch", "train.py"], {}), supervisor, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
     image.start(SLOTS)
     assert supervisor.orders[0].env["LAUNCHER_PLACE"] == "here"
+    bench = Bench(monkeypatch, "--preload=torch,jax")
+    bench.image.start(SLOTS)
+    assert bench.image.wake_at == float("inf")  # nobody waits
+    bench.image.take(messages.Preloading(7), 100.0)
+    bench.image.expect_workers(105.0)
+    assert bench.image.wake_at == 105.0 + preload.WAIT_NOTICE_S
+    bench.image.advance(115.2)
+    assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
+    assert bench.image.wake_at == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -69,18 +80,6 @@ def test_one_line_says_that_the_fork_server_is_ready(monkeypatch: pytest.MonkeyP
     bench = Bench(monkeypatch, f"--preload={modules}")
     assert bench.image.take(messages.Preloaded(7, 0.9241, ("torch reads the clock",)), 100.0) is None
     assert bench.told() == [words, "torch reads the clock"]
-
-
-def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, "--preload=torch,jax")
-    bench.image.start(SLOTS)
-    assert bench.image.wake_at == float("inf")  # nobody waits
-    bench.image.take(messages.Preloading(7), 100.0)
-    bench.image.expect_workers(105.0)
-    assert bench.image.wake_at == 105.0 + preload.WAIT_NOTICE_S
-    bench.image.advance(115.2)
-    assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
-    assert bench.image.wake_at == float("inf")
 
 
 def test_plain_pythons_are_worth_a_line_only_if_they_are_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

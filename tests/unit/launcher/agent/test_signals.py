@@ -49,16 +49,13 @@ def test_a_signal_that_nobody_named_is_a_notice(name: str, is_slurm: bool, monke
     assert departure.take_signal(number) is None
 
 
-def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
+def test_signals_that_are_forwarded_ignored_or_faults_are_no_notice() -> None:
     departure = Termination(resolve("--signals-to-handle=SIGUSR1").shutdown)
     told = departure.take_signal(signal.SIGUSR1)
     assert told == LeaveRequest(Reason.of("agent/signal", signal="SIGUSR1"), 128 + signal.SIGUSR1)
     assert (departure.signum, departure.notice_signum) == (signal.SIGUSR1, 0)
     # torchrun's own that is left out has the kernel's default.
     assert not {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT} & {*departure.signals}
-
-
-def test_what_is_ignored_or_handled_already_and_faults_are_left_alone() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         assert signal.SIGUSR1 not in Termination(resolve().shutdown).signals

@@ -128,7 +128,7 @@ def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
-def test_only_the_last_ranks_are_left(
+def test_only_last_ranks_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, ranks: tuple[int, ...]
 ) -> None:
     share = NodeAssignment(

@@ -361,9 +361,7 @@ def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], mea
         (["--on-hang=kill"], {}, "--on-hang kill is neither report nor restart", None),
     ],
 )  # fmt: skip
-def test_rubbish_is_refused_with_its_place(
-    words: list[str], environ: dict[str, str], sentence: str, hint: str | None
-) -> None:
+def test_rubbish_is_refused_there(words: list[str], environ: dict[str, str], sentence: str, hint: str | None) -> None:
     found = refusal(*words, **environ)
     assert found == (sentence, hint) if words else found[0] == sentence
 

@@ -253,9 +253,7 @@ def test_tasks_are_seen_in_incomplete_variables_too(environ: dict[str, str]) -> 
         ({**SLURM, "SLURM_PTY_PORT": "40123"}, "Slurm step 4711.2", "it is interactive: a command in it runs once"),
     ],
 )  # fmt: skip
-def test_a_command_that_runs_once_for_several_nodes_says_so(
-    environ: dict[str, str], controller: str, reason: str
-) -> None:
+def test_a_command_run_once_for_several_nodes_says_so(environ: dict[str, str], controller: str, reason: str) -> None:
     said = (
         f"{controller}: {reason}, and the job has 8 nodes; this one runs alone",
         "hint: start one agent on each node with srun --ntasks-per-node=1",

@@ -28,9 +28,7 @@ from launcher.model.locality_path import LEVELS, LEVELS_MAX
         ([()], (), ()),
     ],
 )  # fmt: skip
-def test_levels_stand_in_one_order(
-    lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
-) -> None:
+def test_levels_have_one_order(lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]) -> None:
     assert order_levels({one: lists.count(one) for one in lists}) == (levels, remarks)
 
 

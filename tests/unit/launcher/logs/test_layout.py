@@ -52,9 +52,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogLayout:
     return LogLayout(log_dir=None, run_id="night")
 
 
-def test_without_a_log_dir_error_files_lie_in_a_private_directory_for_a_time(
-    temporary: LogLayout, tmp_path: Path
-) -> None:
+def test_without_a_log_dir_error_files_lie_in_a_private_temporary_place(temporary: LogLayout, tmp_path: Path) -> None:
     assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", temporary.root)
     assert os.stat(temporary.root).st_mode & 0o777 == 0o700
     Path(temporary.make_error_path(1, 0, 0)).write_text("{}")

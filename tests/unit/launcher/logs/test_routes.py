@@ -98,7 +98,5 @@ def test_flags_decide_where_a_stream_goes(tmp_path: Path, words: list[str], expe
         (None, "$$ ${other} ", b"$ ${other} "),
     ],
 )
-def test_the_prefix_names_the_rank_or_follows_the_template(
-    host: str | None, template: str | None, expected: bytes
-) -> None:
+def test_the_prefix_names_the_rank_or_is_the_template(host: str | None, template: str | None, expected: bytes) -> None:
     assert format_line_prefix(role="trainer", local_rank=2, rank=10, host=host, template=template) == expected

@@ -176,15 +176,12 @@ def refuse(descriptor: int) -> int:
     raise PermissionError
 
 
-def test_the_last_words_are_worth_a_wait_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_words_are_worth_a_wait_and_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
         console.log("one")
         console.write_stderr("report", patience_s=7)
         assert reader.waits_s == [console.PATIENCE_S, 7]
-
-
-def test_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch):
         with open("/dev/full", "wb") as full:
             os.dup2(full.fileno(), 2)
@@ -253,9 +250,7 @@ def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypa
         ("a \x1b[31m file / other: error: here", "a \\x1b[31m file / other: error: here"),
     ],
 )
-def test_what_counts_is_coloured(
-    stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str
-) -> None:
+def test_what_counts_is_red(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: True)
     for name, code in {"red": "1;31", "cyan": "1;36", "/": "0"}.items():
         shown = shown.replace(f"<{name}>", f"\x1b[{code}m")

@@ -104,9 +104,7 @@ def test_a_world_is_full_where_its_axis_ends_and_a_unit_that_is_asked_for_stays_
     ],
 )
 @pytest.mark.parametrize("block", [1, 16, 48])
-def test_the_sizes_of_an_axis_are_those_at_which_units_are_boxes(
-    mesh: str, unit: int, low: int, high: int, block: int
-) -> None:
+def test_sizes_of_an_axis_are_where_units_are_boxes(mesh: str, unit: int, low: int, high: int, block: int) -> None:
     replica = parse(mesh).replica_size
     expected = [
         size

@@ -135,7 +135,7 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
           "idle-slots slots=2")),
     ],
 )  # fmt: skip
-def test_the_reason_names_world_and_spares(
+def test_the_reason_has_world_and_spares(
     nodes: list[Node], mesh: str, limits: Limits, reasons: tuple[str, ...]
 ) -> None:
     assert tuple(map(spell, plan(nodes, parse(mesh), limits, None).reasons)) == reasons
@@ -265,9 +265,7 @@ def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mes
 
 @settings(max_examples=25)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
-def test_one_more_usual_node_never_makes_the_world_smaller(
-    nodes: list[Node], mesh: Mesh, nodes_max: int | None
-) -> None:
+def test_one_more_usual_node_never_makes_a_world_smaller(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
     limits = Limits(nodes_max=nodes_max)
     more = [*nodes, Node(id="new", slot_count=find_usual_slot_count(nodes), path=("a",))]
     assert assess_feasibility(more, mesh, limits).world_size >= assess_feasibility(nodes, mesh, limits).world_size

@@ -255,7 +255,7 @@ def test_full_nodes_go_to_whoever_held_most_and_parts_of_others_cannot_all_stay(
         ([0, NO_ITEM, 1], [1, 1], None),
     ],
 )
-def test_a_hole_goes_to_who_is_near_or_free(
+def test_a_hole_goes_to_near_or_free_ones(
     held: list[int], rooms: list[int], runs: list[tuple[int, int]] | None
 ) -> None:
     assert fill_holes(held, rooms, make_first_fit(rooms)) == runs

@@ -268,9 +268,7 @@ def test_the_kernel_tells_which_socket_listens(family: socket.AddressFamily, add
         (_socket, "IPPROTO_TCP", 253),  # what no module of the kernel's is about: as without tcp_diag
     ],
 )
-def test_where_the_kernel_is_silent_none_is_blamed(
-    module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_none_is_told_none_is_blamed(module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]

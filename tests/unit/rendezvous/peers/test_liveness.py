@@ -50,7 +50,7 @@ PROOFS = {
 
 
 @pytest.mark.parametrize(("events", "address", "trusts_refusals", "since"), PROOFS.values(), ids=PROOFS)
-def test_a_member_is_gone_by_proof(
+def test_a_member_is_gone_if_proven(
     events: tuple[PeerUp, ...], address: str, trusts_refusals: bool, since: float
 ) -> None:
     assert attendance(*events, trusts_refusals=trusts_refusals).get_gone_since("b", address) == since

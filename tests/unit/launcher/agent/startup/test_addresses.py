@@ -91,9 +91,7 @@ def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeyp
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
-def test_loopback_is_refused_for_a_store_on_another_host(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_is_refused_for_a_store_on_other_hosts(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
     choice = {"local_addr": None, "interface": None, **given}
     with pytest.raises(UsageError, match=r"gives 127\.0\.0\.1, which other nodes cannot reach, but 192\.0\.2\.77:2379"):
@@ -184,7 +182,7 @@ def test_of_several_hosts_with_the_name_one_serves(found: list[str], other: str,
         ("127.0.0.1", ["127.0.0.1"], ""),
     ],
 )  # fmt: skip
-def test_a_name_that_may_mean_any_is_doubted(
+def test_a_name_that_may_mean_all_is_doubted(
     host: str, found: list[str], doubt: str, mean: Callable[..., None]
 ) -> None:
     mean(*found)

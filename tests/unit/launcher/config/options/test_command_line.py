@@ -36,12 +36,18 @@ def test_every_spelling_of_an_option_means_the_same(words: str, values: dict[str
     assert given(*words.split()) == values
 
 
-def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
+def test_values_may_be_empty_or_negative_and_an_empty_text_is_none() -> None:
     assert given("--role=") == {"role": ""}
     assert given("--role", "") == {"role": ""}
     assert given("--max-restarts", "-1") == {"max-restarts": "-1"}
     assert given("--role", "-a b") == {"role": "-a b"}
     assert given("--rdzv-conf=a=1,b=2") == {"rdzv-conf": "a=1,b=2"}
+    empty = dict.fromkeys(("PET_LOG_DIR", "PET_MAX_RESTARTS", "LAUNCHER_STANDALONE", "LAUNCHER_LEASE_TTL"), "")
+    found = command_line.resolve_values({"rdzv-endpoint": ""}, {**empty, "PET_STANDALONE": "1"})
+    for name in ("log-dir", "rdzv-endpoint", "max-restarts", "lease-ttl"):
+        assert found[name].is_default
+    assert found["standalone"].origin == "PET_STANDALONE"
+    assert command_line.resolve_values({"max-restarts": ""}, {})["max-restarts"].origin == "--max-restarts"
 
 
 @pytest.mark.parametrize(
@@ -145,15 +151,6 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
 def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks: str, topic: str) -> None:
     parsed = command_line.parse(words)
     assert (parsed.action, parsed.topic) == (asks, topic)
-
-
-def test_an_empty_text_counts_as_not_given_unlike_a_number_of_a_flag() -> None:
-    empty = dict.fromkeys(("PET_LOG_DIR", "PET_MAX_RESTARTS", "LAUNCHER_STANDALONE", "LAUNCHER_LEASE_TTL"), "")
-    found = command_line.resolve_values({"rdzv-endpoint": ""}, {**empty, "PET_STANDALONE": "1"})
-    for name in ("log-dir", "rdzv-endpoint", "max-restarts", "lease-ttl"):
-        assert found[name].is_default
-    assert found["standalone"].origin == "PET_STANDALONE"
-    assert command_line.resolve_values({"max-restarts": ""}, {})["max-restarts"].origin == "--max-restarts"
 
 
 @pytest.mark.parametrize("name", ["mesh", "logs-specs", "numa-binding"])

@@ -68,9 +68,7 @@ def ways(option: Option, number: int, text: str) -> Iterator[tuple[tuple[str, ..
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_rubbish_is_accepted_or_refused_with_its_place_named(
-    option: Option, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rubbish_is_accepted_or_refused_with_its_place_told(option: Option, capsys: pytest.CaptureFixture[str]) -> None:
     amiss = []
     for number, (kind, text) in enumerate(RUBBISH.items()):
         for places, words, environ in ways(option, number, text):

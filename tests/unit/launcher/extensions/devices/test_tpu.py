@@ -296,7 +296,5 @@ def untouched() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("environ", [SKIP, {"TPU_ACCELERATOR_TYPE": "v4-8"}])
-def test_where_variables_say_it_none_ask(
-    four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]
-) -> None:
+def test_where_variables_say_none_ask(four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]) -> None:
     assert len(four_chips.detect(environ, untouched)) == 5

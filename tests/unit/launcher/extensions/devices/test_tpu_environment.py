@@ -60,9 +60,7 @@ def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str,
         (replace(PLACE, slot=gpus(0)), {**GKE, **STALE}),
     ],
 )
-def test_one_process_with_all_chips_of_a_host_is_told_nothing(
-    where: WorkerAssignment, parent: Mapping[str, str]
-) -> None:
+def test_one_process_with_all_chips_of_a_host_hears_nothing(where: WorkerAssignment, parent: Mapping[str, str]) -> None:
     assert told(where, parent) == {}
 
 

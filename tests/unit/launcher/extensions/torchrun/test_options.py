@@ -87,9 +87,7 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
     ],
 )
-def test_what_cannot_work_is_refused_in_its_words(
-    given: dict[str, object], environ: dict[str, str], words: str
-) -> None:
+def test_what_cannot_be_is_refused_in_its_words(given: dict[str, object], environ: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as refusal:
         told(environ=environ, **given)
     assert str(refusal.value).startswith(words)

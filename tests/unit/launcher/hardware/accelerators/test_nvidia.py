@@ -106,12 +106,6 @@ def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[NvidiaGpu], 
     assert bool(choice.mistake) == (not uuids)
 
 
-def test_ids_are_believed_where_none_can_be_read() -> None:
-    gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
-    assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
-    assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
-
-
 # Sources
 
 
@@ -151,7 +145,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
-def test_a_driver_that_hangs_makes_all_unresponsive_and_is_asked_once(
+def test_a_hanging_driver_makes_all_unresponsive_and_is_asked_once(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, asked = threading.Event(), []
@@ -270,7 +264,7 @@ def test_a_mig_instance_is_where_its_gpu_is_and_a_gpu_without_one_is_none(machin
 # The driver's files, and the bus
 
 
-def test_the_drivers_own_files_answer_without_nvml(machine: Path) -> None:
+def test_the_drivers_files_answer_without_nvml_and_ids_are_believed_without_any(machine: Path) -> None:
     add_nvidia(machine, "0000:81:00.0", "GPU-b", 1, numa_node=1)
     add_nvidia(machine, "0000:01:00.0", "GPU-a", 0, numa_node=0)
     add_nvidia(machine, "0000:a1:00.0", "GPU-????????-????", 2)
@@ -279,6 +273,9 @@ def test_the_drivers_own_files_answer_without_nvml(machine: Path) -> None:
     assert [device.numa_node for device in inventory.devices] == [0, 1, None]
     assert inventory.devices[0].model == "Fast One"
     assert inventory.reason == "3 found by /proc/driver/nvidia"
+    gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
+    assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
+    assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
 
 
 def test_a_gpu_whose_device_file_is_missing_belongs_to_somebody_else(machine: Path) -> None:

@@ -81,9 +81,7 @@ def test_devices_are_shared_out_among_the_workers(
         ("auto", 8, 4, "1 worker with 8 GPUs each: 8 GPUs are needed, 4 are present (4 found)"),
     ],
 )
-def test_what_cannot_be_shared_out_is_told(
-    worker_count: Any, devices_per_worker: Any, gpus: int, sentence: str
-) -> None:
+def test_what_cannot_be_shared_is_told(worker_count: Any, devices_per_worker: Any, gpus: int, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         share(worker_count, devices_per_worker, gpus=gpus)
     assert str(caught.value) == sentence
@@ -257,7 +255,7 @@ def test_a_number_takes_so_many(
          "--devices foo:3: FOO_VISIBLE=5,7,7 has an empty or duplicate entry", None),
     ],
 )  # fmt: skip
-def test_devices_not_there_are_refused(
+def test_absent_devices_are_refused(
     wanted: DeviceRequest, more: dict[str, Any], sentence: str, hint: str | None
 ) -> None:
     with pytest.raises((UnfitError, UsageError)) as caught:

@@ -111,7 +111,7 @@ def test_a_class_says_why() -> None:
         ({"exit_code": 1, "exception": ECC}, False, Consequence()),
     ],
 )  # fmt: skip
-def test_only_an_absent_program_changes_what_follows(
+def test_only_an_absent_program_ends_a_job_or_node(
     evidence: dict[str, Any], is_alone: bool, expected: Consequence
 ) -> None:
     assert find_consequence(FailureEvidence(**evidence), is_alone=is_alone) == expected

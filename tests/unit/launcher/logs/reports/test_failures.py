@@ -110,9 +110,7 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
         (-9, "", "no heartbeat for 5 s", "unclear"),
     ],
 )
-def test_a_failure_began_elsewhere_only_if_it_says_so(
-    exit_code: int, text: str, sentence: str | None, origin: str
-) -> None:
+def test_a_failure_began_elsewhere_if_it_says_so(exit_code: int, text: str, sentence: str | None, origin: str) -> None:
     assert begin(text).note(1, 4711, exit_code, 0.0, sentence) == origin
 
 
@@ -196,7 +194,7 @@ def test_a_worker_that_ran_is_not_said_to_have_never_started(
 
 
 @pytest.mark.parametrize(("last_round", "others"), [(1, "rank 0 (exit code 9)"), (3, "")])
-def test_failures_of_an_earlier_round_are_not_told(
+def test_failures_of_earlier_rounds_are_not_told(
     last_round: int, others: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = begin()

@@ -66,9 +66,7 @@ def test_json_is_what_the_nodes_have_written_in_order_of_time(source: FakeSource
     assert [json.loads(line)["time"] for line in lines] == sorted(json.loads(line)["time"] for line in lines)
 
 
-def test_following_shows_each_event_once_until_the_run_ends(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "PAUSE_S", 0.01)
     monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
     monkeypatch.setattr(views, "HOLD_S", 0.05)

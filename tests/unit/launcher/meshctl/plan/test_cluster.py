@@ -146,7 +146,7 @@ def test_a_file_that_makes_no_sense_is_told_so_in_a_sentence(values: object, sen
         ("a: 2001-99-99", "c.yaml", " has a value that cannot be read as YAML: month must be in 1..12"),
     ],
 )
-def test_what_is_not_json_or_yaml_is_told_with_its_line(
+def test_what_is_neither_json_nor_yaml_has_its_line(
     text: str | bytes, name: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:

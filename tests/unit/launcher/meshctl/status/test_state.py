@@ -84,7 +84,7 @@ def test_each_way_a_round_can_go_on_a_node_has_its_state(job: StoredJob) -> None
     assert node(seen, "h4").silent_s is None
 
 
-def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: StoredJob) -> None:
+def test_a_stopped_round_is_stopping_until_nobody_runs_it(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.stop(1, "a worker failed")
@@ -94,9 +94,6 @@ def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: Stored
     assert job.overview().phase == "waiting"
     job.seal(2, 0, 1)
     assert (job.overview().phase, job.overview().stop_reason) == ("running", None)
-
-
-def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.seal(2, 0, 1)

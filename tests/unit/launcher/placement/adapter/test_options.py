@@ -40,7 +40,7 @@ def test_without_options_only_numbers_and_levels_are_set_and_bounds_need_their_a
     assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
 
 
-def test_every_option_arrives_where_it_belongs() -> None:
+def test_equal_wishes_are_written_alike_and_every_option_arrives() -> None:
     limits, costs = ask(
         {
             "traffic": "tp=100,dp=10", "unit": "8", "within": "tp=host, dp=pod", "whole": "leaf:4",
@@ -54,6 +54,24 @@ def test_every_option_arrives_where_it_belongs() -> None:
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
     assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0},
                           rates=parse_rates("host=8Gbit,leaf=40Gbit"))  # fmt: skip
+    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "level-costs": "leaf=2,host=1", "elastic": ":4"})
+    other = ask(
+        {
+            "traffic": "dp=5:ring, tp=100.0",
+            "within": "dp=leaf, tp=host",
+            "level-costs": "host=1.0,leaf=2",
+            "elastic": "1:4",
+        }
+    )
+    assert list_options(*one) == list_options(*other)
+    assert list_options(*one) == {
+        "--nnodes": "1:",
+        "--elastic": "1:4",
+        "--within": "dp=leaf,tp=host",
+        "--traffic": "pp=3:line,dp=5:ring,tp=100:ring",
+        "--level-costs": "host=1,leaf=2",
+    }
+    assert list_options(Limits(nodes_min=2, nodes_max=4), Costs()) == {"--nnodes": "2:4"}
 
 
 @pytest.mark.parametrize(
@@ -152,27 +170,6 @@ def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[
     words = {name.removeprefix("--"): value for name, value in list_options(*asked).items()}
     assert words.pop("nnodes") == "1:"
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
-
-
-def test_the_same_wishes_in_other_words_are_written_alike() -> None:
-    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "level-costs": "leaf=2,host=1", "elastic": ":4"})
-    other = ask(
-        {
-            "traffic": "dp=5:ring, tp=100.0",
-            "within": "dp=leaf, tp=host",
-            "level-costs": "host=1.0,leaf=2",
-            "elastic": "1:4",
-        }
-    )
-    assert list_options(*one) == list_options(*other)
-    assert list_options(*one) == {
-        "--nnodes": "1:",
-        "--elastic": "1:4",
-        "--within": "dp=leaf,tp=host",
-        "--traffic": "pp=3:line,dp=5:ring,tp=100:ring",
-        "--level-costs": "host=1,leaf=2",
-    }
-    assert list_options(Limits(nodes_min=2, nodes_max=4), Costs()) == {"--nnodes": "2:4"}
 
 
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:

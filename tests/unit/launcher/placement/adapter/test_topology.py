@@ -54,18 +54,6 @@ def test_nodes_without_a_level_are_named_once_and_contradictions_ordered_by_majo
     )
 
 
-def test_nodes_of_one_kernel_share_a_machine_where_that_tells_nodes_apart() -> None:
-    known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
-    assert build_topology(known).levels == ("leaf",)
-    known["h2"] = replace(known["h2"], machine="boot-h1")
-    found = build_topology(known)
-    assert found.levels == ("leaf", "machine")
-    assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
-    known["h3"] = replace(known["h3"], machine="boot-h1")
-    assert build_topology(known).levels == ("leaf",)
-    assert build_topology(known, named=["machine"]).levels == ("leaf", "machine")
-
-
 def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
     found = build_topology(
         places(h1="zone=a,leaf=l1,slice=s", h2="zone=a,leaf=l2,slice=s", h3="zone=a,leaf=l2,slice=t")
@@ -178,7 +166,7 @@ def test_a_rule_holds_among_nodes_that_joined_and_no_level_is_spoken_of_where_al
     assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
 
-def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
+def test_unknown_levels_are_said_and_nodes_of_one_kernel_share_a_machine() -> None:
     limits = Limits(within={"tp": "leaf"})
     spelt = "unknown-level option=--within tp=leaf level=leaf known=zone,host"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
@@ -188,6 +176,15 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
         "unknown-level option=--whole nvl level=nvl known="
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
+    known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
+    assert build_topology(known).levels == ("leaf",)
+    known["h2"] = replace(known["h2"], machine="boot-h1")
+    found = build_topology(known)
+    assert found.levels == ("leaf", "machine")
+    assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
+    known["h3"] = replace(known["h3"], machine="boot-h1")
+    assert build_topology(known).levels == ("leaf",)
+    assert build_topology(known, named=["machine"]).levels == ("leaf", "machine")
 
 
 def test_costs_of_absent_levels_and_unequal_nodes_are_said_once() -> None:

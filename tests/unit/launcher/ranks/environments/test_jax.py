@@ -107,7 +107,7 @@ def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user_if_it_sees_a
         ("10.0.0.9", {"JAX_COORDINATOR_BIND_ADDRESS": "[::]:1234"}, "10.0.0.9:29400", "[::]:29400"),
     ],
 )
-def test_the_coordinator_listens_where_asked(
+def test_the_coordinator_listens_there(
     address: str, parent: dict[str, str], coordinator: str, bind: str | None
 ) -> None:
     said = make_jax().variables(replace(PLACE, master_addr=address), parent)

@@ -204,7 +204,7 @@ def test_what_is_no_note_is_none(text: str) -> None:
     assert decode_note(text) is None
 
 
-def test_a_report_that_no_note_can_hold_is_shortened() -> None:
+def test_a_long_report_is_shortened_and_a_bug_costs_one_answer() -> None:
     rounds = tuple(
         RoundSummary(
             round=number, began_at=0.0, world_size=1, node_count=1, ranks=tuple(range(64)), restart_count=0,
@@ -224,9 +224,6 @@ def test_a_report_that_no_note_can_hold_is_shortened() -> None:
     (found,) = net.ask("a", "b").answers.values()
     assert isinstance(found, node_report.NodeReport)
     assert len(found.ranks) == 64
-
-
-def test_a_bug_in_a_reply_costs_an_answer_and_no_thread() -> None:
     woken = threading.Semaphore(0)
     reporter = Reporter(woken.release)
     seen: list[object] = []

@@ -101,7 +101,5 @@ def test_a_run_wants_what_it_may_have_and_its_mesh_can_use(
     ("mesh", "elastic_max", "slots", "count"),
     [("dp=4,tp=8", None, 8, 4), ("dp=*,tp=8", 3, 8, 3), ("dp=*,tp=8", None, 8, None), ("dp=3,tp=2", None, 4, 2)],
 )
-def test_a_mesh_uses_as_many_nodes_as_it_fills(
-    mesh: str, elastic_max: int | None, slots: int, count: int | None
-) -> None:
+def test_a_mesh_uses_as_many_nodes_as_fit(mesh: str, elastic_max: int | None, slots: int, count: int | None) -> None:
     assert node_demand.count_useful_nodes(meshes.parse(mesh), elastic_max, slots) == count
