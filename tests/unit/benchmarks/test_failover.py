@@ -84,11 +84,5 @@ NOTEBOOK = """\
 
 def test_the_steps_to_a_round_are_those_of_the_slowest_participant() -> None:
     found = steps.find_steps(NOTEBOOK, 10.0, 10.15, but="n3")
-    assert {name: round(1e3 * value) for name, value in found.items()} == {
-        "noticed": 20,
-        "stopped": 40,
-        "sealed": 60,
-        "ordered": 80,
-        "started": 90,
-    }
-    assert list(found) == [*steps.STEPS]
+    assert [*found] == [*steps.STEPS] == ["noticed", "stopped", "sealed", "ordered", "started"]
+    assert [round(1e3 * value) for value in found.values()] == [20, 40, 60, 80, 90]

@@ -74,12 +74,8 @@ def test_the_container_of_the_job_is_understood() -> None:
     environ = {variable["name"]: variable["value"] for variable in container["env"]}
     config = command.parse(container["args"], environ)
     assert (container["command"], config.workers.script, config.workers.max_restarts) == (["meshrun"], "train.py", 3)
-    assert (
-        config.placement.nodes_min,
-        config.placement.nodes_max,
-        config.devices.worker_count,
-        config.rendezvous.run_id,
-    ) == (2, 4, 8, "job")
+    assert (config.placement.nodes_min, config.placement.nodes_max) == (2, 4)
+    assert (config.devices.worker_count, config.rendezvous.run_id) == (8, "job")
 
 
 def test_the_list_of_differences_is_a_list_of_reasons() -> None:
