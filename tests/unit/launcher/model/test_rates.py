@@ -70,7 +70,7 @@ def test_a_domain_has_its_own_rate_or_that_of_its_level_or_of_the_slowest_there(
     assert found.remarks == ("no rate is known for leaf l1: 20Mbit is assumed, the slowest of its level",)
 
 
-def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
+def test_ambiguous_rates_are_remarked_and_of_two_the_lower_counts() -> None:
     tree = build_tree(nodes("p0/l0", "p1/l0"), ("pod", "leaf"))
     absent = ",".join(f"leaf:l{number}=1Mbit" for number in range(5, 10))
     found = resolve_rates(parse_rates(f"rack=1Gbit,leaf:l0=1Mbit,{absent},pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree)
@@ -80,9 +80,6 @@ def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
         "rate of leaf:l0: 2 domains have this name; use a path such as leaf:p0/l0",
         "rates of leaf l5, l6, l7 and 2 more are not used: no such leaf",
     )
-
-
-def test_of_two_rates_for_a_domain_the_lower_counts_and_a_whole_name_before_the_end_of_a_path() -> None:
     tree = build_tree(nodes("p0/l0", "p0/l1"), ("pod", "leaf"))
     for text in ("leaf:l0=10Gbit,leaf:p0/l0=90Gbit", "leaf:p0/l0=10Gbit,leaf:l0=90Gbit"):
         found = resolve_rates(parse_rates(f"{text},leaf=1Tbit,host=1Tbit"), tree)

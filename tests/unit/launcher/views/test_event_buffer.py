@@ -25,7 +25,7 @@ def read_all(buffer: EventBuffer) -> list[str]:
             return found
 
 
-def test_pages_have_every_event_once_and_the_last_one_is_empty() -> None:
+def test_pages_have_every_event_once_and_the_oldest_go_counted() -> None:
     buffer = EventBuffer()
     fill(buffer, 1000, "y" * 200)
     assert buffer.read(5) == buffer.read(5)
@@ -35,9 +35,6 @@ def test_pages_have_every_event_once_and_the_last_one_is_empty() -> None:
     fill(buffer, 2)
     page = buffer.read(1)
     assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
-
-
-def test_the_oldest_go_and_are_counted_and_a_line_is_an_event_again() -> None:
     buffer = EventBuffer(events_max=10)
     fill(buffer, 25)
     page = buffer.read(-1)

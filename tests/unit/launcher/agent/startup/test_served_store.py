@@ -33,10 +33,6 @@ def begin(store: MemoryStore, **more: records.Record) -> None:
         store.put(getattr(JOB, key), records.encode(record))
 
 
-def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
-    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
-
-
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b'{"version":1}', f'{{"version":"{__version__}","run_id":"a"}}'.encode()]
 )
@@ -45,11 +41,12 @@ def test_a_record_of_others_names_no_occupant(store: MemoryStore, value: bytes) 
     assert find_occupant(store) is None
 
 
-def test_a_store_of_another_version_is_named_as_such(store: MemoryStore) -> None:
+def test_a_store_of_no_agent_or_of_another_version_is_known_as_such(store: MemoryStore) -> None:
     store.put(records.STORE_OWNER_KEY, b'{"version":"9.1","run_id":7}')
     with pytest.raises(VersionError) as refused:
         find_occupant(store)
     assert refused.value.version == "9.1"
+    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_every_round_is_told_by_each_node_and_by_one_alone_only_restarts(capfd: 
     assert told(capfd) == ["meshrun: round 2 starts with 4 workers, 1 of 3 restarts used"]
 
 
-def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_waited_for_is_told_once_it_lasts_or_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.note(Log(because("waiting for nodes: 2 are present")), 10.0)
     narrator.advance(10.0)
@@ -57,9 +57,6 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
     narrator.advance(30.0)
     assert told(capfd) == ["meshrun: waiting for nodes: 2 are present"]
     assert narrator.wake_at == math.inf
-
-
-def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
         narrator.note(Log(because(f"{count} nodes are present")), 10.0)
