@@ -50,11 +50,8 @@ def test_a_node_at_fault_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPa
     assert "S5: of the nodes at fault b b," in transcript.run(script)
 
 
-def test_a_new_strike_as_old_as_a_refunded_charge_is_not_taken_for_it() -> None:
+def test_a_new_strike_and_an_answer_that_names_the_next_leader_are_no_faults() -> None:
     assert simulate.run(922).counts["restart given back"] == 1
-
-
-def test_a_leader_may_learn_of_the_next_with_an_answer() -> None:
     result = simulate.run(4764)
     assert result.counts["asked: seal"] > result.rounds  # the one that the store refused
 

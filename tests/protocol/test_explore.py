@@ -46,8 +46,7 @@ TWO_LEASES = replace(SCOPES["two, a lease ends early"], faults=(("lease", 2),), 
 
 
 @pytest.mark.parametrize(
-    ("scope", "depth"),
-    [(NO_FAULT, 17), (_scope("crash", 0), 36), (_scope("late request", 0), 200), (TWO_LEASES, 7)],
+    ("scope", "depth"), [(NO_FAULT, 17), (_scope("crash", 0), 36), (_scope("late request", 0), 200), (TWO_LEASES, 7)]
 )
 def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     result = search.explore(scope, depth=depth)
@@ -55,10 +54,22 @@ def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     assert result.depth == depth or (result.is_complete and result.over > 0)
 
 
-def test_no_state_is_lost_where_one_order_of_two_is_tried() -> None:
+def test_no_state_is_lost_and_what_concerns_nobody_else_leaves_no_trace() -> None:
     reduced, whole = (search.explore(NO_FAULT, depth=15, is_reduced=is_reduced) for is_reduced in (True, False))
     assert reduced.widths == whole.widths
     assert reduced.transitions < whole.transitions
+    table, names = snapshot.ValueTable(), set()
+    for order in ((0, 0), (1, 0)):
+        world = search.build(NO_FAULT)
+        for index in order:
+            world.take(world.list_choices()[index])
+        names.add(snapshot.digest(world, table))
+    assert len(names) == 1
+    table = snapshot.ValueTable()
+    early, late = (search.build(NO_FAULT) for _ in range(2))
+    assert snapshot.digest(early, table) == snapshot.digest(late, table)
+    late.timeline.now += 1.0  # what was granted a lease is a second older now
+    assert snapshot.digest(early, table) != snapshot.digest(late, table)
 
 
 def test_a_copy_goes_on_as_the_original_does() -> None:
@@ -75,21 +86,3 @@ def test_a_copy_goes_on_as_the_original_does() -> None:
         world.take(choices[index])
         assert snapshot.digest(copy, table) == snapshot.digest(world, table)
     assert len(record) > 30
-
-
-def test_the_order_of_steps_that_do_not_concern_each_other_leaves_no_trace() -> None:
-    table, names = snapshot.ValueTable(), set()
-    for order in ((0, 0), (1, 0)):
-        world = search.build(NO_FAULT)
-        for index in order:
-            world.take(world.list_choices()[index])
-        names.add(snapshot.digest(world, table))
-    assert len(names) == 1
-
-
-def test_time_that_has_passed_alike_leaves_no_trace() -> None:
-    table = snapshot.ValueTable()
-    early, late = (search.build(NO_FAULT) for _ in range(2))
-    assert snapshot.digest(early, table) == snapshot.digest(late, table)
-    late.timeline.now += 1.0  # what was granted a lease is a second older now
-    assert snapshot.digest(early, table) != snapshot.digest(late, table)

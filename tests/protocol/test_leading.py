@@ -93,9 +93,13 @@ def test_who_stands_by_and_why_is_in_the_store_as_members_come_and_go() -> None:
     assert not spares(job)
 
 
-def test_the_planner_says_why_a_node_has_no_ranks() -> None:
+def test_the_planner_says_why_a_node_has_no_ranks_and_a_common_reason_is_written_once() -> None:
     job = Job("abc", Shape(nodes_min=2, nodes_max=4, group=2))
     assert list(spares(job).values()) == [Reason.of("no-more-needed", nodes=2)]
+    job = Job("abcde", Shape(nodes_min=2, nodes_max=2))
+    record = job.read(Spares, job.keys.spares)
+    assert len(record.member_ids) == len(record.why) == 3
+    assert len(record.reasons) == 1
 
 
 def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
@@ -109,13 +113,6 @@ def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
     job.start("d")
     assert any(job.cluster.nodes[name].is_leader for name in "abcd")
     assert spares(job) == {spare: Reason.of("no-more-needed", nodes=2), job.id("d"): Reason.of("late", round=1)}
-
-
-def test_a_reason_that_many_spares_have_is_written_once() -> None:
-    job = Job("abcde", Shape(nodes_min=2, nodes_max=2))
-    record = job.read(Spares, job.keys.spares)
-    assert len(record.member_ids) == len(record.why) == 3
-    assert len(record.reasons) == 1
 
 
 def test_the_list_of_spares_has_an_end_and_begins_with_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +144,21 @@ def test_spares_that_come_one_after_the_other_are_listed_together(monkeypatch: p
     assert item.version <= 4  # none, c, perhaps some, all
 
 
-def test_a_spare_is_listed_once_however_much_else_happens() -> None:
+def test_a_spare_is_listed_once_and_unknown_members_change_nothing() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     job.start("c")
     before = job.cluster.storage.store.get(job.keys.spares).first
     job.cluster.nodes["a"].processes.save()
     job.run(30.0)
     assert job.cluster.storage.store.get(job.keys.spares).first == before
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    seal = job.read(Seal, job.keys.round)
+    foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
+    job.put(job.keys.make_status_key("stranger"), records.encode(foreign))
+    assert job.read(Seal, job.keys.round) == seal
 
 
-def test_what_was_is_remembered_with_why_it_ended() -> None:
+def test_what_was_is_remembered_by_another_leader_too() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     job.fail("b")
     first, second = pasts(job)[1], pasts(job)[2]
@@ -168,9 +170,6 @@ def test_what_was_is_remembered_with_why_it_ended() -> None:
         job.cluster.nodes[name].processes.succeed()
     job.run(1.0)
     assert pasts(job)[2].ended == Reason.of("all-succeeded")
-
-
-def test_another_leader_remembers_too() -> None:
     job = Job("ab", Shape(nodes_min=1, nodes_max=2))
     leader = next(name for name in "ab" if job.cluster.nodes[name].is_leader)
     job.cluster.nodes[leader].crash()
@@ -188,13 +187,18 @@ def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(pasts(job)) == [4, 5]
 
 
-def test_that_a_round_runs_is_written_by_nobody() -> None:
+def test_the_seal_names_three_successors_and_nobody_writes_that_a_round_runs() -> None:
     job = Job("abc", Shape(nodes_min=1, nodes_max=3))
     assert not any(job.has(job.keys.make_status_key(job.id(name))) for name in "abc")
     job.fail("a")  # and the next one runs
     statuses = [job.read(Status, job.keys.make_status_key(job.id(name))) for name in "abc"]
     assert [(status.round, status.is_stopped) for status in statuses] == [(1, True)] * 3
     assert job.read(Seal, job.keys.round).round == 2
+    job = Job("abcdef", Shape(nodes_min=6, nodes_max=6))
+    leader = next(name for name in "abcdef" if job.cluster.nodes[name].is_leader)
+    named = job.read(Seal, job.keys.round).successors
+    assert len(set(named)) == 3
+    assert job.id(leader) not in named
 
 
 def test_what_nobody_will_read_again_is_removed() -> None:
@@ -212,14 +216,6 @@ def test_what_nobody_will_read_again_is_removed() -> None:
         item.key.split("/")[5] for item in job.cluster.storage.store.get(job.keys.all_assignments, prefix=True).items
     }
     assert rounds == {"3", "4"}
-
-
-def test_the_seal_names_three_successors() -> None:
-    job = Job("abcdef", Shape(nodes_min=6, nodes_max=6))
-    leader = next(name for name in "abcdef" if job.cluster.nodes[name].is_leader)
-    named = job.read(Seal, job.keys.round).successors
-    assert len(set(named)) == 3
-    assert job.id(leader) not in named
 
 
 @pytest.mark.parametrize(
@@ -241,25 +237,19 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
     assert commit.choose_successors(view, plan, tuple("abcdef")) == expected
 
 
-def test_a_rejected_command_is_answered_and_removed_with_the_next_seal() -> None:
+def test_a_request_that_is_rejected_or_met_is_gone_with_the_next_write() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="undrain", target="b")))
     assert job.read(Command, key).refused == Reason.of("not-drained", target="b", drained=())
     job.fail("b")
     assert not job.has(key)
-
-
-def test_a_request_that_is_met_is_gone_with_the_write_that_meets_it() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="drain", target="elsewhere")))
     drained = job.cluster.storage.store.get(job.keys.make_drain_key("elsewhere")).first
     assert drained is not None
     assert not job.has(key)
-
-
-def test_a_request_to_stop_is_gone_with_the_verdict() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="stop", by="ann")))
@@ -306,11 +296,3 @@ def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -
     assert all(node.running is not None for node in cluster.nodes.values())
     assert len(looks) < 3 * count / 4  # each arrival and each report is an event of its own
     assert max(looks) < math.inf
-
-
-def test_a_status_of_a_member_nobody_knows_changes_nothing() -> None:
-    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    seal = job.read(Seal, job.keys.round)
-    foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
-    job.put(job.keys.make_status_key("stranger"), records.encode(foreign))
-    assert job.read(Seal, job.keys.round) == seal

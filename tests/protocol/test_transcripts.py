@@ -25,14 +25,8 @@ def test_the_transcript_is_what_happens(path: Path) -> None:
     assert played.splitlines() == path.read_text().splitlines()
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_are_there_show_nothing_that_must_not_be_and_name_a_wrong_line() -> None:
     assert len(TRANSCRIPTS) >= 90
-
-
-def test_no_transcript_shows_what_must_not_be() -> None:
     assert not [path.stem for path in TRANSCRIPTS if transcript.VIOLATION in path.read_text()]
-
-
-def test_a_script_that_cannot_be_read_names_the_line() -> None:
     with pytest.raises(ValueError, match="line 2: 'dance a'"):
         transcript.run("start a\ndance a\n")

@@ -219,9 +219,7 @@ EXAMPLES = int(os.environ.get("STORE_EXAMPLES", "30"))  # of some forty steps ea
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)
-def test_random_steps_give_the_answers_refusals_and_events_of_the_model(
-    store_under_test: StoreUnderTest, steps: list[Do]
-) -> None:
+def test_random_steps_give_what_the_model_gives(store_under_test: StoreUnderTest, steps: list[Do]) -> None:
     pair = Pair(store_under_test, store_under_test.key(f"{next(ROOTS)}/"))  # every example on keys of its own
     try:
         for do in steps:

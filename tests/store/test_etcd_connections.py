@@ -72,9 +72,7 @@ def test_both_sides_show_a_certificate(version: str, usage: str, tmp_path: Path)
             store.close()
 
 
-def test_a_certificate_that_is_refused_is_said_by_whose_it_is(
-    certificates: Certificates, foreign: Certificates, tmp_path: Path
-) -> None:
+def test_a_refused_certificate_is_told_whose(certificates: Certificates, foreign: Certificates, tmp_path: Path) -> None:
     hint = "check the CA certificate, the client certificate and the client key that are given for the store"
     with EtcdServer("3.5", tmp_path, tls=certificates, wants_client_certificate=True) as server:
         at = f"the store at {server.endpoint}"
@@ -107,9 +105,7 @@ def test_tls_to_a_server_without_it_is_said(certificates: Certificates, tmp_path
         )
 
 
-def test_files_that_are_no_certificates_are_refused_before_anything_else(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_files_that_are_no_certificates_are_refused_before_all_else(certificates: Certificates, tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("rubbish")
     for tls, sentence in (
@@ -162,9 +158,7 @@ class Closer(socketserver.BaseRequestHandler):
         (Closer, "closes every connection immediately"),
     ],
 )
-def test_another_server_behind_the_port_is_recognised(
-    handler: type[socketserver.BaseRequestHandler], sentence: str
-) -> None:
+def test_another_server_behind_the_port_is_known(handler: type[socketserver.BaseRequestHandler], sentence: str) -> None:
     with listening(handler) as endpoint:
         assert refusal([endpoint])[0] == f"the store at {endpoint} {sentence}"
 
@@ -275,7 +269,7 @@ def test_clients_that_begin_at_once_change_the_environment_in_turn(monkeypatch: 
 # Manners
 
 
-def test_nothing_is_printed_and_the_environment_is_left_alone(
+def test_nothing_is_printed_or_left_in_the_env(
     certificates: Certificates, foreign: Certificates, tmp_path: Path
 ) -> None:
     program = """

@@ -51,7 +51,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         ([], ()),
     ],
 )
-def test_a_name_becomes_all_its_numbers_in_one_family(
+def test_a_name_is_numbers_of_one_family(
     names: dict[str, list[str]], found: list[str], numbers: tuple[str, ...]
 ) -> None:
     if found:
@@ -87,9 +87,7 @@ def test_a_name_that_is_not_known_is_said_and_looked_up_again(names: dict[str, l
         wait_until(answers, 20, "an answer under the name")
 
 
-def test_a_store_that_moves_is_followed_by_calls_and_watches(
-    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_and_watches_follow_a_moved_store(names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.secrets, "randbits", lambda count: 7)  # one cluster, at another address
     port, seen = free_port("127.0.0.2"), []
     names["store.test"] = ["127.0.0.2"]

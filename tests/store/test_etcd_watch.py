@@ -144,9 +144,7 @@ class OneOfTwo:
         self.given_up.append(since)
 
 
-def test_a_check_during_a_new_request_does_not_take_it_for_an_old_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_check_during_a_new_request_does_not_take_it_for_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Any = OneOfTwo()
     stream = watching._WatchStream(calls, calls, "", [a_watch()])
     stream.find_watch(wire.WatchResponse(watch_id=0, created=True))

@@ -180,9 +180,7 @@ def test_a_request_of_one_and_a_half_mebibytes_is_the_most(store: Store, key: Ke
 # Races
 
 
-def test_of_16_that_create_a_key_one_wins_and_the_others_see_its_value(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_of_16_that_create_a_key_one_wins_and_others_see_its_value(store_under_test: StoreUnderTest, key: Key) -> None:
     clients = [store_under_test.new_client() for _ in range(RACERS)]
     won: list[int] = []
     seen: list[bytes] = []

@@ -52,9 +52,7 @@ def test_a_renewal_tells_of_a_key_what_a_majority_knows(store: Store, key: Key) 
         store.lease_renew(lease, key("a"))
 
 
-def test_keys_stay_exactly_as_long_as_their_lease_and_go_in_one_revision(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_keys_stay_as_long_as_their_lease_and_go_in_one_revision(store_under_test: StoreUnderTest, key: Key) -> None:
     """One course of time for all of it: a real server takes as long as its leases do."""
     store, early_s = store_under_test.new_client(), store_under_test.margin_s
     renewed = store.lease_grant(2)
@@ -74,11 +72,7 @@ def test_keys_stay_exactly_as_long_as_their_lease_and_go_in_one_revision(
     assert [batch.revision for batch in batches] == [before + 1, before + 2, before + 3]
     gone = [[f"delete {key(name)}" for name in names] for names in ("ab", "c", "r")]
     assert sorted(words(batch.events) for batch in batches) == gone
-    for use in (
-        store.lease_keep_alive,
-        store.lease_revoke,
-        lambda lease: store.put(key("a"), b"2", lease=lease),
-    ):
+    for use in (store.lease_keep_alive, store.lease_revoke, lambda lease: store.put(key("a"), b"2", lease=lease)):
         with pytest.raises(LeaseNotFound):
             use(one.id)
     assert store.get(key(""), prefix=True).items == ()

@@ -206,9 +206,7 @@ def test_deliver_raises_what_a_callback_raises_and_keeps_the_rest(still: MemoryS
 
 
 @pytest.mark.parametrize("written", range(6))
-def test_the_store_keeps_a_limited_history_and_compacts_older_revisions(
-    written: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_keeps_a_limited_history_and_compacts_the_rest(written: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyspace, "HISTORY_REVISIONS", 3)
     store = MemoryStore()
     for _ in range(written):

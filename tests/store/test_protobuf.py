@@ -79,13 +79,9 @@ OPERATIONS = st.one_of(
     built(wire.RequestOp, request_delete_range=built(wire.DeleteRangeRequest, st.binary(), st.binary())),
 )
 COMPARES = built(
-    wire.WireCompare,
-    st.integers(0, 3),
-    st.integers(0, 3),
-    st.binary(),
-    **dict.fromkeys(("version", "create_revision", "mod_revision"), st.none() | INT64),
-    value=st.none() | st.binary(),
-)
+    wire.WireCompare, st.integers(0, 3), st.integers(0, 3), st.binary(),
+    **dict.fromkeys(("version", "create_revision", "mod_revision"), st.none() | INT64), value=st.none() | st.binary(),
+)  # fmt: skip
 
 
 def lists(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:

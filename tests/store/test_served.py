@@ -53,9 +53,7 @@ def keys(answer: wire.RangeResponse) -> list[bytes]:
         ("\U0010ffff".encode(), b"\xf4\x8f\xbf\xc0", ["\U0010ffff"]),  # an end that is not text
     ],
 )
-def test_a_key_a_prefix_and_all_keys_are_found(
-    client: RawClient, key: bytes, range_end: bytes, expected: list[str]
-) -> None:
+def test_a_key_a_prefix_and_all_are_found(client: RawClient, key: bytes, range_end: bytes, expected: list[str]) -> None:
     for name in ("a", "a/", "aé", "b", "é", "ê", "\U0010ffff"):
         put(client, name.encode())
     names = [name.encode() for name in expected]
@@ -245,9 +243,7 @@ def test_quiet_watches_that_want_to_know_are_told_how_far_the_store_is(
         stream.cancel()
 
 
-def test_a_client_that_does_not_take_its_events_is_not_waited_for(
-    served: ServedUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_takes_no_events_delays_nobody(served: ServedUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "OWED_BYTES_MAX", 1_000_000)
     value = b"x" * 200_000
     streams = served.server._services.watch_streams

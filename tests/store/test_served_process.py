@@ -157,9 +157,7 @@ def serving() -> Iterator[Callable[..., ServingProcess]]:
         each.kill()
 
 
-def test_calls_fail_when_the_store_dies_and_its_successor_misleads_none(
-    serving: Callable[..., ServingProcess],
-) -> None:
+def test_calls_fail_when_the_store_dies_and_its_successor_misleads_none(serving: Callable[..., ServingProcess]) -> None:
     first = serving()
     store = EtcdStore([f"127.0.0.1:{first.port}"], call_limit_s=2.0)
     lost: list[StoreError] = []
@@ -191,9 +189,7 @@ def test_calls_fail_when_the_store_dies_and_its_successor_misleads_none(
     store.close()
 
 
-def test_a_store_frozen_longer_than_its_leases_begins_them_anew(
-    serving: Callable[..., ServingProcess],
-) -> None:
+def test_a_store_frozen_longer_than_its_leases_begins_them_anew(serving: Callable[..., ServingProcess]) -> None:
     process = serving()
     store = EtcdStore([f"127.0.0.1:{process.port}"], call_limit_s=2.0)
     lease = store.lease_grant(2).id

@@ -113,9 +113,7 @@ def test_a_callback_that_raises_is_shown_and_loses_its_own_watch_only(
     assert (len(other.batches), other.losses) == (2, [])
 
 
-def test_a_closed_client_is_told_nothing_more_and_refuses_every_call(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_a_closed_client_is_told_nothing_and_refuses_every_call(store_under_test: StoreUnderTest, key: Key) -> None:
     store = store_under_test.new_client()
     first = store.put(key("a"), b"1")
     watched = store_under_test.watch(store, key("a"), start_revision=first)
@@ -157,9 +155,7 @@ def test_a_watch_from_before_a_compaction_is_lost_with_its_revision(store_under_
     assert (gone.batches, len(gone.losses), readable.losses) == ([], 1, [])
 
 
-def test_a_running_watch_and_the_keys_themselves_survive_a_compaction(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_a_running_watch_and_the_keys_survive_a_compaction(store_under_test: StoreUnderTest, key: Key) -> None:
     store = store_under_test.new_client()
     first = store.put(key("a"), b"1")
     watched = store_under_test.watch(store, key(""), prefix=True, start_revision=first)

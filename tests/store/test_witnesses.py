@@ -172,12 +172,8 @@ def test_etcdctl_runs_a_transaction_and_asks_for_the_state_of_the_server(stage: 
     done = subprocess.run(
         [etcd.ETCDCTL, "--endpoints", stage.endpoint, *(("--user", stage.login) if stage.user else ()), "txn"],
         input=f'mod("{stage.root}a") = "{revision}"\n\nput {stage.root}b 2\nget {stage.root}a\n\nget {stage.root}c\n\n',
-        env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=LIMIT_S,
-    )
+        env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True, timeout=LIMIT_S,
+    )  # fmt: skip
     assert done.stdout.split() == ["SUCCESS", "OK", stage.root + "a", "1"]
     assert [each.value for each in stage.check_items()] == [b"1", b"2"]
     (status,) = stage.ctl("endpoint", "status")

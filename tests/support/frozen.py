@@ -82,9 +82,5 @@ def doctor_fields() -> Iterator[str]:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    "environments": worker_environments,
-    "names": names,
-    "status": status,
-    "plan": plan,
-    "doctor": doctor_fields,
-}
+    "environments": worker_environments, "names": names, "status": status, "plan": plan, "doctor": doctor_fields,
+}  # fmt: skip

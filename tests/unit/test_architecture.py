@@ -170,24 +170,15 @@ def list_package_edges(imports: Mapping[str, Iterable[str]]) -> dict[str, set[st
     return edges
 
 
-def test_imports_go_downwards() -> None:
+def test_imports_go_downwards_and_in_no_circle() -> None:
     assert find_upward_imports(IMPORTS) == []
-
-
-def test_the_kernel_imports_no_extension_and_no_extension_another() -> None:
-    assert find_imports_into_extensions(IMPORTS) == set()
-
-
-def test_decisions_touch_no_clock_file_or_socket() -> None:
-    assert find_impure_imports(IMPORTS) == []
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
     assert find_circle(list_edges(IMPORTS)) == []
-
-
-def test_no_packages_import_each_other_in_a_circle() -> None:
     assert find_circle(list_package_edges(IMPORTS)) == []
+
+
+def test_the_kernel_imports_no_extension_and_decisions_touch_nothing_outside() -> None:
+    assert find_imports_into_extensions(IMPORTS) == set()
+    assert find_impure_imports(IMPORTS) == []
 
 
 @pytest.mark.parametrize(
@@ -233,19 +224,6 @@ def test_an_impure_import_is_found(module: str, source: str) -> None:
     assert len(find_impure_imports(read_imports({module: ast.parse(source)}))) == 1
 
 
-def test_a_circle_is_found() -> None:
-    imports = {"launcher.a.x": ["launcher.b.y"], "launcher.b.y": ["launcher.a.z"], "launcher.a.z": ["os"]}
-    assert find_circle(list_edges(imports)) == []
-    assert {*find_circle(list_package_edges(imports))} == {"launcher.a", "launcher.b"}
-    imports["launcher.a.z"] = ["launcher.a.x"]
-    assert {*find_circle(list_edges(imports))} == imports.keys()
-
-
-def test_an_import_downwards_is_allowed() -> None:
-    source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
-    assert find_upward_imports(read_imports({"launcher.hardware.accelerators.nvidia": ast.parse(source)})) == []
-
-
 # --- fields ---
 
 
@@ -270,12 +248,19 @@ def find_undeclared_fields(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_a_struct_names_the_fields_that_it_assigns() -> None:
+def test_a_struct_names_what_it_assigns_and_a_circle_is_found() -> None:
     assert [one for tree in MODULES.values() for one in find_undeclared_fields(tree)] == []
     late = ast.parse(
         "class A(Struct):\n    a: int\n    def b(self):\n        self.a, self.c = 1, 2\n        self.d[0] = 3"
     )
     assert find_undeclared_fields(late) == ["A.c"]
+    imports = {"launcher.a.x": ["launcher.b.y"], "launcher.b.y": ["launcher.a.z"], "launcher.a.z": ["os"]}
+    assert find_circle(list_edges(imports)) == []
+    assert {*find_circle(list_package_edges(imports))} == {"launcher.a", "launcher.b"}
+    imports["launcher.a.z"] = ["launcher.a.x"]
+    assert {*find_circle(list_edges(imports))} == imports.keys()
+    source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
+    assert find_upward_imports(read_imports({"launcher.hardware.accelerators.nvidia": ast.parse(source)})) == []
 
 
 # --- sentences: what code needs of a message is a value beside it, since wording changes ---

@@ -40,40 +40,28 @@ def find_classes(*methods: str) -> set[str]:
     }
 
 
-def test_the_table_imports_nothing() -> None:
+def test_the_table_imports_nothing_and_names_every_part_of_an_extension() -> None:
     nodes = list(ast.walk(ast.parse((FOLDER / "__init__.py").read_text())))
     assert not [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call))]
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_what_the_table_names_is_there(entry: str) -> None:
-    assert callable(load_entry(entry)) or entry in (*extensions.OPTIONS.values(), extensions.CONTROLLERS)
-
-
-def test_every_command_of_an_extension_is_in_the_table() -> None:
     for path in FOLDER.glob("*/command.py"):
         load_entry(f"launcher.extensions.{path.parent.name}.command:__name__")
     made = {name: command.callback for name, command in meshctl.commands.items()}
     found = {name: f"{function.__module__}:{function.__name__}" for name, function in made.items() if function}
     assert {name: entry for name, entry in found.items() if "extensions" in entry} == extensions.COMMANDS
-
-
-def test_every_detector_of_an_extension_is_in_the_table() -> None:
     assert find_classes("detect") == {*extensions.DEVICES.values()}
     assert {kind: load_entry(entry).kind for kind, entry in extensions.DEVICES.items()} == {
         kind: kind for kind in extensions.DEVICES
     }
     kernels = {path.stem for path in (ROOT / "launcher/hardware/accelerators").glob("*.py")}
     assert KINDS.keys() - kernels == extensions.DEVICES.keys()
-
-
-def test_every_environment_of_an_extension_is_in_the_table() -> None:
     methods = {name for name in vars(Environment) if not name.startswith("_")}
     assert find_classes(*methods) == {*extensions.ENVIRONMENTS.values()}
-
-
-def test_every_picture_of_an_extension_is_in_the_table() -> None:
     drawn = {entry for entry, _ in list_definitions() if ".pictures." in entry and ":render_" in entry}
     assert drawn == {*extensions.PICTURES.values()}
     (plan,) = (command for name, command in meshctl.commands.items() if name == "plan")
     assert {f"--{name}" for name in extensions.PICTURES} <= {word for one in plan.params for word in one.opts}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_the_table_names_is_there(entry: str) -> None:
+    assert callable(load_entry(entry)) or entry in (*extensions.OPTIONS.values(), extensions.CONTROLLERS)

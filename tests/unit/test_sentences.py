@@ -60,8 +60,14 @@ def test_people_read(reason: Reason, sentence: str) -> None:
     assert describe_any(reason) == sentence
 
 
-def test_every_sentence_is_shown_here() -> None:
+def test_every_reason_and_hint_has_its_sentence_with_its_values_and_is_shown_here() -> None:
     assert {reason.kind for reason, _ in EXAMPLES} == set(TABLES)
+    assert {kind for _, kind, _ in MADE} == set(TABLES)
+    assert not [f"{place}: {kind}" for place, kind, names in MADE if names != list_names(TABLES[kind])]
+    assert set(HINTS) <= set(SENTENCES)
+    assert set(launcher_sentences.HINTS) <= set(launcher_sentences.SENTENCES)
+    assert not [place for place, kind, _ in MADE if place.startswith("rendezvous") and kind not in SENTENCES]
+    assert all("/" in kind for kind in launcher_sentences.SENTENCES)
 
 
 # --- what is made
@@ -89,21 +95,6 @@ def list_names(sentence: sentences.Sentence) -> frozenset[str]:
 
 
 MADE = [*list_made("rendezvous"), *list_made("launcher")]
-
-
-def test_a_reason_has_the_values_of_its_sentence() -> None:
-    assert {kind for _, kind, _ in MADE} == set(TABLES)
-    assert not [f"{place}: {kind}" for place, kind, names in MADE if names != list_names(TABLES[kind])]
-
-
-def test_no_hint_is_for_a_reason_without_a_sentence() -> None:
-    assert set(HINTS) <= set(SENTENCES)
-    assert set(launcher_sentences.HINTS) <= set(launcher_sentences.SENTENCES)
-
-
-def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
-    assert not [place for place, kind, _ in MADE if place.startswith("rendezvous") and kind not in SENTENCES]
-    assert all("/" in kind for kind in launcher_sentences.SENTENCES)
 
 
 # --- hints, and reasons of others
@@ -137,13 +128,10 @@ def test_what_another_program_wrote_is_shown_as_it_is(reason: Reason, shown: str
     assert give_hint(reason) == ""
 
 
-def test_what_another_program_wrote_of_the_launcher_is_shown_as_it_is() -> None:
+def test_what_another_program_wrote_is_shown_and_added_reasons_told() -> None:
     for text in (5, True, ("a",)):
         reason = because("agent/gave-up", text=text)
         assert describe_any(reason) == str(reason)
-
-
-def test_reasons_are_told_with_those_that_were_added_to_them() -> None:
     added = because("late", round=2).add(because("spare-leaves"))
     assert describe(because("all-succeeded").add(added)) == (
         "all workers succeeded; joined after round 2 had started; leaving"

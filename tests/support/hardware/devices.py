@@ -23,14 +23,10 @@ class FabricInfo3(ctypes.Structure):
     """nvmlGpuFabricInfo_v3_t, as far as it is read."""
 
     _fields_ = (
-        ("version", ctypes.c_uint),
-        ("clusterUuid", ctypes.c_uint8 * 16),
-        ("status", ctypes.c_uint),
-        ("cliqueId", ctypes.c_uint32),
-        ("state", ctypes.c_uint),
-        ("healthMask", ctypes.c_uint32),
+        ("version", ctypes.c_uint), ("clusterUuid", ctypes.c_uint8 * 16), ("status", ctypes.c_uint),
+        ("cliqueId", ctypes.c_uint32), ("state", ctypes.c_uint), ("healthMask", ctypes.c_uint32),
         ("healthSummary", ctypes.c_uint8),
-    )
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(version=3)

@@ -65,11 +65,7 @@ def plan(*nodes: Description | str, **options: Any) -> PlanReady:
 
 
 def try_plan(
-    *nodes: Description | str,
-    mesh: str = "dp=*,tp=2",
-    limits: Limits = USUAL,
-    costs: Costs = FREE,
-    node_count: int = 0,
+    *nodes: Description | str, mesh: str = "dp=*,tp=2", limits: Limits = USUAL, costs: Costs = FREE, node_count: int = 0
 ) -> PlanReady | PlanRefused:
     adapter = PlannerAdapter(meshes.parse(mesh), limits, costs, node_count)
     return told(adapter.plan(MakePlan(7, 1, roster(*nodes), {})))

@@ -15,17 +15,10 @@ from launcher.placement.limits import Limits, Plan
 # What properties draw from: meshes of every make, and domains of which some are unknown.
 meshes = st.sampled_from(
     [
-        "dp=*",
-        "dp=*,tp=2",
-        "dp=*,tp=4",
-        "pp=2,dp=*,tp=2",
-        "tp=2,dp=*",
-        "pp=2,dp=*",
-        "dp=*,cp=2,tp=3",
-        "pp=2,tp=4",
+        "dp=*", "dp=*,tp=2", "dp=*,tp=4", "pp=2,dp=*,tp=2", "tp=2,dp=*", "pp=2,dp=*", "dp=*,cp=2,tp=3", "pp=2,tp=4",
         "tp=3",
     ]
-).map(parse)
+).map(parse)  # fmt: skip
 domains = st.sampled_from([None, "a", "b", "c2", "c10"])
 
 

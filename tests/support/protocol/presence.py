@@ -50,13 +50,9 @@ class Member:
         self.address = address or join_address(host, self.listener.getsockname()[1])
         self.events: list[Event] = []
         self.presence = PeerConnections(
-            listener=self.listener,
-            address=self.address,
-            secret=secret,
-            submit=self.events.append,
-            clock=boottime,
+            listener=self.listener, address=self.address, secret=secret, submit=self.events.append, clock=boottime,
             silence_s=silence_s,
-        )
+        )  # fmt: skip
         if job:
             self.presence.carry_out(SetIdentity(job, member_id))
 

@@ -69,29 +69,17 @@ def failed(at: float = 110.0, **more: Any) -> StatusView:
 
 def first_round(letters: str, statuses: Mapping[str, StatusView] | None = None, **seen_at: float) -> View:
     return View(
-        own_id="a",
-        members=members(letters, **seen_at),
-        statuses=statuses or {},
-        opened_at=0.0,
-        lost_at={},
-        names={},
+        own_id="a", members=members(letters, **seen_at), statuses=statuses or {}, opened_at=0.0, lost_at={}, names={},
         budget=RestartBudget(),
-    )
+    )  # fmt: skip
 
 
 def running(letters: str = "ab", *, seen: Mapping[str, float] | None = None, **statuses: StatusView) -> View:
     return View(
-        own_id="a",
-        members=members(letters, **(seen or {})),
-        statuses=statuses,
-        opened_at=0.0,
-        seal=SEAL,
-        sealed_at=100.0,
-        active=("a", "b"),
-        lost_at={m: 120.0 for m in "ab" if m not in letters},
-        names={m: f"n{m}" for m in "abcd"},
-        budget=ONE_USED,
-    )
+        own_id="a", members=members(letters, **(seen or {})), statuses=statuses, opened_at=0.0, seal=SEAL,
+        sealed_at=100.0, active=("a", "b"), lost_at={m: 120.0 for m in "ab" if m not in letters},
+        names={m: f"n{m}" for m in "abcd"}, budget=ONE_USED,
+    )  # fmt: skip
 
 
 def stopping(
@@ -106,19 +94,11 @@ def stopping(
 ) -> View:
     """The round was stopped at 120 s; who is not in `statuses` has stopped."""
     return View(
-        own_id="a",
-        members=members(letters),
-        statuses={**dict.fromkeys(active, STOPPED), **statuses},
-        opened_at=0.0,
-        seal=SEAL,
-        sealed_at=100.0,
-        active=tuple(active),
-        stop=Stop(round=4, reason=Reason.of("why"), mode=mode, ran_s=ran_s),
-        stopped_at=120.0,
-        lost_at={m: lost_at for m in active if m not in letters},
-        names={m: f"n{m}" for m in "abcd"},
-        budget=budget,
-    )
+        own_id="a", members=members(letters), statuses={**dict.fromkeys(active, STOPPED), **statuses}, opened_at=0.0,
+        seal=SEAL, sealed_at=100.0, active=tuple(active),
+        stop=Stop(round=4, reason=Reason.of("why"), mode=mode, ran_s=ran_s), stopped_at=120.0,
+        lost_at={m: lost_at for m in active if m not in letters}, names={m: f"n{m}" for m in "abcd"}, budget=budget,
+    )  # fmt: skip
 
 
 PROVISIONAL = ONE_USED.charge(3, failed_at=119.5, now=119.6)

@@ -138,15 +138,10 @@ def goaway(connection: Connection) -> bytes:
 
 
 ODD = (
-    (b"token", b"\xff\xfe\n\x1b]0;OWNED\x07"),
-    (b"token-bin", b"!!"),
-    (b"grpc-timeout", b"soon"),
-    (b"grpc-encoding", b"gzip"),
-    (b"te", b"\n\x1b]0;OWNED\x07"),
-    (b"\xff\n", b"1"),
-    (b":path", b"/other"),
+    (b"token", b"\xff\xfe\n\x1b]0;OWNED\x07"), (b"token-bin", b"!!"), (b"grpc-timeout", b"soon"),
+    (b"grpc-encoding", b"gzip"), (b"te", b"\n\x1b]0;OWNED\x07"), (b"\xff\n", b"1"), (b":path", b"/other"),
     (b"content-type", b"text/html"),
-)
+)  # fmt: skip
 
 
 def odd(connection: Connection) -> bytes:

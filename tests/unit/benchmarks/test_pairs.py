@@ -36,7 +36,7 @@ def command(bench: Bench, fail: str | None) -> None:
         bench.failures.append(fail)
 
 
-def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
+def test_sides_take_turns_and_what_did_not_come_in_time_is_null() -> None:
     calls: list[str] = []
     lines: list[dict[str, Any]] = []
 
@@ -49,9 +49,6 @@ def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
     assert [(line["counts"], line["number"]) for line in lines] == list(
         zip([False, False, True, True, True, True], range(1, 7), strict=True)
     )
-
-
-def test_what_did_not_come_in_time_is_null_in_a_record() -> None:
     lines: list[dict[str, Any]] = []
     late = {"wait": NEVER, "limit_s": 9.0}
     make_bench(lines, 1).alternate(lambda side: {"wait": 1.0} if side == OURS else late, warm_ups=0)

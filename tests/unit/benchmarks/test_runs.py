@@ -26,23 +26,24 @@ def history(*lines: dict[str, Any], head: dict[str, Any] = HEAD) -> History:
     return History(read("".join(f"{json.dumps(line)}\n" for line in (head, *lines)), "startup.jsonl"))
 
 
-def test_pairs_have_a_ratio_whatever_the_order_of_the_lines_and_a_warm_up_and_one_half_have_none() -> None:
+def test_pairs_have_a_ratio_and_a_record_cut_off_within_a_line_is_good_up_to_it() -> None:
     pairs = [sample(THEIRS, 2, 20.0), sample(OURS, 1, 1.0), sample(OURS, 2, 10.0), sample(THEIRS, 1, 4.0)]
     found = history(sample(OURS, 0, 9.0), *pairs, sample(OURS, 3, 1.0)).series[FIGURE]
     assert found.ratios() == [0.25, 0.5]
     assert found.values(OURS) == {1: 1.0, 2: 10.0, 3: 1.0}
+    text = f"{json.dumps(HEAD)}\n{json.dumps(sample(OURS, 1, 1.0))}\n" + '{"sample": "mesh'
+    (run,) = read(text, "startup.jsonl")
+    assert run.figures() == [FIGURE]
+    assert run.seconds is None
 
 
-def test_the_newest_run_with_a_figure_counts_and_hides_no_other_figure() -> None:
+def test_the_newest_pair_with_a_figure_counts_and_hides_no_other_figure() -> None:
     found = history(
         sample(OURS, 1, 1.0, other=5.0), sample(OURS, 2, 3.0), HEAD | {"unix_time_s": 1}, sample(OURS, 1, 7.0)
     )
     assert found.series[FIGURE].values(OURS) == {1: 7.0}
     assert found.series["other"].values(OURS) == {1: 5.0}
     assert [run.head["unix_time_s"] for run in found.used()] == [0, 1]
-
-
-def test_one_side_alone_does_not_take_the_place_of_a_pair() -> None:
     pair = (sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0))
     found = history(*pair, HEAD, sample(OURS, 1, 7.0)).series[FIGURE]
     assert found.ratios() == [0.25]
@@ -56,14 +57,11 @@ def watched(*watches_s: float, name: str = FIGURE, ours_limit_s: float = 25.0) -
     return history(*theirs, *ours)  # meshrun's limit is the last in the file
 
 
-def test_each_sample_keeps_the_limit_of_its_own_watch() -> None:
+def test_each_sample_keeps_the_limit_of_its_own_watch_and_not_within_names_the_shortest() -> None:
     found = watched(12.0, 20.0, 15.0).series[FIGURE]
     assert {pair: one.limit_s for pair, one in found.samples(THEIRS).items()} == {1: 12.0, 2: 20.0, 3: 15.0}
     assert {one.limit_s for one in found.samples(OURS).values()} == {25.0}
     assert found.ratios() == pytest.approx([1 / 12, 1 / 20, 1 / 15])
-
-
-def test_not_within_names_the_shortest_watch_and_its_runs() -> None:
     found = watched(15.0, 12.0, 20.0)
     assert tables.cell(found.series[FIGURE], THEIRS, "s") == "not within 12 s, 3 runs"
     bound = found.series[FIGURE].bound()
@@ -72,7 +70,7 @@ def test_not_within_names_the_shortest_watch_and_its_runs() -> None:
     assert "| not within 12\N{NO-BREAK SPACE}s, 3 runs | less than 0.084 |" in tables.first(found)
 
 
-def test_a_watch_that_was_not_repeated_often_enough_is_no_figure() -> None:
+def test_growth_is_told_of_three_large_sizes_and_a_figure_of_a_watch_repeated_often_enough() -> None:
     series = watched(*[12.0] * (WATCHES_MIN - 1)).series[FIGURE]
     assert tables.cell(series, THEIRS, "s") == "not measured"
     assert series.bound() is None
@@ -81,8 +79,17 @@ def test_a_watch_that_was_not_repeated_often_enough_is_no_figure() -> None:
     late = history(*(sample(OURS, 1, None, limit_s=9.0),)).series[FIGURE]
     assert tables.cell(late, OURS, "s") == "not within 9 s, 1 run", "what meshrun does not reach is never hidden"
 
+    def grown(*points: tuple[int, float | None]) -> float | None:
+        names = {count: figures.AGENTS_REQUESTS.format(n=count) for count, _ in points}
+        named = [sample(OURS, 1, value, names[count], limit_s=9) for count, value in points]
+        return history(*named).growth(figures.AGENTS_REQUESTS)
 
-def test_a_bound_holds_when_some_runs_came() -> None:
+    assert grown((8, 1.0), (64, 384.0), (256, 1536.0), (1024, 6144.0)) == pytest.approx(1.0)
+    assert grown((8, 64.0), (16, 256.0), (64, 384.0), (256, 1536.0)) is None
+    assert grown((64, 384.0), (256, None), (1024, 6144.0)) is None
+
+
+def test_a_bound_holds_when_some_runs_came_and_an_aim_is_reached_missed_or_was_not_measured() -> None:
     ours = [sample(OURS, pair, 1.0) for pair in range(1, 6)]
     times = ((1, None), (2, 5.0), (3, None), (4, None), (5, 16.0))
     found = history(*ours, *(sample(THEIRS, pair, value, limit_s=20 - pair) for pair, value in times)).series[FIGURE]
@@ -92,6 +99,21 @@ def test_a_bound_holds_when_some_runs_came() -> None:
     assert tables.cell(found, THEIRS, "s") == "not within 16 s, 3 of 5 runs"
     both_late = history(*(sample(side, pair, None, limit_s=9) for side in (OURS, THEIRS) for pair in (1, 2, 3)))
     assert both_late.series[FIGURE].bound() is None
+    both = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, ratio=0.25), both) is True
+    assert verdict(Aim("", FIGURE, ratio=0.2), both) is False
+    assert verdict(Aim("", FIGURE, ratio=0.2, least=True), both) is True
+    assert verdict(Aim("", FIGURE, value=1.0), both) is True
+    assert verdict(Aim("", FIGURE, value=1.0), None) is None
+    vain = watched(20.0, 20.0, 20.0).series[FIGURE]
+    assert verdict(Aim("", FIGURE, ratio=0.1), vain) is True, "it would be less, had it been waited for longer"
+    assert verdict(Aim("", FIGURE, ratio=0.01), vain) is None
+    twice = history(sample(OURS, 1, -1.0), sample(OURS, 2, -1.0), sample(OURS, 3, 0.1)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, value=0.0), twice) is True
+    assert verdict(Aim("", FIGURE, value=0.0, every=True), twice) is False
+    late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
+    assert verdict(Aim("", FIGURE, value=1.0), late) is False
+    assert verdict(Aim("", FIGURE, ratio=1.0), late) is None
 
 
 HEADS = {
@@ -131,13 +153,18 @@ def test_a_table_names_its_commit_and_the_rows_of_another() -> None:
     ]
 
 
-def test_a_timeout_of_torchrun_has_no_ratio_unless_most_runs_succeeded() -> None:
+def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round_alone() -> None:
     never = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, None, limit_s=20))
     assert never.series[FIGURE].ratio() is None
     times = (sample(THEIRS, pair, value, limit_s=20) for pair, value in ((1, 10.0), (2, 10.0), (3, None)))
     once = history(*(sample(OURS, pair, 1.0) for pair in (1, 2, 3)), *times).series[FIGURE].ratio()
     assert once is not None
     assert (once.median, once.least) == (0.1, 0.05)
+    name = figures.FIRST_ROUND.format(n=256)
+    cells = "| 1.00\N{NO-BREAK SPACE}s | not within 40\N{NO-BREAK SPACE}s, 3 runs | less than 0.025 (3) |"
+    assert f"| 256 {cells}" in tables.rounds(watched(40.0, 40.0, 40.0, name=name))
+    name = figures.FIRST_ROUND.format(n=128)
+    assert "| not known |" in tables.aims(watched(40.0, name=name))
 
 
 @pytest.mark.parametrize(
@@ -157,47 +184,3 @@ def test_what_is_no_record_is_refused_with_its_line(text: str, words: str) -> No
         read(text, "startup.jsonl")
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_record_whose_writer_was_killed_within_a_line_is_good_up_to_it() -> None:
-    text = f"{json.dumps(HEAD)}\n{json.dumps(sample(OURS, 1, 1.0))}\n" + '{"sample": "mesh'
-    (run,) = read(text, "startup.jsonl")
-    assert run.figures() == [FIGURE]
-    assert run.seconds is None
-
-
-def test_growth_is_told_of_three_sizes_that_are_large_enough() -> None:
-    def grown(*points: tuple[int, float | None]) -> float | None:
-        names = {count: figures.AGENTS_REQUESTS.format(n=count) for count, _ in points}
-        named = [sample(OURS, 1, value, names[count], limit_s=9) for count, value in points]
-        return history(*named).growth(figures.AGENTS_REQUESTS)
-
-    assert grown((8, 1.0), (64, 384.0), (256, 1536.0), (1024, 6144.0)) == pytest.approx(1.0)
-    assert grown((8, 64.0), (16, 256.0), (64, 384.0), (256, 1536.0)) is None
-    assert grown((64, 384.0), (256, None), (1024, 6144.0)) is None
-
-
-def test_an_aim_is_reached_missed_or_was_not_measured() -> None:
-    both = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, 4.0)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, ratio=0.25), both) is True
-    assert verdict(Aim("", FIGURE, ratio=0.2), both) is False
-    assert verdict(Aim("", FIGURE, ratio=0.2, least=True), both) is True
-    assert verdict(Aim("", FIGURE, value=1.0), both) is True
-    assert verdict(Aim("", FIGURE, value=1.0), None) is None
-    vain = watched(20.0, 20.0, 20.0).series[FIGURE]
-    assert verdict(Aim("", FIGURE, ratio=0.1), vain) is True, "it would be less, had it been waited for longer"
-    assert verdict(Aim("", FIGURE, ratio=0.01), vain) is None
-    twice = history(sample(OURS, 1, -1.0), sample(OURS, 2, -1.0), sample(OURS, 3, 0.1)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, value=0.0), twice) is True
-    assert verdict(Aim("", FIGURE, value=0.0, every=True), twice) is False
-    late = history(sample(OURS, 1, None, limit_s=20)).series[FIGURE]
-    assert verdict(Aim("", FIGURE, value=1.0), late) is False
-    assert verdict(Aim("", FIGURE, ratio=1.0), late) is None
-
-
-def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round() -> None:
-    name = figures.FIRST_ROUND.format(n=256)
-    cells = "| 1.00\N{NO-BREAK SPACE}s | not within 40\N{NO-BREAK SPACE}s, 3 runs | less than 0.025 (3) |"
-    assert f"| 256 {cells}" in tables.rounds(watched(40.0, 40.0, 40.0, name=name))
-    name = figures.FIRST_ROUND.format(n=128)
-    assert "| not known |" in tables.aims(watched(40.0, name=name))

@@ -43,15 +43,12 @@ def test_the_exponent_of_a_power_is_found(exponent: float) -> None:
     assert found.spread == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_page_of_an_etcd_is_read_by_method() -> None:
+def test_the_page_of_an_etcd_is_read_and_what_was_counted_before_is_taken_off() -> None:
     found = etcd_figures.parse(PAGE)
     assert found.requests == {"Txn": 12.0, "Watch": 3.0}
     assert found.answers == {"Watch": 40.0}
     assert found.counters == {"bytes_in": 1500.0, "bytes_out": 2.5e6, "commits": 30.0, "cpu_s": 1.25}
     assert found.levels == {"memory_bytes": 3.145728e7, "database_bytes": 20480.0}
-
-
-def test_what_was_counted_before_is_taken_off_and_what_is_a_level_is_not() -> None:
     before, after = etcd_figures.parse(PAGE), etcd_figures.parse(PAGE.replace("} 12", "} 20").replace(" 1500", " 1900"))
     found = after.count_since(before)
     assert found["requests"] == {"Txn": 8.0}

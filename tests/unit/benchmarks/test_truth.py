@@ -49,7 +49,7 @@ def test_the_planner_predicts_what_the_judge_counts(case: Case) -> None:
         assert case.predict(layout) == pytest.approx(judge.seconds(case.count_parts(layout), rates), rel=1e-6)
 
 
-def test_what_a_part_puts_on_each_link() -> None:
+def test_what_a_part_puts_on_links_overlaps_a_little_where_parts_wait_for_different_ones() -> None:
     rates = "host=40,leaf=40"
     hosts = {f"host:h{at}": 1e6 for at in range(4)}
     (ring,) = lay(make_case("ring", (2, 2), "dp=4", "dp=1MB", rates), "h0", "h2", "h1", "h3")
@@ -61,27 +61,22 @@ def test_what_a_part_puts_on_each_link() -> None:
     assert spread.out == dict.fromkeys(hosts, 3000000.0) | {"leaf:l0": 4e6, "leaf:l1": 4e6}
     (shared,) = lay(make_case("two", (2,), "dp=4", "dp=1MB", "host=40", devices=2), "h0", "h0", "h1", "h1")
     assert shared.out == {"host:h0": 1e6, "host:h1": 1e6}
+    one, other = (judge.Part(name, {f"leaf:{name}": 2e6}, {}) for name in ("dp", "tp"))
+    assert judge.seconds([one, other], {"leaf": 40e6}) == pytest.approx(0.8 - 0.4 / 5)
+    # Forward and backward of one line do not.
+    assert judge.seconds([one, other._replace(communicator="dp")], {"leaf": 40e6}) == pytest.approx(0.8)
 
 
-def test_what_stays_in_a_fast_domain_is_not_on_the_nic() -> None:
+def test_a_rank_sends_its_weight_over_links_of_which_one_slow_decides() -> None:
     case = make_case("nvl", ((2,), (1,)), "dp=3", "dp=1MB", "host=200,nvl/host=20,leaf=40", inner="nvl")
     (part,) = lay(case, "h0", "h1", "h2")
     assert part.out == {"host:h0": 1e6, "nvl/host:h1": 1e6, "leaf:l0": 1e6, "nvl/host:h2": 1e6, "leaf:l1": 1e6}
     assert judge.seconds([part], {"host": 200e6, "nvl/host": 20e6, "leaf": 40e6}) == pytest.approx(0.4)
-
-
-def test_one_slow_uplink_decides_how_long_a_part_takes() -> None:
     part = judge.Part("dp", {"leaf:l0": 1e6, "leaf:l1": 1e6}, {"leaf:l0": 1e6, "host:h0": 1e9})
     assert judge.seconds([part, part], {"leaf": 40e6, "leaf:l1": 20e6}) == pytest.approx(0.8)
-
-
-def test_a_rank_sends_its_weight() -> None:
     assert truth_steps.count_floats(Exchange("dp", "ring", 6e6), 4) * 4 * 2 * 3 / 4 == 6e6
     assert truth_steps.count_floats(Exchange("pp", "line", 6e6), 4) * 4 * 2 == 6e6
     assert truth_steps.count_floats(Exchange("ep", "all", 6e6), 4) * 4 * 3 / 4 == 6e6
-
-
-def test_the_correlation_is_of_ranks_and_ties_share_theirs() -> None:
     assert truth_tables.correlate([(1, 10), (2, 100), (3, 1000)]) == pytest.approx(1)
     assert truth_tables.correlate([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
     assert truth_tables.correlate([(1, 1), (1, 2), (2, 3), (3, 4)]) == pytest.approx(3 / math.sqrt(10))
@@ -140,10 +135,3 @@ def test_a_case_that_is_measured_again_replaces_that_case() -> None:
         ("a", 0.7),
         ("b", 0.5),
     ]
-
-
-def test_parts_that_wait_for_different_links_overlap_a_little() -> None:
-    one, other = (judge.Part(name, {f"leaf:{name}": 2e6}, {}) for name in ("dp", "tp"))
-    assert judge.seconds([one, other], {"leaf": 40e6}) == pytest.approx(0.8 - 0.4 / 5)
-    # Forward and backward of one line do not.
-    assert judge.seconds([one, other._replace(communicator="dp")], {"leaf": 40e6}) == pytest.approx(0.8)

@@ -99,7 +99,7 @@ def test_every_kind_of_device_has_rules_for_each_step(kind: str, heading: str) -
     assert all(f"`{sign}`" in rules["sign"] for sign in (*KINDS[kind].driver_paths, *KINDS[kind].variables))
 
 
-def test_every_tpu_model_has_a_row() -> None:
+def test_every_tpu_model_and_source_of_locality_has_a_row() -> None:
     types = [answer for subject, answer, *_ in rows("devices", "TPU") if subject == "type"]
     assert len(types) == len(MODELS)
     for model, row in zip(MODELS, types, strict=True):
@@ -107,9 +107,6 @@ def test_every_tpu_model_has_a_row() -> None:
         ids = [id for id, names in MODELS_BY_PCI_ID.items() if model.name in names.split("/")]
         assert ids
         assert all(word in row for word in (*ids, str(model.host_chips[-1])))
-
-
-def test_every_source_of_locality_has_a_row() -> None:
     assert [row[0].strip("`") for row in rows("locality", "Sources")] == list(BUILT_IN)
     signs = [(cloud, file, text) for cloud, file, text, _ in rows("locality", "Signs of clouds")]
     assert signs == [

@@ -45,24 +45,22 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
                 yield f"{block.where}: {line}", words[1:]
 
 
-def test_every_flag_of_torchrun_has_its_row() -> None:
+def test_every_flag_and_variable_has_its_row_and_every_difference_its_reason() -> None:
     theirs = {option.flag for option in table.list_options() if option.source != "ours" and option.read is not None}
     assert rows("--") & theirs == theirs
-
-
-def test_every_variable_of_torchrun_has_its_row() -> None:
     assert set(VARIABLES.split()) <= rows("[A-Z]")
+    found = differences()
+    assert len(found) > 20
+    assert not [row.behaviour for row in found.values() if not (row.torchrun and row.meshrun and row.why)]
+    assert not [row.behaviour for row in found.values() if row.torchrun == row.meshrun]
 
 
-def test_every_command_line_is_understood() -> None:
+def test_every_command_line_is_understood_and_one_after_is_the_one_before() -> None:
     lines = list(command_lines())
     assert len(lines) >= 4
     for where, words in lines:
         words = [word.replace("$NODE_RANK", "1").replace("$MASTER_ADDR", "node0") for word in words]
         assert command.parse(words, {}).workers.script, where
-
-
-def test_a_command_line_after_is_the_one_before_with_another_first_word() -> None:
     after = [" ".join(words) for _, words in command_lines()]
     before = [
         " ".join(shlex.split(line)[1:])
@@ -80,16 +78,5 @@ def test_the_container_of_the_job_is_understood() -> None:
     environ = {variable["name"]: variable["value"] for variable in container["env"]}
     config = command.parse(container["args"], environ)
     assert (container["command"], config.workers.script, config.workers.max_restarts) == (["meshrun"], "train.py", 3)
-    assert (
-        config.placement.nodes_min,
-        config.placement.nodes_max,
-        config.devices.worker_count,
-        config.rendezvous.run_id,
-    ) == (2, 4, 8, "job")
-
-
-def test_the_list_of_differences_is_a_list_of_reasons() -> None:
-    found = differences()
-    assert len(found) > 20
-    assert not [row.behaviour for row in found.values() if not (row.torchrun and row.meshrun and row.why)]
-    assert not [row.behaviour for row in found.values() if row.torchrun == row.meshrun]
+    assert (config.placement.nodes_min, config.placement.nodes_max) == (2, 4)
+    assert (config.devices.worker_count, config.rendezvous.run_id) == (8, "job")

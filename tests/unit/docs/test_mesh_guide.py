@@ -189,8 +189,13 @@ def test_the_mesh_numbers_ranks_as_the_framework_does(key: str, recipe: Recipe) 
                 assert rule({**at, **derived}, sizes) == rank
 
 
-def test_every_framework_on_the_page_has_its_rule_here() -> None:
+def test_every_framework_has_its_rule_and_the_table_of_traffic_says_what_is_usual() -> None:
     assert [key for key, _ in CASES] == list(RULES)
+    section = PAGE.read_text().split("\n## Traffic\n")[1].split("\n## ")[0]
+    found = {}
+    for axes, kind, weight in re.findall(r"^\| (`.*`) \| (\w+) \| (\d+) \|$", section, flags=re.MULTILINE):
+        found |= {axis: traffic.DefaultTraffic(kind, int(weight)) for axis in re.findall(r"`(\w+)`", axes)}
+    assert found == traffic.DEFAULTS
 
 
 @EACH_RECIPE
@@ -200,23 +205,12 @@ def test_what_stands_below_a_mesh_fits_it(key: str, recipe: Recipe) -> None:
     traffic.parse(recipe.options.get("traffic", f"{mesh.axes[0].name}=1"), mesh)
 
 
-def test_the_table_of_frameworks_repeats_the_meshes_below_it() -> None:
+def test_meshes_and_traffic_in_tables_and_text_are_those_of_the_recipes_and_can_be_read() -> None:
     text = PAGE.read_text()
     overview = re.findall(r"^\| \[.*?\| `(\S+)` \|", text, flags=re.MULTILINE)
     assert len(overview) == 10
     assert set(overview) <= {recipe.mesh for recipe in RECIPES}
-
-
-def test_meshes_and_traffic_within_the_text_can_be_read() -> None:
     inline = re.findall(r"`--mesh (\S+?)(?: --traffic (\S+))?`", PAGE.read_text())
     assert inline
     for mesh, talk in inline:
         traffic.parse(talk or f"{meshes.parse(mesh).axes[0].name}=1", meshes.parse(mesh))
-
-
-def test_the_table_of_traffic_says_what_is_usual() -> None:
-    section = PAGE.read_text().split("\n## Traffic\n")[1].split("\n## ")[0]
-    found = {}
-    for axes, kind, weight in re.findall(r"^\| (`.*`) \| (\w+) \| (\d+) \|$", section, flags=re.MULTILINE):
-        found |= {axis: traffic.DefaultTraffic(kind, int(weight)) for axis in re.findall(r"`(\w+)`", axes)}
-    assert found == traffic.DEFAULTS

@@ -42,25 +42,11 @@ def test_the_pods_of_a_recipe_are_one_job_with_a_budget_for_restarts(path: Path)
     configs = [pod.config for pod in found]
     assert len(found) == found[0].count
     assert all(config.workers.max_restarts for config in configs)
-    assert (
-        len(
-            {
-                (
-                    config.rendezvous.run_id,
-                    config.placement.nodes_min,
-                    config.placement.mesh,
-                    config.workers.script,
-                    config.workers.script_args,
-                )
-                for config in configs
-            }
-        )
-        == 1
-    )
-    for numbers in (
-        [config.rendezvous.node_rank for config in configs],
-        [config.rendezvous.node_name for config in configs],
-    ):
+    grids = {(config.placement.nodes_min, config.placement.mesh) for config in configs}
+    scripts = {(config.workers.script, config.workers.script_args) for config in configs}
+    assert len({config.rendezvous.run_id for config in configs}) == len(grids) == len(scripts) == 1
+    for name in ("node_rank", "node_name"):
+        numbers = [getattr(config.rendezvous, name) for config in configs]
         assert numbers == [None] * len(found) or len(set(numbers)) == len(found)
 
 

@@ -43,16 +43,13 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
     assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
-def test_ray_waits_as_long_as_the_workers_may_need(spec: Document) -> None:
+def test_ray_waits_for_the_workers_whose_pods_share_memory_and_know_their_machine(spec: Document) -> None:
     _, *words = shlex.split(spec["entrypoint"])
     timeout_s = float(command_line.parse(words, OPTIONS).values["shutdown-timeout"])
     wait_s = float(yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"])
     assert wait_s == timeout_s + STOP_MARGIN_S
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     assert group["template"]["spec"]["terminationGracePeriodSeconds"] >= timeout_s + 15
-
-
-def test_worker_pods_have_memory_to_share_and_know_their_machine(spec: Document) -> None:
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     pod = group["template"]["spec"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}

@@ -50,7 +50,7 @@ def test_the_transcript_is_what_happens(transcript: str) -> None:
     assert played == transcript
 
 
-def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+def test_an_unawaited_answer_changes_nothing_and_a_long_attempt_is_refused() -> None:
     bench = running()
     for event in (
         events.StoreReply(999, None),
@@ -58,9 +58,6 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
         events.StoreRejected(999, LeaseNotFound("gone")),
     ):
         assert bench.step(event) == []
-
-
-def test_an_attempt_of_too_many_digits_is_refused() -> None:
     with pytest.raises(SettingsError, match=f"the attempt is '{10**15}', it must be a number"):
         Bench(options={"attempt": 10**15})
 
@@ -171,7 +168,7 @@ def test_a_note_that_no_line_can_hold_is_not_sent(text: str) -> None:
     assert none(Follower().tell(SendNote(TO_LEADER, text)), SendToPeer)
 
 
-def test_a_leader_alone_knows_all_members_and_whether_another_may_have_led_before() -> None:
+def test_a_leader_alone_knows_all_members_and_a_member_is_of_its_job() -> None:
     bench = running()
     spare = records.Member(member_id="zz", node_name="spare", boot_id="b", description="{}")
     bench.store.put(bench.job.make_member_key("zz"), records.encode(spare))
@@ -186,10 +183,7 @@ def test_a_leader_alone_knows_all_members_and_whether_another_may_have_led_befor
     member.pass_time(3.0)
     assert member.protocol.is_leader
     assert member.protocol.has_taken_over
-
-
-def test_a_member_is_one_of_its_own_job_for_its_peers() -> None:
-    """Without a secret the job's key is what peers have to know."""
+    # Without a secret the job's key is what peers have to know.
     bench = running()
     own = events.SetIdentity(bench.job.root, bench.protocol.member_id)
     assert only(bench.made, events.SetIdentity) == own

@@ -115,9 +115,17 @@ def test_what_is_stored_comes_back_without_what_somebody_else_added(data: st.Dat
     assert records.decode(kind, json.dumps({**stored, **added}).encode(), KEY) == record
 
 
-def test_a_character_that_utf8_does_not_have_becomes_a_question_mark() -> None:
+def test_what_utf8_or_a_version_does_not_have_is_shown_and_what_is_missing_is_named() -> None:
     stored = records.encode(Assignment(round=3, plan_token="t", content="/logs/\udcff"))
     assert records.decode(Assignment, stored, KEY).content == "/logs/?"
+    with pytest.raises(VersionError, match=r"was written by meshrun '\\x1b\[2J', this is") as caught:
+        records.decode(Seal, rb'{"version":"\u001b[2J"}', KEY)
+    assert str(caught.value).isprintable()
+    with pytest.raises(RecordError, match=rf"^the value of {KEY} .*: object missing required field plan_token$"):
+        records.decode(Seal, f'{{"version":"{__version__}","round":3,"world_size":8}}'.encode(), KEY)
+    assert records.name_run("exp-41") == "run exp-41"
+    assert records.name_run("none") == "the run without an id", "torchrun's id for it"
+    assert (records.name_own_run("exp"), records.name_own_run("none")) == ("run exp", "this run")
 
 
 @pytest.mark.parametrize("secret", [b"", b"quiet"])
@@ -136,12 +144,6 @@ def test_a_version_that_cannot_be_is_none(version: object) -> None:
     with pytest.raises(RecordError, match=rf"^the value of {KEY} cannot be read: expected str.* in version$") as caught:
         records.decode(Seal, json.dumps({"version": version}).encode(), KEY)
     assert not isinstance(caught.value, VersionError)
-
-
-def test_a_version_of_a_foreign_writer_is_shown_without_controls() -> None:
-    with pytest.raises(VersionError, match=r"was written by meshrun '\\x1b\[2J', this is") as caught:
-        records.decode(Seal, rb'{"version":"\u001b[2J"}', KEY)
-    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,11 +175,6 @@ def test_the_field_that_cannot_be_read_is_named(kind: Any, field: str, value: An
     assert str(caught.value) == f"the value of {KEY} cannot be read: {sentence}"
 
 
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(RecordError, match=rf"^the value of {KEY} .*: object missing required field plan_token$"):
-        records.decode(Seal, f'{{"version":"{__version__}","round":3,"world_size":8}}'.encode(), KEY)
-
-
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
@@ -193,9 +190,3 @@ def test_what_is_missing_is_named() -> None:
 def test_what_somebody_else_wrote_is_refused_with_the_key(value: bytes, sentence: str) -> None:
     with pytest.raises(RecordError, match=f"the value of {KEY} {sentence}"):
         records.decode(Status, value, KEY)
-
-
-def test_a_run_without_a_name_is_called_this_run() -> None:
-    assert records.name_run("exp-41") == "run exp-41"
-    assert records.name_run("none") == "the run without an id", "torchrun's id for it"
-    assert (records.name_own_run("exp"), records.name_own_run("none")) == ("run exp", "this run")

@@ -108,10 +108,7 @@ class Job(Bench):
         """The round fails, the other node stops it, and the next one is sealed if that can be."""
         self.tell(RoundFailed(self.round, 1, False, ""))
         for _ in range(3):
-            stop, seal = (
-                self.state.cache.read(Stop, self.keys.stop),
-                self.state.cache.read(Seal, self.keys.round),
-            )
+            stop, seal = (self.state.cache.read(Stop, self.keys.stop), self.state.cache.read(Seal, self.keys.round))
             if stop is not None and seal is not None:
                 stopped = Status(round=stop.round, plan_token=seal.plan_token, is_stopped=True)
                 self.record(self.keys.make_status_key("other"), stopped)

@@ -41,22 +41,17 @@ def test_a_lease_is_renewed_more_than_once(parts: int) -> None:
         Settings(keep_alive_parts=parts)
 
 
-def test_a_lease_without_end_suits_a_private_store() -> None:
-    assert Settings(lease_ttl_s=math.inf).compute_gone_within_s("kill") == 35.0
-
-
 @pytest.mark.parametrize(
     ("mode", "grace_s", "gone_within_s"), [("kill", 5.0, 28.0), ("grace", 30.0, 31.0), ("fence", 0.0, 28.0)]
 )
-def test_each_way_to_stop_has_its_grace_and_an_end_beyond_a_stale_view(
-    mode: str, grace_s: float, gone_within_s: float
-) -> None:
+def test_each_way_to_stop_has_its_grace_and_a_safe_end(mode: str, grace_s: float, gone_within_s: float) -> None:
     settings = Settings(stop_limit_s=1.0, lease_ttl_s=4.0)
     assert (settings.get_grace_s(mode), settings.compute_gone_within_s(mode)) == (grace_s, gone_within_s)
 
 
-def test_a_longer_lease_waits_longer_for_a_read_but_at_most_as_for_a_write() -> None:
+def test_a_longer_lease_waits_longer_for_a_read_and_one_without_end_suits_a_private_store() -> None:
     assert [Settings(lease_ttl_s=ttl_s).call_limit_s for ttl_s in (3.0, 5.0, 10.0, 60.0, math.inf)] == [0.6, 1, 2, 5, 5]
+    assert Settings(lease_ttl_s=math.inf).compute_gone_within_s("kill") == 35.0
 
 
 @pytest.mark.parametrize("parts", [0, 2])
@@ -65,20 +60,10 @@ def test_two_calls_must_leave_time_within_a_lease(parts: int) -> None:
         Settings(call_parts=parts)
 
 
-def test_pauses_between_unanswered_writes_double_up_to_their_limit() -> None:
+def test_pauses_double_up_to_their_limit() -> None:
     settings = Settings(retry_delay_s=0.5, retry_delay_max_s=3.0)
     assert [settings.compute_retry_s(count) for count in (1, 2, 3, 4, 100_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert Settings(retry_delay_s=5.0).compute_retry_s(9) == 5.0
-
-
-def test_pauses_double_from_the_second_short_round_up_to_their_limit() -> None:
     settings = Settings(backoff_first_s=1.5, backoff_max_s=10.0)
-    assert [settings.compute_backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)] == [
-        0.0,
-        0.0,
-        1.5,
-        3.0,
-        6.0,
-        10.0,
-        10.0,
-    ]
+    pauses = [settings.compute_backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)]
+    assert pauses == [0.0, 0.0, 1.5, 3.0, 6.0, 10.0, 10.0]

@@ -20,16 +20,15 @@ def text(*lines: dict[str, Any]) -> str:
     return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
-def test_rows_are_of_the_newest_complete_run() -> None:
+def test_rows_are_of_the_newest_complete_run_and_there_are_none_without() -> None:
     old = {**HEAD, "machine": {**MACHINE, "driver": "1.0"}}
     rows = table.render_rows(text(old, LINE, END, HEAD, LINE, END, {**HEAD, "commit": "b" * 40}, LINE))
     first, _, _, _, row = rows.splitlines()
     assert first == "Seen on Fast One, 80 GiB; driver 580.1, CUDA 13.0, torch 2.13.0. Commit aaaaaaaa, 2026-11-18."
     assert row == "| a\\|b | failed | two lines |"
-
-
-def test_without_a_complete_run_no_gpu_has_been_used() -> None:
     assert table.render_rows("") == table.render_rows(text(HEAD, LINE)) == table.NONE
+    with pytest.raises(table.RecordError, match="line 2 of the record is no JSON"):
+        table.render_rows(text(HEAD) + '{"what')
 
 
 @pytest.mark.parametrize(
@@ -45,11 +44,6 @@ def test_without_a_complete_run_no_gpu_has_been_used() -> None:
 def test_a_record_that_nobody_could_repeat_is_refused(lines: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(table.RecordError, match="line 1 of the record"):
         table.render_rows(text(*lines))
-
-
-def test_a_record_that_was_cut_off_in_a_line_is_refused() -> None:
-    with pytest.raises(table.RecordError, match="line 2 of the record is no JSON"):
-        table.render_rows(text(HEAD) + '{"what')
 
 
 @pytest.mark.parametrize(

@@ -15,28 +15,17 @@ from tests.support.soak.lives import World
 def share(*ranks: int, world_size: int = 2, port: int = 7) -> str:
     return encode_assignment(
         NodeAssignment(
-            ranks=ranks,
-            world_size=world_size,
-            shape=(world_size,),
-            group_rank=0,
-            group_world_size=2,
-            role_ranks=ranks,
-            role_world_size=world_size,
-            master_addr="a",
-            master_port=port,
+            ranks=ranks, world_size=world_size, shape=(world_size,), group_rank=0, group_world_size=2, role_ranks=ranks,
+            role_world_size=world_size, master_addr="a", master_port=port,
         )
-    )
+    )  # fmt: skip
 
 
 def seal(round: int, restart_count: int = 0) -> dict[str, Any]:
     return {
-        "round": round,
-        "plan_token": f"t{round}",
-        "world_size": 2,
-        "coordinator": "a:7",
-        "restart_count": restart_count,
-        "provisional_round": 0,
-    }
+        "round": round, "plan_token": f"t{round}", "world_size": 2, "coordinator": "a:7",
+        "restart_count": restart_count, "provisional_round": 0,
+    }  # fmt: skip
 
 
 def status(round: int, **more: Any) -> dict[str, Any]:

@@ -30,17 +30,11 @@ def list_agreed(made: Config) -> dict[str, str]:
         (["--rdzv-backend=static", "--node-rank=1"], {"--rdzv-backend": "static", "--master-port": "29500"}),
     ],
 )
-def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(
-    words: list[str], agreed: dict[str, str]
-) -> None:
-    config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
-    assert list_agreed(config) == agreed
-
-
-def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
+def test_options_that_all_nodes_must_have_are_named_unless_usual(words: list[str], agreed: dict[str, str]) -> None:
     where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
-    config = resolve(*where, LAUNCHER_PRESENCE_PROOF="off")
-    assert list_agreed(config) == {"LAUNCHER_PRESENCE_PROOF": "off"}
+    assert list_agreed(resolve(*where, *words)) == agreed
+    settings = resolve(*where, *words, LAUNCHER_PRESENCE_PROOF="off")
+    assert list_agreed(settings) == {**agreed, "LAUNCHER_PRESENCE_PROOF": "off"}
 
 
 def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:

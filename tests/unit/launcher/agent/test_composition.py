@@ -16,9 +16,7 @@ from launcher.parts.part import LatePart
 
 
 @pytest.mark.parametrize("has_sink", [True, False])
-def test_the_journal_is_written_at_the_end_if_events_go_somewhere(
-    monkeypatch: pytest.MonkeyPatch, has_sink: bool
-) -> None:
+def test_the_journal_is_written_at_the_end_if_events_go_out(monkeypatch: pytest.MonkeyPatch, has_sink: bool) -> None:
     """Also where it is an extension that takes them; for one that only shows the run, nothing is made at the end."""
 
     def add(node: Any, ask: composition.Ask) -> None:

@@ -33,13 +33,8 @@ def test_pauses_grow_from_a_second_to_a_minute_and_end_at_the_limit() -> None:
     while (pause_s := compute_pause_s(len(found) + 1, 600 - sum(found))) is not None:
         found.append(pause_s)
     assert found[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert max(found) == 60
-    assert sum(found) == 600
-
-
-def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
-    assert compute_pause_s(1, -0.1) is None
-    assert compute_pause_s(1, 0.0) is None
+    assert (max(found), sum(found)) == (60, 600)
+    assert [compute_pause_s(1, left_s) for left_s in (-0.1, 0.0)] == [None, None]  # a look that took too long
 
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
@@ -52,12 +47,8 @@ def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
         config("--health-check=true", LAUNCHER_HEALTH_TIMEOUT="0")
     note = "LAUNCHER_HEALTH_TIMEOUT=3 has no effect without --health-check"
     assert note in config(LAUNCHER_HEALTH_TIMEOUT="3").notes
-
-
-def test_one_machine_too_is_waited_for_so_long() -> None:
-    made = config("--start-timeout=7")
-    assert made.rendezvous.settings == {"start_timeout_s": 7}
-    assert not made.notes
+    made = config("--start-timeout=7")  # one machine too is waited for so long
+    assert (made.rendezvous.settings, made.notes) == ({"start_timeout_s": 7}, ())
 
 
 def disk(**changes: int) -> SimpleNamespace:
@@ -66,35 +57,29 @@ def disk(**changes: int) -> SimpleNamespace:
     return SimpleNamespace(**{**blocks, "f_files": 1000, "f_ffree": 10, "f_favail": 10, **changes})
 
 
-def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespace, user: int = 1000) -> str:
-    monkeypatch.setattr(os, "statvfs", lambda path: found)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    try:
-        files.require_log_space(str(directory))
-    except UnfitError as error:
-        return str(error).replace(str(directory), "DIR")
-    return "room"
-
-
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "user", "expected"),
     [
-        ({}, "room"),
-        ({"f_bavail": 2000}, "log directory DIR is on a full disk: 7.8 MiB are free"),
-        ({"f_blocks": 64, "f_bavail": 2}, "room"),  # a small disk is not full as long as it has something
-        ({"f_blocks": 64, "f_bavail": 0}, "log directory DIR is on a full disk: 0.0 MiB are free"),
-        ({"f_favail": 0}, "log directory DIR is on a disk where no more files can be created"),
-        ({"f_files": 0, "f_favail": 0}, "room"),  # this file system does not count files
+        ({}, 1000, "room"),
+        ({"f_bavail": 2000}, 1000, "log directory DIR is on a full disk: 7.8 MiB are free"),
+        ({"f_blocks": 64, "f_bavail": 2}, 1000, "room"),  # a small disk is not full as long as it has something
+        ({"f_blocks": 64, "f_bavail": 0}, 1000, "log directory DIR is on a full disk: 0.0 MiB are free"),
+        ({"f_favail": 0}, 1000, "log directory DIR is on a disk where no more files can be created"),
+        ({"f_files": 0, "f_favail": 0}, 1000, "room"),  # this file system does not count files
+        ({"f_bavail": 0, "f_favail": 0}, 0, "room"),  # what is kept for root is room for root
     ],
 )
 def test_a_full_log_disk_keeps_a_node_from_joining(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: Mapping[str, int], expected: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: Mapping[str, int], user: int, expected: str
 ) -> None:
-    assert room(monkeypatch, tmp_path, disk(**changes)) == expected
-
-
-def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert room(monkeypatch, tmp_path, disk(f_bavail=0, f_favail=0), user=0) == "room"
+    monkeypatch.setattr(os, "statvfs", lambda path: disk(**changes))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    found = "room"
+    try:
+        files.require_log_space(str(tmp_path))
+    except UnfitError as error:
+        found = str(error).replace(str(tmp_path), "DIR")
+    assert found == expected
 
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,13 +121,14 @@ def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> N
 
 
 def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
-    request = config("--devices=nvidia:9").devices.request
-    with pytest.raises(UnfitError, match="9 requested, 8 found"):
-        assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
-    with pytest.raises(UnfitError, match="9 requested, 7 found"):
-        assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
-    request = config("--devices=nvidia:7").devices.request
-    assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7
+    def assign(count: int, silent: int) -> int:
+        request = config(f"--devices=nvidia:{count}").devices.request
+        return len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent)])[0])
+
+    for silent in (0, 1):
+        with pytest.raises(UnfitError, match=f"9 requested, {8 - silent} found"):
+            assign(9, silent)
+    assert assign(7, silent=1) == 7
 
 
 class Reader:

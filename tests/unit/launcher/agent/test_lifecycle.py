@@ -19,15 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.agent.lifecycle import (
-    ReportFailed,
-    ReportSucceeded,
-    Round,
-    RoundAction,
-    SignalWorkers,
-    SweepRound,
-    WorkerExit,
-)
+from launcher.agent import lifecycle
 
 TERM = signal.SIGTERM
 GOOD, BAD, ECHO = (0, False), (1, False), (1, True)
@@ -37,7 +29,7 @@ TRANSCRIPTS = (Path(__file__).parent / "lifecycle.txt").read_text().strip().spli
 
 def play(transcript: str) -> str:
     """The transcript with what happens in place of what is written there."""
-    round, wake_at, played = Round(1, 2), math.inf, list[str]()
+    round, wake_at, played = lifecycle.Round(1, 2), math.inf, list[str]()
     for line in transcript.split("\n"):
         if not line.startswith(("#", ">")):
             continue
@@ -51,12 +43,12 @@ def play(transcript: str) -> str:
     return "\n".join(played)
 
 
-def take(round: Round, now: float, what: str, words: list[str]) -> list[RoundAction]:
+def take(round: lifecycle.Round, now: float, what: str, words: list[str]) -> list[lifecycle.RoundAction]:
     match what:
         case "ends":
             local_rank, code, *how = words
             said = {FLAGS[word]: True for word in how}
-            end = WorkerExit(int(local_rank), int(code), **{"is_secondary": "victim" in how, **said})
+            end = lifecycle.WorkerExit(int(local_rank), int(code), **{"is_secondary": "victim" in how, **said})
             return round.take_exit(end, now)
         case "stop":
             return round.stop(TERM, float(words[0]), now)
@@ -67,13 +59,13 @@ def take(round: Round, now: float, what: str, words: list[str]) -> list[RoundAct
     return round.advance(now)
 
 
-def show(action: RoundAction) -> str:
+def show(action: lifecycle.RoundAction) -> str:
     match action:
-        case ReportFailed(cause):
+        case lifecycle.ReportFailed(cause):
             return f"tells of the failure of {cause.local_rank} with {cause.exit_code}"
-        case ReportSucceeded():
+        case lifecycle.ReportSucceeded():
             return "tells of success"
-        case SignalWorkers(signum):
+        case lifecycle.SignalWorkers(signum):
             return f"signals {signal.Signals(signum).name}"
     return "sweeps"
 
@@ -97,14 +89,12 @@ STEPS = st.lists(
 
 @settings(max_examples=80)
 @given(STEPS)
-def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
-    steps: list[tuple[str, object, object]],
-) -> None:
-    round, now, made, live = Round(1, 3), 0.0, list[RoundAction](), {0, 1, 2}
+def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(steps: list[tuple[str, object, object]]) -> None:
+    round, now, made, live = lifecycle.Round(1, 3), 0.0, list[lifecycle.RoundAction](), {0, 1, 2}
     for what, how, detail in steps:
         if what == "end" and how in live:
             live.remove(how)  # a process ends once
-            made += round.take_exit(WorkerExit(how, *detail, may_be_victim=detail[1]), now)  # type: ignore[arg-type]
+            made += round.take_exit(lifecycle.WorkerExit(how, *detail, may_be_victim=detail[1]), now)  # type: ignore[arg-type]
         elif what == "stop":
             made += round.stop(TERM, how, now)  # type: ignore[arg-type]
         elif what == "kill":
@@ -115,7 +105,7 @@ def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
             now += how  # type: ignore[operator]
             made += round.advance(now)
     kinds = [type(action) for action in made]
-    assert kinds.count(ReportSucceeded) + kinds.count(ReportFailed) <= 1
-    assert kinds.count(SweepRound) <= 1
-    assert kinds.count(SignalWorkers) <= 1
-    assert ReportSucceeded not in kinds or not round.failures
+    assert kinds.count(lifecycle.ReportSucceeded) + kinds.count(lifecycle.ReportFailed) <= 1
+    assert kinds.count(lifecycle.SweepRound) <= 1
+    assert kinds.count(lifecycle.SignalWorkers) <= 1
+    assert lifecycle.ReportSucceeded not in kinds or not round.failures

@@ -16,21 +16,8 @@ from launcher.agent import loop
 from launcher.agent.loop import GRACE_LEAST_S, QUIT_LIMIT_S, Agent
 from launcher.logs.reports.failures import RootCause
 from launcher.model.errors import ShortageError
+from launcher.parts import part
 from launcher.parts.host import PartHost
-from launcher.parts.part import (
-    Effect,
-    EndWorkers,
-    Explained,
-    Fact,
-    HoldQuit,
-    LeadershipChanged,
-    LimitGrace,
-    Publish,
-    QuitSignalled,
-    RoundStarting,
-    RunningRound,
-    VictimSuspected,
-)
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, WorkersFenced, WorkerSpec
 from rendezvous.events import (
@@ -50,15 +37,9 @@ from rendezvous.settings import Settings
 from tests.support.reasons import because
 
 SHARE = NodeAssignment(
-    ranks=(0, 1),
-    world_size=2,
-    shape=(2,),
-    group_rank=0,
-    group_world_size=1,
-    role_ranks=(0, 1),
-    role_world_size=2,
+    ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
     master_addr="h",
-)
+)  # fmt: skip
 SPECS = [WorkerSpec(local_rank=rank, argv=("x",), env={}, unset=(), stdout=None, stderr=None) for rank in range(2)]
 ROOT = RootCause(text="", exit_code=1, rank=1, failure_class=None, consequence=(None, False))
 
@@ -66,19 +47,19 @@ ROOT = RootCause(text="", exit_code=1, rank=1, failure_class=None, consequence=(
 class Seen:
     """A part that says in `log`, where the kernel's acts are too, what it is told; `asks` are its effects by fact."""
 
-    def __init__(self, log: list[object], asks: Mapping[type, Effect]) -> None:
+    def __init__(self, log: list[object], asks: Mapping[type, part.Effect]) -> None:
         self._log = log
         self._asks = asks
-        self._effects: list[Effect] = []
+        self._effects: list[part.Effect] = []
         self.wake_at = math.inf
 
-    def take(self, fact: Fact) -> None:
+    def take(self, fact: part.Fact) -> None:
         self._log.append(fact.what)
         if type(fact.what) in self._asks:
             self._effects.append(self._asks[type(fact.what)])
             self.wake_at = -math.inf
 
-    def advance(self, now: float) -> Iterable[Effect]:
+    def advance(self, now: float) -> Iterable[part.Effect]:
         effects, self._effects, self.wake_at = self._effects, [], math.inf
         return effects
 
@@ -89,7 +70,7 @@ class Seen:
 class Turns:
     """An agent at `now`. `log`: what happened, in order: facts, and what was ordered of supervisor and agreement."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, asks: Mapping[type, Effect] | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, asks: Mapping[type, part.Effect] | None = None) -> None:
         self.now = 100.0
         self.log: list[object] = []
         monkeypatch.setattr(loop, "read_clock", lambda: self.now)
@@ -115,21 +96,11 @@ class Turns:
         parts = PartHost(select.poll(), lambda: self.now, self.log.append)
         parts.add(Seen(self.log, asks or {}))
         self.agent = Agent(
-            script="train.py",
-            supervisor=self.supervisor,
-            fork_server=None,
-            membership=Mock(driver=self.driver),
-            termination=self.termination,
-            wakeup=Mock(),
-            port=Mock(number=1, **{"is_taken.return_value": False}),
-            spec_builder=self.builder,
-            worker_channel=self.channel,
-            pump=None,
-            parts=parts,
-            running=RunningRound(),
-            round_log=Mock(),
-            failures=self.failures,
-        )
+            script="train.py", supervisor=self.supervisor, fork_server=None, membership=Mock(driver=self.driver),
+            termination=self.termination, wakeup=Mock(), port=Mock(number=1, **{"is_taken.return_value": False}),
+            spec_builder=self.builder, worker_channel=self.channel, pump=None, parts=parts, running=part.RunningRound(),
+            round_log=Mock(), failures=self.failures,
+        )  # fmt: skip
 
     def turn(self, *actions: object, reports: Iterable[object] = (), signals: Iterable[int] = ()) -> list[object]:
         """What happens in a turn with this."""
@@ -140,10 +111,11 @@ class Turns:
         self.agent._run_once()
         return [*self.log]
 
-    def begin(self, round: int = 1) -> None:
+    def begin(self) -> Turns:
         """Start a round of two workers."""
-        self.turn(start(round))
-        self.turn(reports=(Spawned(round, 0, 41), Spawned(round, 1, 42)))
+        self.turn(start(1))
+        self.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42)))
+        return self
 
     def pass_time(self, seconds: float) -> list[object]:
         self.now += seconds
@@ -163,7 +135,7 @@ def stop(mode: str = "grace", round: int = 1) -> StopRound:
 
 def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch)
-    assert job.turn(start(1)) == [RoundStarting(start(1), SHARE), "spawn"]
+    assert job.turn(start(1)) == [part.RoundStarting(start(1), SHARE), "spawn"]
     spawned = (Spawned(1, 0, 41), Spawned(1, 1, 42))
     assert job.turn(reports=spawned) == [*spawned]
     assert job.agent.running.list_live() == {0: 41, 1: 42}
@@ -176,16 +148,10 @@ def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pyt
     assert not job.agent.running.has_workers
 
 
-def test_a_round_of_which_all_workers_succeed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
-    told = job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
+def test_the_end_of_a_round_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Turns(monkeypatch).begin().turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
     assert told[-2:] == [("submit", RoundSucceeded(1)), RoundSucceeded(1)]
-
-
-def test_a_round_is_reported_as_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.turn(stop("kill"))
     assert job.turn(reports=(RoundSwept(1), RoundSwept(1))).count(RoundStopped(1, 1)) == 1
 
@@ -194,7 +160,7 @@ def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bad:
         wake_at = -math.inf
 
-        def take(self, fact: Fact) -> None:
+        def take(self, fact: part.Fact) -> None:
             raise KeyError("x")
 
         advance = close = take
@@ -212,28 +178,27 @@ def test_what_the_agreement_says_is_logged_in_the_same_turn(monkeypatch: pytest.
     assert job.turn(start(1))[-2:] == ["spawn", "logged"]
 
 
-def test_leadership_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_leadership_and_an_expired_watchdog_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch)
-    assert job.turn() == []
-    job.machine.is_leader = True
-    assert job.turn() == [LeadershipChanged(True)]
-    assert job.turn() == []
-    job.machine.is_leader = False
-    assert job.turn() == [LeadershipChanged(False)]
-
-
-def test_an_expired_watchdog_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
+    for is_leader, told in (
+        (False, []),
+        (True, [part.LeadershipChanged(True)]),
+        (True, []),
+        (False, [part.LeadershipChanged(False)]),
+    ):
+        job.machine.is_leader = is_leader
+        assert job.turn() == told
     assert job.turn(reports=(WorkersFenced(1),))[-2:] == [("submit", WatchdogExpired()), WatchdogExpired()]
 
 
 # --- effects ---
 
 
-def test_what_a_part_asks_of_the_agreement_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for effect in (SendNote("leader", "x"), AnswerCommand("token", "{}")):
+def test_what_a_part_asks_of_the_agreement_is_passed_on_and_its_news_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (SendNote("leader", "x"), AnswerCommand("token", "{}"))
+    for effect, done in (*((one, ("submit", one)) for one in asked), (part.Publish("news"), "news")):
         job = Turns(monkeypatch, {NoteReceived: effect})
-        assert job.turn(NoteReceived("m", "{}")) == [NoteReceived("m", "{}"), ("submit", effect)]
+        assert job.turn(NoteReceived("m", "{}")) == [NoteReceived("m", "{}"), done]
 
 
 def test_a_part_has_this_node_leave_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,23 +209,16 @@ def test_a_part_has_this_node_leave_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert job.turn(NoteReceived("m", "{}"))[1:] == []
 
 
-def test_what_a_part_publishes_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {NoteReceived: Publish("news")})
-    assert job.turn(NoteReceived("m", "{}"))[1:] == ["news"]
-
-
 def test_workers_are_ended_only_of_the_round_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, done in ((1, [("abort", 1)]), (2, [])):
-        job = Turns(monkeypatch, {NoteReceived: EndWorkers(number, (1, 7), "no sign of progress")})
-        job.begin()
+        job = Turns(monkeypatch, {NoteReceived: part.EndWorkers(number, (1, 7), "no sign of progress")}).begin()
         assert job.turn(NoteReceived("m", "{}"))[1:] == done
 
 
 def test_a_grace_ends_before_the_machine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     for kill_in_s, save_in_s, grace_s in ((20.0, 22.0, 20.0), (1.0, 90.0, GRACE_LEAST_S), (-5.0, math.inf, 30.0)):
-        grace = LimitGrace(100.0 + kill_in_s, 100.0 + save_in_s)
-        job = Turns(monkeypatch, {NoteReceived: grace})
-        job.begin()
+        grace = part.LimitGrace(100.0 + kill_in_s, 100.0 + save_in_s)
+        job = Turns(monkeypatch, {NoteReceived: grace}).begin()
         job.turn(NoteReceived("m", "{}"))
         assert job.turn(stop())[1] == ("save by", 100.0 + min(grace_s, save_in_s))
         assert "sweep" not in job.pass_time(grace_s - 0.1)
@@ -268,8 +226,7 @@ def test_a_grace_ends_before_the_machine_does(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_save_that_is_under_way_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {NoteReceived: LimitGrace(110.0, 112.0)})
-    job.begin()
+    job = Turns(monkeypatch, {NoteReceived: part.LimitGrace(110.0, 112.0)}).begin()
     job.turn(stop())
     assert job.turn(NoteReceived("m", "{}"))[1:] == [("save by", 110.0)]
     assert job.pass_time(10.0) == ["sweep"]
@@ -289,33 +246,27 @@ def list_failures(log: Iterable[object]) -> list[object]:
 def test_the_report_of_a_possible_victim_waits_for_a_look_or_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch)
     told = fail(job)
-    assert told[1:] == [VictimSuspected(1)]
+    assert told[1:] == [part.VictimSuspected(1)]
     assert list_failures(job.pass_time(0.2)) == []
     assert len(list_failures(job.pass_time(0.2))) == 1
 
 
-@pytest.mark.parametrize(("number", "count"), [(1, 1), (2, 0)])
-def test_a_look_that_is_done_ends_the_wait_of_its_round(
-    number: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: Explained(number)})
-    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
+@pytest.mark.parametrize(
+    ("number", "is_ending", "count"),
+    [(1, False, 1), (2, False, 0), (1, True, 0)],
+    ids=["looked at", "another round", "a survivor that is about to end may be the cause"],
+)
+def test_a_look_ends_a_rounds_wait(number: int, is_ending: bool, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch, {part.VictimSuspected: part.Explained(number)})
+    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=is_ending))
     assert len(list_failures(fail(job))) == count
 
 
-def test_a_survivor_that_is_about_to_end_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {VictimSuspected: Explained(1)})
-    monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=True))
-    assert list_failures(fail(job)) == []
-
-
 def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {StopRound: Publish("late")})
-    job.begin()
-    assert job.turn(stop("fence")) == [stop("fence"), "sweep", "late"]
-    job = Turns(monkeypatch, {StopRound: Publish("before")})
-    job.begin()
-    assert job.turn(stop())[:2] == [stop(), "before"]
+    late = Turns(monkeypatch, {StopRound: part.Publish("late")}).begin()
+    assert late.turn(stop("fence")) == [stop("fence"), "sweep", "late"]
+    before = Turns(monkeypatch, {StopRound: part.Publish("before")}).begin()
+    assert before.turn(stop())[:2] == [stop(), "before"]
 
 
 # --- SIGQUIT ---
@@ -323,16 +274,17 @@ def test_nothing_holds_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 QUIT = LeaveRequest(because("signal"), 128 + signal.SIGQUIT)
 
 
-def test_sigquit_ends_the_job_where_no_part_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
-    assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled(), ("submit", QUIT), QUIT]
+def test_sigquit_ends_the_job_where_no_part_holds_it_or_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Turns(monkeypatch).begin()
+    assert job.turn(signals=(signal.SIGQUIT,)) == [part.QuitSignalled(), ("submit", QUIT), QUIT]
+    job = Turns(monkeypatch, {part.QuitSignalled: part.HoldQuit(105.0)}).begin()
+    job.turn(signals=(signal.SIGQUIT,))
+    assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
 
 
 def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0)})
-    job.begin()
-    assert job.turn(signals=(signal.SIGQUIT,)) == [QuitSignalled()]
+    job = Turns(monkeypatch, {part.QuitSignalled: part.HoldQuit(105.0), NoteReceived: part.HoldQuit(0.0)}).begin()
+    assert job.turn(signals=(signal.SIGQUIT,)) == [part.QuitSignalled()]
     assert job.pass_time(4.9) == []
     job.turn(NoteReceived("m", "{}"))
     assert job.turn() == [("submit", QUIT), QUIT]
@@ -341,8 +293,7 @@ def test_sigquit_waits_for_what_a_part_has_to_show(monkeypatch: pytest.MonkeyPat
 
 def test_sigquit_waits_no_longer_than_the_part_or_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for until, waits_s in ((105.0, 5.0), (1e9, QUIT_LIMIT_S)):
-        job = Turns(monkeypatch, {QuitSignalled: HoldQuit(until)})
-        job.begin()
+        job = Turns(monkeypatch, {part.QuitSignalled: part.HoldQuit(until)}).begin()
         job.turn(signals=(signal.SIGQUIT,))
         assert job.pass_time(waits_s - 0.1) == []
         assert job.pass_time(0.2) == [("submit", QUIT), QUIT]
@@ -350,7 +301,12 @@ def test_sigquit_waits_no_longer_than_the_part_or_the_kernel_says(monkeypatch: p
 
 def test_what_is_shown_ends_the_wait_in_another_round_too(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(
-        monkeypatch, {QuitSignalled: HoldQuit(105.0), NoteReceived: HoldQuit(0.0), VictimSuspected: Explained(1)}
+        monkeypatch,
+        {
+            part.QuitSignalled: part.HoldQuit(105.0),
+            NoteReceived: part.HoldQuit(0.0),
+            part.VictimSuspected: part.Explained(1),
+        },
     )
     job.begin()
     job.turn(signals=(signal.SIGQUIT,))
@@ -361,7 +317,7 @@ def test_what_is_shown_ends_the_wait_in_another_round_too(monkeypatch: pytest.Mo
 
 
 def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0), VictimSuspected: Explained(1)})
+    job = Turns(monkeypatch, {part.QuitSignalled: part.HoldQuit(105.0), part.VictimSuspected: part.Explained(1)})
     monkeypatch.setattr("launcher.hardware.linux.kernel.read_stat", lambda pid: Mock(is_ending=False))
     job.failures.note.return_value = "another"
     job.begin()
@@ -370,19 +326,11 @@ def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatc
     assert QUIT not in job.turn()
 
 
-def test_a_second_sigquit_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch, {QuitSignalled: HoldQuit(105.0)})
-    job.begin()
-    job.turn(signals=(signal.SIGQUIT,))
-    assert job.turn(signals=(signal.SIGQUIT,)) == [("submit", QUIT), QUIT]
-
-
 # --- shortages, and the end ---
 
 
 def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.channel.read_step.return_value = 8
     job.turn(stop("kill"))
     assert RoundStopped(1, 1, 8) in job.turn(reports=(RoundSwept(1),))
@@ -393,8 +341,7 @@ def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Turns(monkeypatch)
-    job.begin()
+    job = Turns(monkeypatch).begin()
     job.turn(reports=(Exited(1, 1, 42, 0, 0.0),))
     assert job.agent.running.exit_codes == {1: 0}
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")

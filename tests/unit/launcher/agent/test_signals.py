@@ -33,41 +33,29 @@ def test_a_preemption_signal_sends_sigterm_and_others_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR"]
+    "name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGRTMIN+3"]
 )
-def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = signal.Signals[name]
-    for is_slurm in (False, True):
-        if is_slurm:
-            monkeypatch.setenv("SLURM_JOB_ID", "7")
-        departure = Termination(resolve().shutdown)
-        assert number in departure.signals
-        told = departure.take_signal(number)
-        usual = is_slurm and name.startswith("SIGUSR")
-        kind = "agent/slurm-end" if usual else "agent/signal"
-        assert told == LeaveRequest(Reason.of(kind, signal=name), 128 + number)
-        # Workers get SIGTERM, or the signal itself where they handle it.
-        assert (departure.signum, departure.notice_signum) == (signal.SIGTERM, number)
-        assert departure.take_signal(number) is None
-
-
-def test_a_real_time_signal_has_a_name_too() -> None:
+@pytest.mark.parametrize("is_slurm", [False, True], ids=["", "Slurm"])
+def test_a_signal_that_nobody_named_is_a_notice(name: str, is_slurm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = signal.SIGRTMIN + 3 if "+" in name else signal.Signals[name]
+    if is_slurm:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
     departure = Termination(resolve().shutdown)
-    told = departure.take_signal(signal.SIGRTMIN + 3)
-    assert told == LeaveRequest(Reason.of("agent/signal", signal="SIGRTMIN+3"), 128 + signal.SIGRTMIN + 3)
+    assert number in departure.signals
+    kind = "agent/slurm-end" if is_slurm and name.startswith("SIGUSR") else "agent/signal"
+    assert departure.take_signal(number) == LeaveRequest(Reason.of(kind, signal=name), 128 + number)
+    # Workers get SIGTERM, or the signal itself where they handle it.
+    assert (departure.signum, departure.notice_signum) == (signal.SIGTERM, number)
+    assert departure.take_signal(number) is None
 
 
-def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
+def test_signals_that_are_forwarded_ignored_or_faults_are_no_notice() -> None:
     departure = Termination(resolve("--signals-to-handle=SIGUSR1").shutdown)
-    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest(
-        Reason.of("agent/signal", signal="SIGUSR1"), 128 + signal.SIGUSR1
-    )
+    told = departure.take_signal(signal.SIGUSR1)
+    assert told == LeaveRequest(Reason.of("agent/signal", signal="SIGUSR1"), 128 + signal.SIGUSR1)
     assert (departure.signum, departure.notice_signum) == (signal.SIGUSR1, 0)
     # torchrun's own that is left out has the kernel's default.
     assert not {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT} & {*departure.signals}
-
-
-def test_what_is_ignored_or_handled_already_and_faults_are_left_alone() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         assert signal.SIGUSR1 not in Termination(resolve().shutdown).signals
@@ -88,8 +76,5 @@ def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
     assert departure.check(11.0) == LeaveRequest(Reason.of("agent/preemption-file", path=str(file)), 143)
     assert departure.check(20.0) is None
     assert departure.wake_at == float("inf")
-
-
-def test_without_a_file_nothing_is_looked_for() -> None:
-    assert Termination(resolve().shutdown).wake_at == float("inf")
-    assert Termination(resolve().shutdown).check(1.0) is None
+    without = Termination(resolve().shutdown)
+    assert (without.wake_at, without.check(1.0)) == (float("inf"), None)

@@ -96,21 +96,24 @@ def test_what_is_neither_function_nor_program_is_refused(words: tuple[str, ...],
         launcher.launch(*words)
 
 
-def test_variables_of_a_false_flag_and_of_script_options_are_suppressed() -> None:
+def test_variables_of_a_false_flag_are_suppressed_and_a_hint_is_shown_once() -> None:
     silenced = list_suppressed_variables({"standalone": False, "virtual_local_rank": True})
     assert {"LAUNCHER_STANDALONE", "PET_STANDALONE", "PET_MODULE", "PET_RUN_PATH"} <= silenced
     assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
+    import traceback
+
+    shown = "".join(traceback.format_exception(add_hint(add_hint(UsageError("wrong", "do right")))))
+    assert shown.count("hint: do right") == 1
 
 
-def test_a_function_is_called_what_people_call_it() -> None:
+def test_functions_and_exceptions_are_called_what_people_call_them() -> None:
     import functools
 
     assert format_name(format_name) == "format_name"
     assert format_name(functools.partial(format_name, 1)) == "format_name"
     assert format_name("".split) == "str.split"
-    assert (
-        format_name(functools.lru_cache(lambda: 1)) == "test_a_function_is_called_what_people_call_it.<locals>.<lambda>"
-    )
+    assert format_name(functools.lru_cache(lambda: 1)).endswith("call_them.<locals>.<lambda>")
+    assert format_error(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
 
 
 def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +128,7 @@ def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
-def test_only_ranks_of_the_last_round_are_left(
+def test_only_last_ranks_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, ranks: tuple[int, ...]
 ) -> None:
     share = NodeAssignment(
@@ -142,13 +145,7 @@ def test_only_ranks_of_the_last_round_are_left(
     assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks, has_verdict=True)
 
 
-def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(END_FILE, "/proc/no/such/place")
-    Failures("h1", None).report_end(Exit(7, because(""), VERDICT), "train.py", None)
-    assert "train.py FAILED" in capfd.readouterr().err
-
-
-def test_an_error_is_left_with_its_hint(
+def test_an_error_is_left_with_its_hint_and_an_end_that_cannot_be_left_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
@@ -157,6 +154,9 @@ def test_an_error_is_left_with_its_hint(
         exit_code=75, reason="no store", hint="start one"
     )
     assert not capfd.readouterr().err
+    monkeypatch.setenv(END_FILE, "/proc/no/such/place")
+    Failures("h1", None).report_end(Exit(7, because(""), VERDICT), "train.py", None)
+    assert "train.py FAILED" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "failures": [{}]}', "[" * 100_000])
@@ -207,17 +207,6 @@ def test_a_result_that_would_leave_in_its_pickle_is_told(tmp_path: Path) -> None
     call.write_result(1, 0, LeavesWhenLoaded())
     with pytest.raises(LauncherError, match=r"the result of rank 0 cannot be loaded: SystemExit: 7$"):
         call.read_result(1, 0)
-
-
-def test_an_exception_without_words_is_still_named() -> None:
-    assert format_error(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
-
-
-def test_a_hint_is_shown_once() -> None:
-    import traceback
-
-    shown = "".join(traceback.format_exception(add_hint(add_hint(UsageError("wrong", "do right")))))
-    assert shown.count("hint: do right") == 1
 
 
 def test_importing_the_package_loads_nothing_and_launch_loads_on_access() -> None:

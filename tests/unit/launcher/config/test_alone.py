@@ -150,18 +150,15 @@ def test_a_world_of_the_workers_that_start_here_is_no_other() -> None:
     assert len(resolve("--nproc-per-node=4", environ={**left, "MASTER_ADDR": "h"}).notes) == 2
 
 
-def test_a_job_of_several_nodes_is_not_alone() -> None:
-    words = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]
-    assert resolve(*words, environ={**PODS, **MPI, "JOB_COMPLETION_INDEX": "1"}).notes == ()
-    assert resolve(environ={**PODS, "PET_NNODES": "2", "PET_MASTER_ADDR": "h", "PET_NODE_RANK": "1"}).notes == ()
-
-
 # At least one is set where others may be found in the environment.
 SIGNS = frozenset({*alone._INDICES, *(one.count for one in (*alone._TASKS, *alone._GROUPS)), "VC_TASK_INDEX"})
 
 
-def test_the_signs_are_those_of_the_tables() -> None:
+def test_the_signs_are_those_of_the_tables_and_a_job_of_several_nodes_has_none() -> None:
     assert SIGNS == config.SIGNS_OF_OTHERS
+    words = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]
+    assert resolve(*words, environ={**PODS, **MPI, "JOB_COMPLETION_INDEX": "1"}).notes == ()
+    assert resolve(environ={**PODS, "PET_NNODES": "2", "PET_MASTER_ADDR": "h", "PET_NODE_RANK": "1"}).notes == ()
 
 
 @given(st.sampled_from(sorted(SIGNS)), st.text(max_size=20))

@@ -43,12 +43,15 @@ def test_without_options_torchruns_defaults_hold() -> None:
     assert (made.notes, set(list_origins(made).values())) == ((), {"default"})
 
 
-def test_every_option_has_its_field_and_every_field_its_origin() -> None:
+def test_every_option_has_its_field_and_every_value_remembers_where_it_came_from() -> None:
     made = resolve()
     by_rules = {"nodes_max", "texts", "network", "settings", "start_timeout_s", "is_alone", "unset"}
     without = {"script", "script_args", "python", *by_rules}
     in_mappings = {option.name for option in table.ROWS if "." in option.section}
     assert set(list_origins(made)) == list_fields(made).keys() - without | in_mappings
+    made = resolve("-m", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7")
+    assert made.workers.origins["launch_mode"] == "--module"
+    assert made.shutdown.origins["shutdown_timeout_s"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400")
@@ -58,25 +61,23 @@ MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400")
     ("words", "interface"),
     [(MEETING, "eth9"), ((*MEETING, "--local-addr=h"), None), (("--local-addr=h",), None), ((), None)],
 )
-def test_an_interface_is_only_for_nodes_without_an_address_that_meet_others(
-    words: tuple[str, ...], interface: str | None
-) -> None:
+def test_an_interface_is_for_nodes_without_an_address_that_meet(words: tuple[str, ...], interface: str | None) -> None:
     made = resolve(*words, LAUNCHER_INTERFACE="eth9")
     assert (made.rendezvous.interface, made.workers.interface) == (interface, interface)
     assert made.workers.is_alone == (MEETING[0] not in words)
 
 
-def test_workers_are_told_the_signals_and_do_not_inherit_what_an_extension_uses_in_their_place() -> None:
+def test_options_of_an_extension_are_told_and_no_script_is_an_error() -> None:
     made = resolve("--signals-to-handle=SIGTERM", "--progress=kubeflow")
     assert made.workers.signals_to_handle == made.shutdown.signals_to_handle == ("SIGTERM",)
     assert made.workers.unset == PROGRESS_VARIABLES
     assert resolve("--progress=none").workers.unset == ()
-
-
-def test_an_option_of_an_extension_that_concerns_other_nodes_has_no_effect_on_one_machine() -> None:
     assert resolve("--request-nodes=true").notes == (
         "--request-nodes true has no effect: no other node can join one machine",
     )
+    with pytest.raises(UsageError, match=r"^no script given$") as caught:
+        config.resolve(command_line.parse(["--standalone"]), {}, "python")
+    assert caught.value.hint == "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,6 @@ def test_options_and_script_arguments_arrive() -> None:
     }  # fmt: skip
     assert {name: fields[name] for name in expected} == expected
     assert str(made.placement.mesh) == "dp=*,tp=2"
-
-
-def test_each_value_remembers_where_it_came_from() -> None:
-    made = resolve("-m", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7")
-    assert made.workers.origins["launch_mode"] == "--module"
-    assert made.shutdown.origins["shutdown_timeout_s"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 @pytest.mark.parametrize(
@@ -142,37 +137,17 @@ def test_streams_that_torchrun_refuses_are_refused(text: str) -> None:
     assert "0 for nothing, 1 for stdout, 2 for stderr, 3 for both" in hint
 
 
-@pytest.mark.parametrize(
-    ("words", "environ", "mode"),
-    [
-        ([], {}, "script"),
-        (["-m"], {}, "module"),
-        (["--no-python"], {}, "program"),
-        (["--run-path"], {}, "path"),
-        ([], {"PET_MODULE": "1"}, "module"),
-        ([], {"PET_MODULE": "0"}, "script"),
-        (["-m"], {"PET_MODULE": "0"}, "module"),
-        (["--no-python"], {"PET_RUN_PATH": "1"}, "path"),
-    ],
-)
-def test_flags_and_their_variables_choose_what_the_script_is(
-    words: list[str], environ: dict[str, str], mode: str
-) -> None:
-    assert resolve(*words, **environ).workers.launch_mode == mode
-
-
-def test_a_program_cannot_be_a_module() -> None:
+def test_flags_that_exclude_each_other_and_what_cannot_be_warm_are_refused() -> None:
     hint = "leave out one of them"
     assert refusal("--no-python", "--module") == ("--no-python and --module exclude each other", hint)
     assert refusal("-m", PET_NO_PYTHON="1") == ("PET_NO_PYTHON=1 and --module exclude each other", hint)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("1", 1), ("64", 64), ("auto", "auto"), ("gpu", "gpu"), ("cpu", "cpu"), ("xpu", "xpu"), ("npu", "npu")],
-)
-def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
-    assert resolve("--nproc-per-node", text).devices.worker_count == count
+    sentence = "{}: --no-python runs a program, but only Python scripts can start with preloaded modules"
+    assert refusal("--preload=torch", "--no-python")[0] == sentence.format("--preload torch")
+    assert refusal("--no-python", LAUNCHER_STANDBY="1") == (
+        sentence.format("LAUNCHER_STANDBY=1"),
+        "leave out LAUNCHER_STANDBY, or name the Python script itself",
+    )
+    assert not resolve("--no-python", "--standby=0").workers.standby
 
 
 @pytest.mark.parametrize(
@@ -198,15 +173,11 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--devices=nvidia:0"], "--devices nvidia:0 has no number of devices after its colon"),
         (["--devices=nvidia:123456"], "--devices nvidia:123456: more than 10000 devices of one machine"),
         (["--visible-env=FOO"], "--visible-env FOO: --devices is missing"),
-        (
-            ["--devices=foo", "--visible-env=FOO"],
-            "--devices foo and --visible-env FOO: the number of devices is missing",
-        ),
+        (["--devices=foo", "--visible-env=FOO"],
+         "--devices foo and --visible-env FOO: the number of devices is missing"),
         (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is not the name of a variable"),
-        (
-            ["--devices=foo", "--nproc-per-node=npu"],
-            "--devices foo and --nproc-per-node npu both set the devices to count",
-        ),
+        (["--devices=foo", "--nproc-per-node=npu"],
+         "--devices foo and --nproc-per-node npu both set the devices to count"),
         (["--devices=amd", "--nproc-per-node=cpu"], "--devices amd and --nproc-per-node cpu exclude each other"),
         (["--devices=cpu", "--nproc-per-node=gpu"], "--devices cpu and --nproc-per-node gpu exclude each other"),
         (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank exclude each other"),
@@ -221,24 +192,12 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--standby=-1"], "--standby -1 must be an integer >= 0"),
         (["--standby=17"], "--standby 17: more than 16 standby sets of workers"),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sentence: str) -> None:
     found, hint = refusal(*words)
     assert found == sentence
     if words[0].startswith(("--devices=", "--visible-env")) and "more than" not in sentence:
         assert hint
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "sentence"),
-    [
-        ("PET_NPROC_PER_NODE", "lots!", f"PET_NPROC_PER_NODE=lots! {NO_WORKERS}"),
-        ("PET_STANDALONE", "true", "PET_STANDALONE=true is neither 0 nor 1"),
-        ("LAUNCHER_MESH", "tp", "LAUNCHER_MESH: mesh 'tp': 'tp' is not NAME=SIZE"),
-    ],
-)
-def test_rubbish_in_a_variable_names_the_variable(variable: str, text: str, sentence: str) -> None:
-    assert refusal(**{variable: text})[0] == sentence
 
 
 POLLS = "has no effect: meshrun does not poll"
@@ -282,18 +241,29 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
          ["LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 disables hang detection"]),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_is_accepted_with_a_remark(
-    words: list[str], environ: dict[str, str], notes: list[str]
-) -> None:
+def test_what_has_no_effect_is_accepted_and_said(words: list[str], environ: dict[str, str], notes: list[str]) -> None:
     assert list(resolve(*words, **environ).notes) == notes
 
 
 NETWORK = ("--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-endpoint=k:2379", "--rdzv-id=x")
 
 
+HOUR_S, ENDLESS = 3600.0, float("inf")
+COUNTS = {"1": 1, "64": 64, "auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "npu": "npu"}
+
+
 @pytest.mark.parametrize(
     ("words", "environ", "field", "value"),
     [
+        ([], {}, "launch_mode", "script"),
+        (["-m"], {}, "launch_mode", "module"),
+        (["--no-python"], {}, "launch_mode", "program"),
+        (["--run-path"], {}, "launch_mode", "path"),
+        ([], {"PET_MODULE": "1"}, "launch_mode", "module"),
+        ([], {"PET_MODULE": "0"}, "launch_mode", "script"),
+        (["-m"], {"PET_MODULE": "0"}, "launch_mode", "module"),
+        (["--no-python"], {"PET_RUN_PATH": "1"}, "launch_mode", "path"),
+        *((["--nproc-per-node", text], {}, "worker_count", count) for text, count in COUNTS.items()),
         (["--max-restarts=1"], {"PET_MAX_RESTARTS": "x"}, "max_restarts", 1),
         (["--numa-binding", "core-complex"], {}, "numa_binding", "core-complex"),
         ([], {"LAUNCHER_NUMA_BINDING": "node"}, "numa_binding", "node"),
@@ -309,16 +279,16 @@ NETWORK = ("--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-endpoint=k:2379", "--r
         (["--standby=1"], {}, "standby", 0),
         (["--standby=1", "--max-restarts=3"], {}, "standby", 1),
         (["--standby=1", *NETWORK], {}, "standby", 1),
+        (["--hang-timeout=0"], {}, "hang_limits", None),
+        (["--hang-timeout=30"], {}, "hang_limits", HangLimits(30.0, HOUR_S, HOUR_S)),
+        # No phase has less than a step, unless it is said.
+        (["--hang-timeout=7200"], {}, "hang_limits", HangLimits(7200.0, 7200.0, 7200.0)),
+        (["--hang-timeout=7200,start=60"], {}, "hang_limits", HangLimits(7200.0, 60.0, 7200.0)),
+        (["--hang-timeout=first-step=0, 30 ,start=90"], {}, "hang_limits", HangLimits(30.0, 90.0, ENDLESS)),
     ],
 )
 def test_a_value_arrives_as_its_field(words: list[str], environ: dict[str, str], field: str, value: object) -> None:
     assert list_fields(resolve(*words, **environ))[field] == value
-
-
-def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
-    with pytest.raises(UsageError, match=r"^no script given$") as caught:
-        config.resolve(command_line.parse(["--standalone"]), {}, "python")
-    assert caught.value.hint == "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"
 
 
 @pytest.mark.parametrize(
@@ -354,16 +324,6 @@ def test_texts_are_parted_by_commas_and_two_commas_are_one(text: str, expected: 
     assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).output.duplicate_stderr_filters == expected
 
 
-def test_only_python_can_be_warm() -> None:
-    sentence = "{}: --no-python runs a program, but only Python scripts can start with preloaded modules"
-    assert refusal("--preload=torch", "--no-python")[0] == sentence.format("--preload torch")
-    assert refusal("--no-python", LAUNCHER_STANDBY="1") == (
-        sentence.format("LAUNCHER_STANDBY=1"),
-        "leave out LAUNCHER_STANDBY, or name the Python script itself",
-    )
-    assert not resolve("--no-python", "--standby=0").workers.standby
-
-
 @pytest.mark.parametrize(
     ("words", "meaning"),
     [
@@ -382,46 +342,34 @@ def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], mea
     assert meaning is None or str(meaning) in " ".join(words).replace("=", " ")
 
 
-HOUR_S, ENDLESS = 3600.0, float("inf")
-
-
 @pytest.mark.parametrize(
-    ("text", "limits"),
+    ("words", "environ", "sentence", "hint"),
     [
-        ("0", None),
-        ("30", HangLimits(30.0, HOUR_S, HOUR_S)),
-        ("7200", HangLimits(7200.0, 7200.0, 7200.0)),  # no phase has less than a step, unless it is said
-        ("7200,start=60", HangLimits(7200.0, 60.0, 7200.0)),
-        ("first-step=0, 30 ,start=90", HangLimits(30.0, 90.0, ENDLESS)),
-    ],
-)
-def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) -> None:
-    assert resolve(f"--hang-timeout={text}").hangs.hang_limits == limits
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence", "hint"),
-    [
-        ("--hang-timeout=x", "--hang-timeout: 'x' is not a number of seconds", None),
-        ("--hang-timeout=5,start=", "--hang-timeout: 'start=' is not a number of seconds", explain_empty("start=")),
-        ("--hang-timeout=5,6", "--hang-timeout 5,6 sets the limit of a step twice", None),
-        ("--hang-timeout=5,start=6,start=7", "--hang-timeout 5,start=6,start=7 sets start twice", None),
-        ("--hang-timeout=5,frist-step=7",
+        ([], {"PET_NPROC_PER_NODE": "lots!"}, f"PET_NPROC_PER_NODE=lots! {NO_WORKERS}", None),
+        ([], {"PET_STANDALONE": "true"}, "PET_STANDALONE=true is neither 0 nor 1", None),
+        ([], {"LAUNCHER_MESH": "tp"}, "LAUNCHER_MESH: mesh 'tp': 'tp' is not NAME=SIZE", None),
+        (["--hang-timeout=x"], {}, "--hang-timeout: 'x' is not a number of seconds", None),
+        (["--hang-timeout=5,start="], {}, "--hang-timeout: 'start=' is not a number of seconds",
+         explain_empty("start=")),
+        (["--hang-timeout=5,6"], {}, "--hang-timeout 5,6 sets the limit of a step twice", None),
+        (["--hang-timeout=5,start=6,start=7"], {}, "--hang-timeout 5,start=6,start=7 sets start twice", None),
+        (["--hang-timeout=5,frist-step=7"], {},
          "--hang-timeout 5,frist-step=7: 'frist-step' is an unknown phase: use start or first-step",
          "did you mean first-step?"),
-        ("--hang-timeout=start=5", "--hang-timeout start=5 needs a limit for a step",
+        (["--hang-timeout=start=5"], {}, "--hang-timeout start=5 needs a limit for a step",
          "use for example 600,first-step=7200"),
-        ("--hang-timeout=0,start=5", "--hang-timeout 0,start=5: 0 disables detection in every phase",
+        (["--hang-timeout=0,start=5"], {}, "--hang-timeout 0,start=5: 0 disables detection in every phase",
          "leave out start= and first-step="),
-        ("--on-hang=kill", "--on-hang kill is neither report nor restart", None),
+        (["--on-hang=kill"], {}, "--on-hang kill is neither report nor restart", None),
     ],
 )  # fmt: skip
-def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: str, hint: str | None) -> None:
-    assert refusal(words) == (sentence, hint)
+def test_rubbish_is_refused_there(words: list[str], environ: dict[str, str], sentence: str, hint: str | None) -> None:
+    found = refusal(*words, **environ)
+    assert found == (sentence, hint) if words else found[0] == sentence
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("text", "meaning"),
     [
         ("9400", ("127.0.0.1", 9400)),
         (" 0 ", ("127.0.0.1", 0)),
@@ -429,15 +377,6 @@ def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: 
         ("[::]:9400", ("::", 9400)),
         ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
         ("node0:65535", ("node0", 65535)),
-    ],
-)
-def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, address: tuple[str, int]) -> None:
-    assert resolve("--metrics-port", text).extensions["metrics-port"].read() == address
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
         ("x", "a port is a number from 0"),
         ("node0", "a port is a number from 0"),
         ("node0:", "a port is a number from 0"),
@@ -447,6 +386,9 @@ def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, addres
         ("[]:9400", "is neither an address nor the name of a host"),
     ],
 )
-def test_an_address_of_metrics_that_means_nothing_is_refused(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(why)):
-        resolve("--metrics-port", text)
+def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, meaning: tuple[str, int] | str) -> None:
+    if isinstance(meaning, tuple):
+        assert resolve("--metrics-port", text).extensions["metrics-port"].read() == meaning
+    else:
+        with pytest.raises(UsageError, match=re.escape(meaning)):
+            resolve("--metrics-port", text)

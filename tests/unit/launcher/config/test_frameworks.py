@@ -55,13 +55,12 @@ def test_what_is_asked_for_is_not_looked_for(framework: str) -> None:
     assert choice(framework, TPU).names == ("torch", *own, "tpu")
 
 
-def test_a_package_is_found_without_being_imported() -> None:
+def test_a_package_is_found_without_being_imported_and_a_directory_without_code_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert has_package("xmlrpc", sys.executable, {}) is True  # a package of the library that nobody imports here
     assert "xmlrpc" not in sys.modules
     assert has_package("no_such_package", sys.executable, {}) is False
-
-
-def test_a_directory_without_code_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torchlike").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert has_package("torchlike", sys.executable, {}) is False
@@ -84,25 +83,20 @@ def test_another_python_is_looked_at_and_not_started(tmp_path: Path) -> None:
     python = python_home(tmp_path / "other", "jax")
     assert (has_package("jax", python, {}), has_package("torch", python, {})) == (True, False)
     assert choose_environments("auto", [CPU], python, {}).names == ("torch", "jax")
+    (tmp_path / "bin").mkdir()
+    os.symlink(python, tmp_path / "bin" / "python")  # a link has its target's packages
+    assert has_package("jax", str(tmp_path / "bin" / "python"), {}) is True
 
 
 def test_another_python_has_what_it_inherits_and_what_the_path_adds(tmp_path: Path) -> None:
     base = python_home(tmp_path / "base", "torch")
     own = python_home(tmp_path / "own")
-    settings = tmp_path / "own" / "pyvenv.cfg"
-    settings.write_text(f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n")
-    assert has_package("torch", own, {}) is False
-    settings.write_text(f"home = {os.path.dirname(base)}\ninclude-system-site-packages = true\n")
-    assert has_package("torch", own, {}) is True
+    for word, is_there in (("false", False), ("true", True)):
+        settings = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = {word}\n"
+        (tmp_path / "own" / "pyvenv.cfg").write_text(settings)
+        assert has_package("torch", own, {}) is is_there
     (tmp_path / "jax.py").write_text("")
     assert has_package("jax", own, {"PYTHONPATH": str(tmp_path)}) is True
-
-
-def test_a_python_that_is_a_link_has_its_targets_packages(tmp_path: Path) -> None:
-    base = python_home(tmp_path / "base", "jax")
-    (tmp_path / "bin").mkdir()
-    os.symlink(base, tmp_path / "bin" / "python")
-    assert has_package("jax", str(tmp_path / "bin" / "python"), {}) is True
 
 
 @pytest.mark.parametrize("name", ["wrapper.sh", "python-in-container"])

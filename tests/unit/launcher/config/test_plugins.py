@@ -84,9 +84,7 @@ def test_a_plug_in_counts_its_devices_and_names_their_variable(package: Install)
          "detect() returned devices that are not numbered from 0"),
     ],
 )  # fmt: skip
-def test_what_a_plug_in_does_wrong_is_one_sentence_that_names_its_package(
-    package: Install, source: str, sentence: str
-) -> None:
+def test_what_a_plug_in_does_wrong_is_one_sentence_with_its_name(package: Install, source: str, sentence: str) -> None:
     package(source)
     text, _ = refusal()
     assert text.replace("beads 1.0:", "beads 1.0") == f"the plug-in abacus of beads 1.0 {sentence}"

@@ -215,9 +215,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
     ],
 )
 @pytest.mark.parametrize("task", ["0", "1"])
-def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
-    environ: dict[str, str], count: int, task: str
-) -> None:
+def test_several_tasks_of_a_step_on_one_node_each_say_so(environ: dict[str, str], count: int, task: str) -> None:
     made = resolve(environ={**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": task, **environ})
     assert (nodes(made), made.rendezvous.network) == ((1, 1), None)
     assert made.notes == (
@@ -255,9 +253,7 @@ def test_tasks_are_seen_in_incomplete_variables_too(environ: dict[str, str]) -> 
         ({**SLURM, "SLURM_PTY_PORT": "40123"}, "Slurm step 4711.2", "it is interactive: a command in it runs once"),
     ],
 )  # fmt: skip
-def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
-    environ: dict[str, str], controller: str, reason: str
-) -> None:
+def test_a_command_run_once_for_several_nodes_says_so(environ: dict[str, str], controller: str, reason: str) -> None:
     said = (
         f"{controller}: {reason}, and the job has 8 nodes; this one runs alone",
         "hint: start one agent on each node with srun --ntasks-per-node=1",
@@ -289,15 +285,19 @@ def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(enviro
     assert resolve("--standalone", environ={**SKYPILOT, **environ}).notes == ()
 
 
-@pytest.mark.parametrize("rubbish", ["", "x", "\n", "1e3", "9" * 5000])
-def test_a_job_of_skypilot_without_a_usable_number_meets_at_the_usual_port(rubbish: str) -> None:
-    made = resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": rubbish})
-    assert made.rendezvous.rdzv_endpoint == "10.0.0.7:29400"
-
-
-@pytest.mark.parametrize("rubbish", ["", "a/b", "a\nb", "\udcff"])
-def test_a_task_of_skypilot_without_an_id_is_named_after_its_first_node(rubbish: str) -> None:
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).rendezvous.run_id == "10.0.0.7"
+@pytest.mark.parametrize(
+    ("name", "texts", "endpoint", "run_id"),
+    [
+        ("SKYPILOT_INTERNAL_JOB_ID", ("", "x", "\n", "1e3", "9" * 5000), "10.0.0.7:29400", SKYPILOT_RUN),
+        ("SKYPILOT_TASK_ID", ("", "a/b", "a\nb", "\udcff"), SKYPILOT_PLACE, "10.0.0.7"),
+    ],
+)
+def test_a_job_of_skypilot_without_a_usable_number_or_id_has_the_usual_ones(
+    name: str, texts: tuple[str, ...], endpoint: str, run_id: str
+) -> None:
+    for text in texts:
+        meeting = resolve(environ={**SKYPILOT, name: text}).rendezvous
+        assert (meeting.rdzv_endpoint, meeting.run_id) == (endpoint, run_id)
 
 
 @pytest.mark.parametrize(("environ", "name"), [(SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID"), (SLURM, "SLURM_STEP_ID")])
@@ -306,16 +306,17 @@ def test_jobs_and_steps_that_share_nodes_meet_on_different_ports(environ: dict[s
     assert len(ports) == 20
 
 
-@pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
 @pytest.mark.parametrize("rubbish", ["x", "-1", "1.5", "", " ", "1e3", "\udcff"])
-def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbish: str) -> None:
-    assert resolve(environ={**SLURM, name: rubbish}).rendezvous.network is None
-    assert resolve(environ={**LWS, "LWS_GROUP_SIZE": rubbish}).rendezvous.network is None
-    assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).rendezvous.network is None
-    assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).rendezvous.network is None
-    assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).rendezvous.network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NODE_RANK": rubbish}).rendezvous.network is None
-    assert resolve(environ={**SKYPILOT, "SKYPILOT_NUM_NODES": rubbish}).rendezvous.network is None
+def test_rubbish_in_the_variables_of_a_controller_stops_nobody(rubbish: str) -> None:
+    for environ in (
+        *({**SLURM, name: rubbish} for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES")),
+        *({**SKYPILOT, name: rubbish} for name in ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES")),
+        {**LWS, "LWS_GROUP_SIZE": rubbish},
+        {**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"},
+        {"JOB_COMPLETION_INDEX": rubbish},
+        {**VOLCANO, "MASTER_PORT": rubbish},
+    ):
+        assert resolve(environ=environ).rendezvous.network is None
 
 
 def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
@@ -348,7 +349,7 @@ def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str
     assert with_controller.rendezvous.network is None
 
 
-def test_the_variable_of_an_option_wins_over_the_controller() -> None:
+def test_the_variable_of_an_option_wins_over_the_controller_whose_values_name_theirs() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
         assert resolve(environ={**SLURM, **environ}).rendezvous.network is None
     environ = {**SLURM, "LAUNCHER_NNODES": "2:8"}
@@ -356,6 +357,9 @@ def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
     assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
+    given = schedulers.resolve(resolve_values({}, SLURM), SLURM).values
+    assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
+    assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
 
 
 @pytest.mark.parametrize(
@@ -390,12 +394,18 @@ def test_what_is_given_takes_along_what_belongs_to_it(
     assert not [note for note in made.notes if "no effect" in note]
 
 
-def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
+def test_a_grid_takes_all_nodes_and_a_pods_number_does_not_reach_its_workers() -> None:
     made = resolve("--mesh=dp=*,tp=2", environ=SLURM)
     assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 4})
     made = resolve("--mesh=dp=*,tp=2", "--target-nodes=3", environ=SLURM)
     assert (nodes(made), made.rendezvous.settings) == ((1, 4), {"target_nodes": 3})
     assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
+    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
+    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
+    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
+    # Somebody's own variables of these names stay.
+    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
+    assert list_step_variables(LWS) == ()
 
 
 def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
@@ -418,17 +428,8 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     )
 
 
-def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
-    given = schedulers.resolve(resolve_values({}, SLURM), SLURM).values
-    assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
-    assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
-
-
-def test_every_controller_is_looked_for_where_its_variables_are() -> None:
+def test_every_controller_is_looked_for_where_its_variables_are_and_nowhere_else() -> None:
     assert [names for *_, names in schedulers.list_schedulers() if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
-
-
-def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
     assert schedulers.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
     assert schedulers.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
     assert schedulers.detect({}) is None
@@ -460,15 +461,6 @@ def test_pods_of_a_trainjob_meet_at_the_masters_host() -> None:
     mistaken = schedulers.detect({**elastic, "PET_MASTER_ADDR": "x-node-0-0.a b"})
     assert mistaken is not None
     assert mistaken.values == {}
-
-
-def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
-    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
-    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
-    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
-    # Somebody's own variables of these names stay.
-    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
-    assert list_step_variables(LWS) == ()
 
 
 @pytest.mark.parametrize(

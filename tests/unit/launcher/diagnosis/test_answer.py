@@ -45,7 +45,7 @@ def show(ranks: list[RankEvidence], **more: Any) -> str:
     return render_answer(make_answer(diagnose(ranks, MESH), ranks, MESH, **more))
 
 
-def test_the_answer_is_verdict_stack_gaps_folders_and_what_to_do() -> None:
+def test_a_program_reads_the_answer_with_its_verdict_gaps_and_remedies() -> None:
     shown = show(hang(), folders=["h0:/logs/incident_1_1", "h1:/logs/incident_1_1"])
     assert shown == dedent(
         """\
@@ -68,6 +68,10 @@ def test_the_answer_is_verdict_stack_gaps_folders_and_what_to_do() -> None:
         hint: see what rank 5 (pp=1 tp=1) does in load at /home/me/loader.py:31
         """
     )
+    found = json.loads(encode(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
+    assert (found["kind"], found["culprits"], found["folders"]) == ("late", [5], ["h0:/logs"])
+    assert found["sentences"][0].startswith("rank 5 (pp=1 tp=1) has not entered ")
+    assert [(one["rank"], one["frames"][1]) for one in found["stacks"]] == [(5, ["load", "/home/me/loader.py", 31])]
 
 
 def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
@@ -97,36 +101,23 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("rank_5", "hint"),
     [
-        (
-            see(5, 1, groups=None, state="stopped"),
-            "continue rank 5 (pp=1 tp=1) with kill -CONT, or detach the debugger ",
-        ),
-        (
-            see(5, 1, state="ended", groups=None, exit_code=0),
-            "read the end of the log of rank 5 (pp=1 tp=1): it exited ",
-        ),
+        (see(5, 1, groups=None, state="stopped"),
+         "continue rank 5 (pp=1 tp=1) with kill -CONT, or detach the debugger "),
+        (see(5, 1, state="ended", groups=None, exit_code=0),
+         "read the end of the log of rank 5 (pp=1 tp=1): it exited "),
         (see(5, 1041, is_open=False, state="blocked"), "check dmesg on the node of rank 5 (pp=1 tp=1): a disk, "),
         (see(5, 1041, is_open=False, stack=None), "run py-spy dump, or gdb, on the node of rank 5 (pp=1 tp=1): "),
-        (
-            see(5, 1042),
-            "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG=",
-        ),
+        (see(5, 1042),
+         "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG="),
         (see(5, 1, groups=None, stack=None), "run py-spy dump, or gdb, on the node of rank 5 (pp=1 tp=1) to see "),
         (None, "check the node of rank 5 (pp=1 tp=1): whether its agent runs"),
     ],
     ids=["stopped", "ended", "blocked", "no stack", "network", "nothing of it", "no agent"],
-)
+)  # fmt: skip
 def test_the_last_line_says_what_to_do(rank_5: RankEvidence | None, hint: str) -> None:
     ranks = [see(rank, 1042) for rank in range(8) if rank != 5]
     last = show([*ranks, rank_5] if rank_5 else ranks).splitlines()[-1]
     assert last.startswith(f"hint: {hint}")
-
-
-def test_a_program_reads_the_same() -> None:
-    found = json.loads(encode(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
-    assert (found["kind"], found["culprits"], found["folders"]) == ("late", [5], ["h0:/logs"])
-    assert found["sentences"][0].startswith("rank 5 (pp=1 tp=1) has not entered ")
-    assert [(one["rank"], one["frames"][1]) for one in found["stacks"]] == [(5, ["load", "/home/me/loader.py", 31])]
 
 
 def test_equal_stacks_are_one_group_the_odd_one_first() -> None:

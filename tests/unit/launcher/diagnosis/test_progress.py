@@ -64,7 +64,7 @@ def hang_at(at: float, find: Find = train) -> Find:
     return lambda now: find(min(now, at))
 
 
-def test_a_silence_is_told_once_and_again_after_progress() -> None:
+def test_a_silence_is_told_once_and_again_with_what_was_looked_at_in_it() -> None:
     node = Node().live(1000, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
     (first_at, first), (back_at, back), (second_at, second) = node.said
     assert str(first) == "no progress for 80 s: no output or heartbeat on this node"
@@ -73,6 +73,11 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
     assert 1000 < back_at <= 1010
     assert isinstance(second, Silence)
     assert 1580 <= second_at <= 1600
+    answers: list[dict[int, object]] = [{0: 7}, {0: 7}]
+    node = Node(counters=lambda _: answers.pop() if answers else {})
+    node.live(700, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
+    first, _, second = (str(words) for _, words in node.said)
+    assert ("collective" in first, "collective" in second) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -87,21 +92,18 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
         (lambda now: see(output=min(int(now), 605)), 690, "no output or heartbeat on this node"),
         # One heartbeat: a step is over.
         (lambda now: see(heartbeat=int(now > 95)), 180, "no output or heartbeat on this node"),
-        (
-            lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)),
-            290,
-            "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s",
-        ),
+        (lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)), 290,
+         "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s"),
     ],
     ids=["start", "first step", "little output", "output", "heartbeat", "phase"],
-)
+)  # fmt: skip
 def test_each_stage_and_phase_has_its_own_limit(find: Find, said_at: float, words: str) -> None:
     ((at, silence),) = Node().live(5000, find).said
     assert at == said_at
     assert str(silence).endswith(words)
 
 
-def test_a_pause_in_a_phase_is_no_silence() -> None:
+def test_a_phase_is_no_silence_and_costs_few_looks() -> None:
     """24 evaluations of nearly three times the limit, of one rank; then the limit of the steps holds again."""
 
     def evaluate(now: float) -> ProgressSigns:
@@ -115,16 +117,17 @@ def test_a_pause_in_a_phase_is_no_silence() -> None:
     assert at >= 24 * 300 + 80
     assert isinstance(silence, Silence)
     assert silence.phases == ()
+    watch = ProgressWatch(LIMITS, 0.0)
+    watch.check(0.0, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
+    assert watch.wake_at == pytest.approx(INTERVAL_MIN_S)
+    assert watch.check(watch.wake_at, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
 
 
-def test_the_longest_phase_of_any_rank_counts() -> None:
+def test_the_longest_phase_of_any_rank_counts_and_one_without_a_limit_is_never_silent() -> None:
     short = RankPhase(rank=0, name="save", limit_s=20.0)
     ((at, silence),) = Node().live(1000, lambda _: see(heartbeat=1, phases=(short, EVALUATION))).said
     assert 240 <= at <= 260
     assert "rank 3 is in phase eval" in str(silence)
-
-
-def test_a_phase_without_a_limit_is_never_silent() -> None:
     endless = RankPhase(rank=0, name="save", limit_s=float("inf"))
     assert Node().live(1e6, lambda _: see(heartbeat=1, phases=(endless,))).said == []
 
@@ -140,12 +143,16 @@ def test_time_asleep_or_stopped_does_not_count(pause: str) -> None:
     assert len(node.live(5060, hang_at(470)).said) == 1
 
 
-def test_the_time_before_a_look_that_finds_it_running_again_does_not_count() -> None:
+def test_time_before_a_look_does_not_count_and_counters_end_a_silence() -> None:
     """It may have run for a moment of it only."""
     watch = ProgressWatch(LIMITS, 0.0)
     watch.check(0.0, see(heartbeat=1))
     for look in range(1, 100):  # it is stopped and runs by turns: seven looks count half of the limit
         assert watch.check(look * 10.0, see(heartbeat=1, is_paused=bool(look % 2))) is None
+    node = Node(counters=lambda now: {0: max(0, int(now) - 700)}).live(800, hang_at(500))
+    (_, silence), (back_at, back) = node.said
+    assert isinstance(silence, Silence)
+    assert (back_at > 700, str(back).endswith(" s: collective")) == (True, True)
 
 
 def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> None:
@@ -162,13 +169,6 @@ def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> No
     assert [isinstance(news, Halt) for _, news in node.said] == [True, True]
 
 
-def test_a_phase_of_a_millisecond_costs_few_looks() -> None:
-    watch = ProgressWatch(LIMITS, 0.0)
-    watch.check(0.0, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
-    assert watch.wake_at == pytest.approx(INTERVAL_MIN_S)
-    assert watch.check(watch.wake_at, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
-
-
 def test_a_debugger_that_comes_while_counters_are_awaited_is_in_time() -> None:
     watch = ProgressWatch(LIMITS, 0.0)
     watch.check(0.0, see(heartbeat=1))
@@ -183,42 +183,21 @@ def test_a_debugger_that_comes_while_counters_are_awaited_is_in_time() -> None:
     assert watch.check(110.0, see(heartbeat=1)) is not None
 
 
-def test_counters_are_asked_for_at_half_of_the_limit_and_at_the_limit() -> None:
+def test_counters_are_asked_for_at_half_the_limit_and_at_the_limit_and_a_change_since_is_progress() -> None:
     node = Node(counters=lambda _: {0: 7, 1: 7}).live(585, hang_at(500))
     ((at, silence),) = node.said
     assert str(silence) == "no progress for 80 s: no output, heartbeat or collective on this node"
     assert node.asked[-2:] == [540, 580]
     assert node.asked[:-2] == []  # heartbeats had come all the time, after a start without
     assert at == 580
-
-
-def test_a_counter_that_changes_is_progress() -> None:
     node = Node(counters=lambda now: {0: min(int(now), 900), 1: 7}).live(1200, hang_at(200))
     ((at, _),) = node.said
     assert 900 + 80 <= at <= 900 + 1.5 * 80 + 20
-
-
-def test_counters_of_before_the_silence_prove_nothing() -> None:
-    """Output comes every 50 s, and after 40 s without it the recorder is asked, whose counters change until 500."""
+    # Output comes every 50 s, and after 40 s without it the recorder is asked, whose counters change until 500.
     node = Node(counters=lambda now: {0: min(int(now), 500)})
     node.live(1000, lambda now: see(heartbeat=1, output=int(min(now, 500) // 50)))
     assert 490 in node.asked
     assert [at for at, _ in node.said] == [580]
-
-
-def test_each_silence_says_what_was_looked_at_in_it() -> None:
-    answers: list[dict[int, object]] = [{0: 7}, {0: 7}]
-    node = Node(counters=lambda _: answers.pop() if answers else {})
-    node.live(700, hang_at(500)).live(2000, lambda now: train(min(now, 1500)))
-    first, _, second = (str(words) for _, words in node.said)
-    assert ("collective" in first, "collective" in second) == (True, False)
-
-
-def test_counters_that_come_back_after_a_report_end_the_silence() -> None:
-    node = Node(counters=lambda now: {0: max(0, int(now) - 700)}).live(800, hang_at(500))
-    (_, silence), (back_at, back) = node.said
-    assert isinstance(silence, Silence)
-    assert (back_at > 700, str(back).endswith(" s: collective")) == (True, True)
 
 
 @pytest.mark.parametrize(

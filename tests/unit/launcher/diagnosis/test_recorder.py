@@ -28,7 +28,7 @@ def dump(*entries: dict[str, Any], status: dict[str, Any] | None = None) -> byte
     return json.dumps({"comm_lib_version": "", "nccl_comm_state": {}, **found}).encode()
 
 
-def test_of_every_group_the_oldest_open_call_and_the_last_are_read() -> None:
+def test_of_every_group_the_oldest_open_call_is_read_and_one_whose_entries_are_gone_is_told() -> None:
     calls = [entry(1, retired=False), *(entry(number) for number in (3, 2, 4, 5)), entry(7, ("5", "mesh_dp"), 2)]
     (tp, dp), is_truncated = read_dump(dump(*calls, status={"2": {}, "3": {}}), NOW_NS)
     assert (tp.name, tp.description, [call.number for call in tp.calls], tp.last) == ("11", "mesh_tp", [1, 3, 4, 5], 5)
@@ -37,22 +37,21 @@ def test_of_every_group_the_oldest_open_call_and_the_last_are_read() -> None:
     assert ([call.number for call in dp.calls], dp.oldest_open) == ([7], None)
     assert tp.calls[0].shape == "Float[4]"
     assert not is_truncated
-
-
-def test_a_group_whose_entries_are_gone_is_told() -> None:
     assert read_dump(dump(entry(1), status={"3": {}, "4": {}}), NOW_NS)[1]
     many = [entry(1, (str(at), ""), at) for at in range(GROUPS_MAX + 1)]
     groups, is_truncated = read_dump(dump(*many), NOW_NS)
     assert (len(groups), is_truncated) == (GROUPS_MAX, True)
 
 
-def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
+def test_point_to_point_operations_do_not_count_and_a_huge_shape_is_cut() -> None:
     calls = [entry(1), entry(9, is_p2p=True), entry(9, profiling_name="nccl:all_reduce_coalesced")]
     ((tp,), _) = read_dump(dump(*calls), NOW_NS)
     assert tp.last == 1
     calls = [entry(1), *(entry(2, profiling_name=f"nccl:{name}") for name in ("_all_gather_base", "all_reduce"))]
     assert read_dump(dump(*calls), NOW_NS)[0][0].last == 1
     assert read_dump(dump(*calls[1:]), NOW_NS)[0] == ()
+    ((group,), _) = read_dump(dump(entry(1, input_sizes=[[10**6] * 1000])), NOW_NS)
+    assert len(group.calls[0].shape) == 48
 
 
 def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
@@ -66,40 +65,22 @@ def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
     assert read_dump(dump(calls[0], calls[2]), NOW_NS)[0][0].entered_ms == ()
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"",
-        b"[]",
-        b'{"entries": [1]}',
-        dump(entry(1))[:-40],
-        b'{"entries": 3}',
-        b" " * (DUMP_MAX + 1),
-        b"\xff" * 50,
-        b'{"entries": ' + b"[" * 99_999,
-        b'{"entries": [{"unknown": ' + b"[" * 99_999,
-        dump(entry(1, time_created_ns=-(10**400))),
-        dump(entry(1, duration_ms=1e300)),
-    ],
-    ids=[
-        "empty",
-        "list",
-        "number",
-        "half",
-        "no list",
-        "huge",
-        "bytes",
-        "deep",
-        "deep inside",
-        "beyond a float",
-        "long",
-    ],
-)
+GARBAGE = {
+    "empty": b"",
+    "list": b"[]",
+    "number": b'{"entries": [1]}',
+    "half": dump(entry(1))[:-40],
+    "no list": b'{"entries": 3}',
+    "huge": b" " * (DUMP_MAX + 1),
+    "bytes": b"\xff" * 50,
+    "deep": b'{"entries": ' + b"[" * 99_999,
+    "deep inside": b'{"entries": [{"unknown": ' + b"[" * 99_999,
+    "beyond a float": dump(entry(1, time_created_ns=-(10**400))),
+    "long": dump(entry(1, duration_ms=1e300)),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_what_is_no_dump_is_refused_in_a_sentence(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"^the flight recorder's dump "):
         read_dump(garbage, NOW_NS)
-
-
-def test_a_huge_shape_is_cut() -> None:
-    ((group,), _) = read_dump(dump(entry(1, input_sizes=[[10**6] * 1000])), NOW_NS)
-    assert len(group.calls[0].shape) == 48

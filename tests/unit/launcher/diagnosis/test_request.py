@@ -24,12 +24,14 @@ def size(evidence: RankEvidence) -> int:
     return len(codec.encode(evidence))
 
 
-def test_what_is_small_is_not_cut() -> None:
+def test_what_is_small_is_not_cut_and_survives_its_journey() -> None:
     evidence = RankEvidence(rank=1, state="sleeps", stack=(frame(1, ""),), groups=(group("tp"),))
     assert shorten_evidence(evidence) == evidence
+    request = ExamineRequest(targets=(Target(rank=3, pid=9, outputs=("a",)),), folder="/x", levels="recorder")
+    assert codec.decode(ExamineRequest, codec.encode(request), "the request") == request
 
 
-def test_of_a_deep_stack_the_innermost_frames_are_kept() -> None:
+def test_of_a_deep_stack_the_innermost_frames_are_kept_and_shapes_stay_comparable() -> None:
     evidence = RankEvidence(rank=1, state="sleeps", stack=tuple(map(frame, range(40))), groups=(group("tp"),))
     short = shorten_evidence(evidence)
     assert size(evidence) > RANK_BYTES_MAX >= size(short)
@@ -37,9 +39,6 @@ def test_of_a_deep_stack_the_innermost_frames_are_kept() -> None:
     assert [one.line for one in short.stack] == list(range(len(short.stack)))
     assert short.stack[0].file.endswith("/0.py")
     assert (short.groups, short.is_truncated) == (evidence.groups, False)
-
-
-def test_shapes_stay_comparable_and_lost_groups_are_told() -> None:
     groups = tuple(group(str(at)) for at in range(8))
     short = shorten_evidence(RankEvidence(rank=1, state="sleeps", stack=(frame(1),) * 40, groups=groups))
     assert size(short) <= RANK_BYTES_MAX
@@ -65,22 +64,13 @@ def test_no_text_of_a_worker_makes_it_longer(text: str) -> None:
     assert (short.rank, short.state) == (7, "blocked")
 
 
-def test_a_request_survives_its_journey() -> None:
-    request = ExamineRequest(targets=(Target(rank=3, pid=9, outputs=("a",)),), folder="/x", levels="recorder")
-    assert codec.decode(ExamineRequest, codec.encode(request), "the request") == request
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{}",
-        '{"targets": [], "limit_s": 0}',
-        '{"targets": [], "levels": "some"}',
-        '{"targets": [{"rank": 1}]}',
+        "", "{}", '{"targets": [], "limit_s": 0}', '{"targets": [], "levels": "some"}', '{"targets": [{"rank": 1}]}',
         '{"targets": [], "more": 1}',
     ],
-)
+)  # fmt: skip
 def test_a_wrong_request_is_refused(text: str) -> None:
     with pytest.raises(RecordError):
         codec.decode(ExamineRequest, text, "the request")

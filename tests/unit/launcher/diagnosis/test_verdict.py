@@ -34,21 +34,19 @@ def waits(name: str, number: int, **how: Any) -> GroupCalls:
     return group(name, number, is_open=True, **how)
 
 
-def check(found: Diagnosis, kind: str, culprits: tuple[int, ...], *sentences: str) -> None:
-    assert (found.kind, found.culprits) == (kind, culprits), found.sentences
-    assert found.sentences == sentences
+def tell(found: Diagnosis) -> list[str]:
+    """Its kind and whom it names, and its sentences."""
+    return [f"{found.kind}: {', '.join(map(str, found.culprits)) or 'nobody'}", *found.sentences]
 
 
 def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
     ranks = [see(rank, waits("default_pg", 9)) for rank in range(4)]
     ranks[2] = see(2, group("default_pg", 8), stack=LOAD)
-    check(
-        diagnose(ranks, FOUR),
-        "late",
-        (2,),
+    assert tell(diagnose(ranks, FOUR)) == [
+        "late: 2",
         "rank 2 (dp=2) has not entered all_reduce 9 of default_pg [0-3]; 3 others have waited for 312 s",
         "rank 2 (dp=2) is in load (loader.py:31), asleep",
-    )
+    ]
 
 
 @pytest.mark.parametrize("has_recorder", [True, False])
@@ -62,10 +60,13 @@ def test_a_rank_that_has_given_up_is_not_the_one_that_others_wait_for(has_record
     assert diagnose([replace(gone, has_given_up=False), *ranks[1:]], FOUR).culprits != (3,)
 
 
-def test_of_two_the_one_that_has_not_given_up_is_named_unless_it_waits() -> None:
+def test_of_two_the_one_that_has_not_given_up_is_named_and_of_replicas_the_one_that_is_stuck() -> None:
     gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
     assert diagnose([gone, see(1, stack=LOAD)], TWO).culprits == (1,)
     assert diagnose([gone, see(1)], TWO).culprits == ()
+    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
+    found = diagnose(ranks, FOUR)
+    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
 
 
 def follow(last: int, *, is_open: bool, operation: str = "all_reduce") -> GroupCalls:
@@ -89,18 +90,9 @@ def test_replicas_whose_groups_are_named_alike_are_not_mixed(other: int) -> None
     assert (found.kind, found.culprits) == ("late", (1,))
 
 
-def test_a_replica_that_is_stuck_is_told_without_the_others() -> None:
-    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
-    found = diagnose(ranks, FOUR)
-    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
-
-
-def test_whoever_only_sends_may_be_far_ahead_of_one_that_is_late() -> None:
+def test_one_that_only_sends_or_has_never_used_the_group_is_late_as_well() -> None:
     ranks = [see(0, follow(1000, is_open=True, operation="broadcast")), see(1, follow(500, is_open=False), stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (1,)
-
-
-def test_one_that_has_never_used_the_group_is_late_as_well() -> None:
     ranks = [see(0, waits("default_pg", 1)), see(1, stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (1,)
 
@@ -122,77 +114,63 @@ def test_a_chain_of_waits_is_followed_to_its_end() -> None:
     assert found.sentences[1] == "4 more ranks wait for these"
 
 
-def test_different_operations_under_one_number_are_a_mismatch() -> None:
+def test_different_operations_or_sizes_under_one_number_are_a_mismatch() -> None:
     ranks = [see(rank, waits("default_pg", 4)) for rank in range(4)]
     ranks[3] = see(3, waits("default_pg", 4, operation="all_gather"))
-    check(
-        diagnose(ranks, FOUR),
-        "mismatch",
-        (3,),
+    assert tell(diagnose(ranks, FOUR)) == [
+        "mismatch: 3",
         "the members of default_pg [0-3] call different operations as number 4: all_reduce by ranks 0, 1, 2, "
         "all_gather by rank 3 (dp=3)",
-    )
-
-
-def test_of_two_different_sizes_neither_rank_is_accused_alone() -> None:
+    ]
     ranks = [see(rank, waits("default_pg", 4, shape=f"[{rank + 4}]")) for rank in range(2)]
-    check(
-        diagnose(ranks, TWO),
-        "mismatch",
-        (0, 1),
+    assert tell(diagnose(ranks, TWO)) == [
+        "mismatch: 0, 1",
         "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0 (dp=0), "
         "all_reduce of [5] by rank 1 (dp=1)",
-    )
+    ]
 
 
-def test_sizes_may_differ_where_the_operation_allows_it() -> None:
+def test_sizes_that_may_differ_and_operations_in_which_nobody_waits_are_no_mismatch() -> None:
     ranks = [see(rank, waits("default_pg", 4, operation="all_to_all", shape=f"[{rank}]")) for rank in range(2)]
     assert diagnose(ranks, TWO).kind == "stuck"
-
-
-def test_different_operations_in_which_nobody_waits_are_no_mismatch() -> None:
     ranks = [see(rank, group("default_pg", 4, operation=name, age_s=0.5)) for rank, name in enumerate(("x", "y"))]
     assert diagnose(ranks, TWO).kind == "healthy"
 
 
-def test_one_that_has_ended_waits_for_nobody() -> None:
+def test_nobody_is_accused_where_all_are_stopped_or_one_has_ended() -> None:
     ranks = [see(0, waits("default_pg", 4), state="ended"), see(1, group("default_pg", 3), stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (0,)
+    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
+    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
 
 
-def test_a_group_that_is_only_named_like_an_axis_has_its_own_members() -> None:
+def test_a_group_named_like_an_axis_has_its_own_members_and_the_caller_of_a_script_is_none() -> None:
     ranks = [see(rank) for rank in range(8)]
     ranks[0], ranks[2] = see(0, waits("mesh_tp", 5)), see(2, group("mesh_tp", 4), stack=LOAD)
     found = diagnose(ranks, CUBE)
     assert found.culprits == (2,)
     assert "of tp [0, 2]" in found.sentences[0]
+    # torch's `record` stands below every frame of a script that uses it.
+    record = Frame(function="wrapper", file="/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", line=1)
+    ranks = [see(rank, groups=None, stack=(*(LOAD if rank == 1 else WAIT), record)) for rank in range(2)]
+    assert (diagnose(ranks, TWO).kind, diagnose(ranks, TWO).culprits) == ("odd", (1,))
 
 
-def test_where_all_are_stopped_nobody_is_accused() -> None:
-    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
-    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
-
-
-def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
+def test_two_groups_in_opposite_order_are_a_deadlock_and_where_all_are_in_the_network_is_at_fault() -> None:
     ranks = [see(0, waits("a", 3), group("b", 6)), see(1, group("a", 2), waits("b", 7))]
-    check(
-        diagnose(ranks, TWO),
-        "deadlock",
-        (0, 1),
+    assert tell(diagnose(ranks, TWO)) == [
+        "deadlock: 0, 1",
         "ranks 0, 1 wait for each other",
         "rank 0 (dp=0) waits in all_reduce 3 of a [0, 1] for rank 1 (dp=1)",
         "rank 1 (dp=1) waits in all_reduce 7 of b [0, 1] for rank 0 (dp=0)",
-    )
-
-
-def test_where_all_have_entered_the_network_or_a_device_is_at_fault() -> None:
-    check(
-        diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR),
-        "stuck",
-        (),
+    ]
+    assert tell(diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR)) == [
+        "stuck: nobody",
         "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none has left it: check the "
         "network and the devices",
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -207,39 +185,34 @@ def test_one_that_is_held_inside_is_named(state: str, told: str) -> None:
     assert found.sentences[1].endswith(told)
 
 
-def test_a_rank_that_waits_for_one_inside_a_stuck_call_is_no_culprit() -> None:
+def test_one_in_a_stuck_or_unrecorded_call_is_no_culprit() -> None:
     ranks = [see(0, waits("a", 3)), see(1, group("a", 2), waits("b", 7)), see(2, waits("b", 7))]
     found = diagnose([*ranks, see(3)], FOUR)
     assert (found.kind, found.culprits) == ("stuck", ())
     assert "all_reduce 7 of b [1, 2]" in found.sentences[0]
-
-
-def test_a_rank_that_has_ended_is_named_with_its_exit_code() -> None:
-    ranks = [see(0, waits("default_pg", 4)), see(1, stack=None, groups=None, state="ended", exit_code=0)]
-    check(
-        diagnose(ranks, TWO),
-        "late",
-        (1,),
-        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
-        "rank 1 (dp=1) has ended with exit code 0",
-    )
-
-
-def test_one_in_an_unrecorded_communication_is_no_culprit_beside_others() -> None:
-    """Rank 0 sends to rank 2 outside the recorder; rank 3 loads, and rank 2 waits for it."""
-    ranks = [
-        see(0, group("x", 3)),
-        see(1, waits("x", 4)),
-        see(2, waits("y", 4)),
-        see(3, group("y", 3), stack=LOAD),
-    ]
+    # Rank 0 sends to rank 2 outside the recorder; rank 3 loads, and rank 2 waits for it.
+    ranks = [see(0, group("x", 3)), see(1, waits("x", 4)), see(2, waits("y", 4)), see(3, group("y", 3), stack=LOAD)]
     assert diagnose(ranks, FOUR).culprits == (3,)
-
-
-def test_if_only_such_are_waited_for_nobody_is_accused() -> None:
     found = diagnose([see(0, group("x", 3)), see(1, waits("x", 4))], TWO)
     assert (found.kind, found.culprits) == ("unclear", ())
     assert found.sentences[0].startswith("others wait for rank 0 (dp=0) in a communication that is not")
+
+
+def test_a_rank_that_has_ended_or_is_stopped_is_named() -> None:
+    ranks = [see(0, waits("default_pg", 4)), see(1, stack=None, groups=None, state="ended", exit_code=0)]
+    assert tell(diagnose(ranks, TWO)) == [
+        "late: 1",
+        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
+        "rank 1 (dp=1) has ended with exit code 0",
+    ]
+    ranks = [see(rank, waits("mesh_tp/0", 4)) for rank in range(4)]
+    ranks[3] = see(3, groups=None, state="stopped")
+    mesh = WorkerMesh(("tp",), (4,), 0, ("tp",))
+    assert tell(diagnose([replace(one, groups=rename(one)) for one in ranks], mesh)) == [
+        "late: 3",
+        "rank 3 (tp=3) has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
+        "rank 3 (tp=3) is stopped, by a signal or a debugger",
+    ]
 
 
 @pytest.mark.parametrize("more", [{"groups": None}, {"is_truncated": True}], ids=["no recorder", "forgotten"])
@@ -248,53 +221,37 @@ def test_a_rank_is_not_late_for_what_its_recorder_cannot_tell(more: dict[str, An
     assert diagnose(ranks, TWO).kind == "stuck"
 
 
-def test_without_recorder_those_outside_of_communication_are_named() -> None:
+def test_without_recorders_those_outside_or_the_few_are_named() -> None:
     ranks = [see(rank, groups=None) for rank in range(4)]
     ranks[1] = see(1, groups=None, stack=LOAD, state="runs")
-    check(
-        diagnose(ranks, FOUR),
-        "odd",
-        (1,),
+    assert tell(diagnose(ranks, FOUR)) == [
+        "odd: 1",
         "rank 1 (dp=1) is in load (loader.py:31), running",
         "of the other 3 ranks, rank 0 (dp=0) is in all_reduce (distributed_c10d.py:3000), asleep",
-    )
-
-
-def test_without_any_communication_the_few_beside_the_many_are_named() -> None:
+    ]
     step = (Frame(function="step", file="train.py", line=7),)
     ranks = [see(rank, groups=None, stack=LOAD if rank in (6, 7) else step) for rank in range(8)]
     assert diagnose(ranks, CUBE).culprits == (6, 7)
     assert diagnose(ranks[:1] + ranks[6:7], TWO).kind == "unclear"
-
-
-def test_ranks_are_told_by_what_they_have_in_common() -> None:
     assert describe_ranks([4, 5, 6, 7], CUBE) == "all of pp=1"
     assert describe_ranks([2, 3], CUBE) == "all of pp=0 dp=1"
     assert describe_ranks([1, 2], CUBE) == "ranks 1, 2"
     assert describe_ranks([0], CUBE) == "rank 0 (pp=0 dp=0 tp=0)"
 
 
-def test_of_a_rank_whose_node_has_not_answered_that_is_told() -> None:
-    check(
-        diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR),
-        "unknown",
-        (2,),
+def test_a_silent_node_is_told_and_of_those_inside_they_that_stay() -> None:
+    assert tell(diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR)) == [
+        "unknown: 2",
         "rank 2 (dp=2) has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
         "nothing is known of rank 2 (dp=2): its node has not answered",
-    )
+    ]
     assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
-
-
-def test_a_stopped_rank_cannot_tell_what_it_has_entered_and_is_named() -> None:
-    ranks = [see(rank, waits("mesh_tp/0", 4)) for rank in range(4)]
-    ranks[3] = see(3, groups=None, state="stopped")
-    mesh = WorkerMesh(("tp",), (4,), 0, ("tp",))
-    check(
-        diagnose([replace(one, groups=rename(one)) for one in ranks], mesh),
-        "late",
-        (3,),
-        "rank 3 (tp=3) has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
-        "rank 3 (tp=3) is stopped, by a signal or a debugger",
+    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
+    ranks[1] = see(1, waits("default_pg", 4))
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
+        "stuck",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
     )
 
 
@@ -302,24 +259,14 @@ def rename(one: RankEvidence) -> tuple[GroupCalls, ...] | None:
     return one.groups and tuple(replace(group, name="11") for group in one.groups)
 
 
-def test_one_without_stack_and_recorder_is_only_not_known() -> None:
-    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
-    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
-
-
-def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:
+def test_where_nobody_waits_long_or_something_else_may_hold_it_nobody_is_accused() -> None:
     ranks = [see(rank, waits("default_pg", 9, age_s=0.9)) for rank in range(4)]
     ranks[2] = see(2, group("default_pg", 8, age_s=1.4), stack=LOAD, state="runs")
-    check(
-        diagnose(ranks, FOUR),
-        "healthy",
-        (),
+    assert tell(diagnose(ranks, FOUR)) == [
+        "healthy: nobody",
         "no rank has been waiting for another for more than 1 s",
         "the last collective was entered 0.9 s ago",
-    )
-
-
-def test_a_job_is_not_healthy_if_something_else_may_hold_it() -> None:
+    ]
     ranks = [see(rank, group("default_pg", 9, age_s=2.0), stack=LOAD) for rank in range(4)]
     assert diagnose(ranks, FOUR).kind == "healthy"
     for other in (
@@ -330,20 +277,3 @@ def test_a_job_is_not_healthy_if_something_else_may_hold_it() -> None:
     ):
         assert diagnose([*ranks[:3], replace(ranks[3], **other)], FOUR).kind != "healthy"
     assert diagnose(ranks[:3], FOUR).kind != "healthy"
-
-
-def test_what_has_called_the_script_is_no_communication() -> None:
-    """torch's `record` stands below every frame of a script that uses it."""
-    record = Frame(function="wrapper", file="/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", line=1)
-    ranks = [see(rank, groups=None, stack=(*(LOAD if rank == 1 else WAIT), record)) for rank in range(2)]
-    assert (diagnose(ranks, TWO).kind, diagnose(ranks, TWO).culprits) == ("odd", (1,))
-
-
-def test_of_those_inside_only_they_that_stay_are_told() -> None:
-    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
-    ranks[1] = see(1, waits("default_pg", 4))
-    found = diagnose(ranks, FOUR)
-    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
-        "stuck",
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
-    )

@@ -99,7 +99,7 @@ def test_each_worker_gets_the_cpus_of_its_mode(
         assert bound(mode, root, slots(*homes, kind=kind), allowed) == expected
 
 
-def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(two: Path) -> None:
+def test_nodes_that_workers_cannot_use_or_share_are_refused_with_the_numbers(two: Path) -> None:
     with pytest.raises(UsageError) as caught:
         bound("node", two, slots(*FOUR_GPUS), allowed="0-3")
     assert str(caught.value) == (
@@ -107,6 +107,8 @@ def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(two: Path) -> N
         "its CPUs, 8-15,24-31; it may use 0-3"
     )
     assert "CPUs of every node" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
+        bound("exclusive", two, slots([1, 0], [1]))
 
 
 def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
@@ -125,19 +127,18 @@ def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_pat
         bound("core-complex", root, slots(None, None))
 
 
-def test_workers_of_one_node_cannot_share_it_with_one_of_two(two: Path) -> None:
-    with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
-        bound("exclusive", two, slots([1, 0], [1]))
-
-
-def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
+def test_a_kernel_without_numa_is_one_node_and_this_machine_can_be_read(tmp_path: Path) -> None:
     topology = read_topology(frozenset({2, 3}), str(tmp_path))
     assert topology.nodes == {0: {2, 3}}
     (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
     assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
+    allowed = frozenset(os.sched_getaffinity(0))
+    found = bind("node", read_topology(allowed), allowed, [NOWHERE])
+    assert found[0].cpus <= allowed
+    assert found[0].cpus
 
 
-def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) -> None:
+def test_the_cores_of_a_worker_are_counted_and_decisions_one_sentence(two: Path) -> None:
     topology = read_topology(frozenset(), str(two))
     every, at = frozenset(range(32)), list_numa_nodes(slots(*FOUR_GPUS))
     assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
@@ -147,20 +148,10 @@ def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) ->
     assert [[one.core_count for one in bind(mode, topology, every, wide)] for mode in MODES] == [
         [8, 8], [8, 8], [8, 8], [4, 4],
     ]  # fmt: skip
-
-
-def test_what_was_decided_is_one_sentence(two: Path) -> None:
     found = bind("node", read_topology(frozenset(), str(two)), frozenset(range(10)), [frozenset({1}), NOWHERE])
     assert describe_bindings("node", found) == (
         "--numa-binding node binds local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
     )
-
-
-def test_this_machine_can_be_read() -> None:
-    allowed = frozenset(os.sched_getaffinity(0))
-    found = bind("node", read_topology(allowed), allowed, [NOWHERE])
-    assert found[0].cpus <= allowed
-    assert found[0].cpus
 
 
 @given(data=st.data(), mode=st.sampled_from(MODES))

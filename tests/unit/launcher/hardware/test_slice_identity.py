@@ -14,17 +14,11 @@ from launcher.locality.merge import SourceResult, merge
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))
 # What a pod of GKE with a v6e-16 is told, as a public repository shows it.
 GKE = {
-    "TPU_ACCELERATOR_TYPE": "v6e-16",
-    "TPU_TOPOLOGY": "4x4",
-    "TPU_HOST_BOUNDS": "2,2,1",
-    "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
-    "TPU_SKIP_MDS_QUERY": "true",
-    "TPU_WORKER_ID": "2",
-    "TPU_WORKER_HOSTNAMES": ",".join(HOSTS),
-    "MEGASCALE_NUM_SLICES": "1",
-    "MEGASCALE_SLICE_ID": "0",
+    "TPU_ACCELERATOR_TYPE": "v6e-16", "TPU_TOPOLOGY": "4x4", "TPU_HOST_BOUNDS": "2,2,1",
+    "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1", "TPU_SKIP_MDS_QUERY": "true", "TPU_WORKER_ID": "2",
+    "TPU_WORKER_HOSTNAMES": ",".join(HOSTS), "MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0",
     "MEGASCALE_COORDINATOR_ADDRESS": HOSTS[0],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

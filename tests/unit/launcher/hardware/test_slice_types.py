@@ -37,18 +37,22 @@ from launcher.model.errors import UsageError
         ("v4-4x8x8", 256, 64, 4, "4x8x8"),
     ],
 )
-def test_a_type_is_so_many_hosts_with_so_many_chips(
-    name: str, chips: int, hosts: int, each: int, topology: str | None
-) -> None:
+def test_a_type_is_so_many_hosts_with_chips(name: str, chips: int, hosts: int, each: int, topology: str | None) -> None:
     found = parse(name)
     assert (found.chips, found.hosts, found.chips_per_host) == (chips, hosts, each)
     assert (slice_types.format_grid(found.topology) if found.topology else None) == topology
 
 
-def test_eight_chips_are_one_machine_or_two_by_what_this_one_has() -> None:
+def test_eight_chips_are_one_machine_or_two_and_every_suggestion_can_be_read() -> None:
     assert parse("v6e-8").description == "v6e-8: 1 host of 8 chips, 2x4"
     assert parse("v6e-8", host_chips=4).description == "v6e-8: 2 hosts of 4 chips, 2x4"
     assert parse("v6e-1", host_chips=8).hosts == parse("v6e-4", host_chips=1).hosts == 1
+    for model in MODELS:
+        with pytest.raises(UsageError) as raised:
+            parse(f"{model.name}-5")
+        assert raised.value.hint
+        for name in raised.value.hint.removeprefix("use one of ").split(", "):
+            assert parse(name).model is model
 
 
 @pytest.mark.parametrize(
@@ -71,12 +75,3 @@ def test_a_name_that_means_nothing_is_told_what_may_have_been_meant(name: str, s
     assert str(raised.value) == sentence
     assert raised.value.hint
     assert hint in raised.value.hint
-
-
-def test_every_type_that_is_suggested_can_be_read() -> None:
-    for model in MODELS:
-        with pytest.raises(UsageError) as raised:
-            parse(f"{model.name}-5")
-        assert raised.value.hint
-        for name in raised.value.hint.removeprefix("use one of ").split(", "):
-            assert parse(name).model is model

@@ -173,7 +173,7 @@ def test_a_pipe_is_read_once() -> None:
 # Sources
 
 
-def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict[str, Says]) -> None:
+def test_likely_sources_are_asked_in_one_order_of_trust_and_named_ones_in_their_own(sources: dict[str, Says]) -> None:
     sources.update(
         aws=Says("aws", hints(zone="a")),
         slurm=Says("slurm", hints(spine="s", leaf="l")),
@@ -183,9 +183,6 @@ def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict
     assert place(found) == "zone=a,spine=s,leaf=k"
     assert [one.source for one in found.results] == ["kubernetes", "slurm", "aws"]
     assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
-
-
-def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict[str, Says]) -> None:
     sources.update(
         aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
     )
@@ -194,7 +191,7 @@ def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict
     assert resolve_locality(asked("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
 
 
-def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sources: dict[str, Says]) -> None:
+def test_a_source_that_is_late_or_fails_is_left_behind_and_its_thread_too(sources: dict[str, Says]) -> None:
     over = threading.Event()
     sources.update(
         kubernetes=Says("kubernetes", hints(leaf="never"), over),
@@ -211,9 +208,6 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
     assert reasons["kubernetes"] == "no answer within 0.2 s"
     assert reasons["slurm"] == "'failed with ValueError: odd\\x1b[2J'"
     assert reasons["oci"].startswith("failed with TypeError: ")
-
-
-def test_nobody_waits_for_the_threads_of_sources() -> None:
     over = threading.Event()
     try:
         assert query_sources([Says("slow", hints(), over)], {}, 0.0)[0].reason == "no answer within 0 s"
@@ -238,19 +232,13 @@ def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Sa
     assert resolve_locality(asked("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
 
 
-def test_a_source_that_nobody_has_is_refused_with_a_question() -> None:
-    with pytest.raises(UsageError, match="slrum") as caught:
-        resolve_locality(asked("--locality-sources", "slrum"), {}, names=NAMES)
-    assert caught.value.hint == "did you mean slurm?"
-
-
 @pytest.mark.parametrize("text", ["aws,", "aws,aws", "none,aws", "auto,aws", ","])
 def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--locality-sources "):
         asked("--locality-sources", text)
 
 
-def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
+def test_a_place_on_one_machine_has_no_effect_and_an_unknown_source_is_refused() -> None:
     alone = command.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
     assert alone.notes == (
         "--locality leaf=l has no effect on one machine",
@@ -258,6 +246,9 @@ def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
     )
     with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
         command.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})
+    with pytest.raises(UsageError, match="slrum") as caught:
+        resolve_locality(asked("--locality-sources", "slrum"), {}, names=NAMES)
+    assert caught.value.hint == "did you mean slurm?"
 
 
 # What the machine itself says

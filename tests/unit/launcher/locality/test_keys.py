@@ -85,11 +85,13 @@ def test_each_family_of_labels_gives_its_levels(labels: dict[str, str], levels: 
         assert labels[level.origin.removeprefix("node label ")] == level.domain
 
 
-def test_levels_of_switches_come_from_one_family() -> None:
+def test_levels_of_switches_come_from_one_family_and_stand_in_one_order() -> None:
     labels = {f"{TIER}0": "l", f"{AWS}network-node-layer-1": "nn-1", f"{AWS}network-node-layer-2": "nn-2",
               f"{AWS}network-node-layer-3": "nn-3", "topology.kubernetes.io/zone": "z"}  # fmt: skip
     found = derive_levels("kubernetes", labels).levels
     assert {level.name: level.domain for level in found} == {"zone": "z", "leaf": "l"}
+    assert sorted(TIERS, key=LEVELS.index, reverse=True) == list(TIERS)
+    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == RemarkedLevels((), ())
 
 
 @pytest.mark.parametrize(
@@ -109,14 +111,6 @@ def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark:
     assert not found.levels
     (said,) = found.remarks
     assert remark in said
-
-
-def test_an_empty_label_says_nothing() -> None:
-    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == RemarkedLevels((), ())
-
-
-def test_levels_of_switches_stand_in_one_order() -> None:
-    assert sorted(TIERS, key=LEVELS.index, reverse=True) == list(TIERS)
 
 
 # Labels as text
@@ -283,14 +277,11 @@ def test_what_slurm_does_not_say_is_said(address: str, pattern: str, reason: str
     assert hints.reason.isprintable()
 
 
-def test_a_name_of_a_node_may_have_dots() -> None:
+def test_slurm_is_known_by_the_number_of_a_job_and_names_of_nodes_may_have_dots() -> None:
     environ = {"SLURM_TOPOLOGY_ADDR": "s4.s0.tux1.site", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
                "SLURMD_NODENAME": "tux1.site"}  # fmt: skip
     found = SlurmSource().look(environ, LIMIT_S).levels
     assert [level[:2] for level in found] == [("spine", "s4"), ("leaf", "s0")]
-
-
-def test_a_job_of_slurm_s_is_known_by_its_number() -> None:
     assert SlurmSource().is_likely({"SLURM_JOB_ID": "7"})
     assert not SlurmSource().is_likely({"SLURM_CONF": "/etc/slurm.conf"})
 

@@ -28,9 +28,7 @@ from launcher.model.locality_path import LEVELS, LEVELS_MAX
         ([()], (), ()),
     ],
 )  # fmt: skip
-def test_levels_of_all_lists_stand_in_one_order(
-    lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
-) -> None:
+def test_levels_have_one_order(lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]) -> None:
     assert order_levels({one: lists.count(one) for one in lists}) == (levels, remarks)
 
 
@@ -57,20 +55,16 @@ def test_what_one_list_says_holds_unless_it_is_wrong_about_known_levels(one: lis
 
 
 def looked(source: str, **levels: str) -> SourceResult:
-    return SourceResult(
-        source, tuple(Level(name, domain, f"key of {name}") for name, domain in levels.items()), "asked"
-    )
+    found = tuple(Level(name, domain, f"key of {name}") for name, domain in levels.items())
+    return SourceResult(source, found, "asked")
 
 
-def test_the_most_trusted_source_counts_and_others_add_missing_levels() -> None:
+def test_the_most_trusted_source_counts_and_those_that_contradict_it_are_named() -> None:
     found = merge([looked("--locality", leaf="l3"), looked("slurm", spine="s1", leaf="l3"), looked("gce", zone="a")])
     assert [(level.name, level.domain, level.origin) for level in found.levels] == [
         ("zone", "a", "key of zone"), ("spine", "s1", "key of spine"), ("leaf", "l3", "key of leaf"),
     ]  # fmt: skip
     assert found.remarks == ()
-
-
-def test_sources_that_contradict_each_other_are_named_with_what_they_say() -> None:
     found = merge([looked("--locality", leaf="l3"), looked("slurm", leaf="s8"), looked("gce", leaf="x")])
     assert [level.domain for level in found.levels] == ["l3"]
     assert found.remarks == (
@@ -79,14 +73,11 @@ def test_sources_that_contradict_each_other_are_named_with_what_they_say() -> No
     )
 
 
-def test_nothing_comes_of_nothing() -> None:
-    assert merge([]) == RemarkedLevels((), ())
-    assert merge([SourceResult("gce", (), "no answer")]) == RemarkedLevels((), ())
-
-
 def test_levels_of_ones_own_stand_among_those_of_other_sources() -> None:
     found = merge([looked("--locality", zone="a", row="r", leaf="l"), looked("slurm", core="c", spine="s", leaf="l")])
     assert [level.name for level in found.levels] == ["zone", "core", "spine", "row", "leaf"]
+    for nothing in ([], [SourceResult("gce", (), "no answer")]):
+        assert merge(nothing) == RemarkedLevels((), ())
 
 
 domains = st.sampled_from(["a", "b"])
@@ -104,24 +95,14 @@ def test_a_source_that_is_trusted_less_changes_no_domain(found: list[SourceResul
         assert len(more) == LEVELS_MAX or fewer.items() <= more.items()
 
 
-def test_what_a_source_says_that_cannot_be_told_is_left_out() -> None:
-    levels = [
-        ("leaf", "l3"),
-        ("leaf", "l4"),
-        ("spine", ""),
-        ("core", "\x1b[2J"),
-        ("zone", "z" * 300),
-        ("host", "h"),
-        ("nvl", "n "),
-    ]
-    found = keep_usable_levels(SourceResult("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
+def test_levels_that_cannot_be_told_or_are_too_many_are_left_out() -> None:
+    wrong = [("leaf", "l4"), ("spine", ""), ("core", "\x1b[2J"), ("zone", "z" * 300), ("host", "h"), ("nvl", "n ")]
+    levels = tuple(Level(name, domain, "k") for name, domain in [("leaf", "l3"), *wrong])
+    found = keep_usable_levels(SourceResult("bad", levels, "asked"))
     assert [level.domain for level in found.levels] == ["l3"]
     assert found.reason == "asked; 6 of its levels are duplicate or invalid, and not used"
     many = tuple(Level(f"l{at}", "a", "k") for at in range(1000))
     assert len(keep_usable_levels(SourceResult("bad", many, "asked")).levels) == LEVELS_MAX
-
-
-def test_more_levels_than_a_network_has_are_left_out_and_named() -> None:
     one, two = ({f"{letter}{at:02}": "x" for at in range(12)} for letter in "ab")
     found = merge([looked("one", **one), looked("two", **two)])
     assert len(found.levels) == LEVELS_MAX

@@ -24,21 +24,16 @@ def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
     assert not layout.is_temporary
 
 
-def test_a_later_round_with_the_same_restart_count_gets_its_own_directory(tmp_path: Path) -> None:
+def test_a_later_round_and_another_job_with_the_same_numbers_have_their_own_directories(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     paths = [layout.make_error_path(round, count, 0) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1), (2, 0)]]
     names = [path.split("/")[-3] for path in paths]
     assert names == ["attempt_0", "attempt_0.round_2", "attempt_1", "attempt_1.round_5", "attempt_0.round_2"]
-
-
-def test_two_jobs_with_one_run_id_share_nothing(tmp_path: Path) -> None:
     first, second = (LogLayout(log_dir=str(tmp_path), run_id="night") for _ in range(2))
     assert first.root != second.root
 
 
-def test_paths_are_absolute_for_workers_that_change_their_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_absolute_if_workers_change_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert LogLayout(log_dir="logs", run_id="night").make_error_path(1, 0, 0).startswith(f"{tmp_path}/logs/")
 
@@ -57,12 +52,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogLayout:
     return LogLayout(log_dir=None, run_id="night")
 
 
-def test_without_a_log_dir_files_lie_in_a_private_temporary_directory(temporary: LogLayout, tmp_path: Path) -> None:
+def test_without_a_log_dir_error_files_lie_in_a_private_temporary_place(temporary: LogLayout, tmp_path: Path) -> None:
     assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", temporary.root)
     assert os.stat(temporary.root).st_mode & 0o777 == 0o700
-
-
-def test_a_temporary_directory_with_error_files_only_is_removed(temporary: LogLayout, tmp_path: Path) -> None:
     Path(temporary.make_error_path(1, 0, 0)).write_text("{}")
     temporary.make_error_path(2, 1, 0)
     temporary.remove_after_success()
@@ -83,9 +75,7 @@ def test_a_temporary_directory_with_an_incident_or_output_stays_whole(temporary:
         kept.unlink()
 
 
-def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_temporary_directories_are_those_of_the_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for log_dir in (None, str(tmp_path / "logs")):
         given = draw_temporary_dirs()
@@ -95,9 +85,7 @@ def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
         remove_leftovers(given)
 
 
-def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_incident_has_a_folder_of_its_own_and_few_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     paths = [layout.make_incident_path(1 + number // 2) for number in range(INCIDENTS_MAX)]
     assert [os.path.basename(path) for path in paths[:3]] == ["incident_1_1", "incident_1_2", "incident_2_3"]
@@ -125,10 +113,13 @@ def test_recorder_sockets_have_short_paths_in_a_private_directory(name: str, mon
         assert not path.parent.exists()
 
 
-def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None:
+def test_a_directory_that_was_asked_for_is_never_removed_and_may_be_full(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     layout.remove_after_success()
     assert os.path.isdir(layout.root)
+    Path(layout.root).rmdir()
+    Path(layout.root).touch()  # as good as a full disk: nothing can be made below
+    assert layout.make_error_path(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"
 
 
 def test_dev_null_as_log_dir_keeps_no_files() -> None:
@@ -139,21 +130,11 @@ def test_dev_null_as_log_dir_keeps_no_files() -> None:
     assert layout.make_filter_path(1, 0, "stdout") is None
 
 
-def test_a_log_dir_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_log_dir_that_is_a_file_or_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match=r"^--log-dir .*/file.* is not a directory$"):
             LogLayout(log_dir=str(path), run_id="night")
-
-
-def test_a_log_dir_that_cannot_be_written_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"^--log-dir /proc/logs cannot be written: ") as caught:
         LogLayout(log_dir="/proc/logs", run_id="night")
     assert caught.value.hint
-
-
-def test_a_round_starts_even_if_its_directory_cannot_be_made(tmp_path: Path) -> None:
-    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    Path(layout.root).rmdir()
-    Path(layout.root).touch()  # as good as a full disk: nothing can be made below
-    assert layout.make_error_path(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"

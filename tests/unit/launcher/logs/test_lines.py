@@ -42,47 +42,32 @@ def last_states(data: bytes) -> list[bytes]:
 @given(outputs, st.lists(st.integers(min_value=0), max_size=10))
 def test_how_the_bytes_were_cut_into_chunks_does_not_show(data: bytes, borders: list[int]) -> None:
     assert shown(chunks_of(data, borders)) == b"".join(PREFIX + line + b"\n" for line in last_states(data))
-
-
-@given(outputs, st.lists(st.integers(min_value=0), max_size=10))
-def test_whatever_is_released_ends_with_a_line_end(data: bytes, borders: list[int]) -> None:
     lines = LinePrefixer(PREFIX)
-    for chunk in chunks_of(data, borders):
-        released = lines.feed(chunk)
-        assert not released or released.endswith(b"\n")
+    assert all(released.endswith(b"\n") for chunk in chunks_of(data, borders) if (released := lines.feed(chunk)))
 
 
-def test_a_line_waits_for_its_end() -> None:
+def test_a_line_waits_for_its_end_and_beyond_the_limit_comes_in_pieces() -> None:
     lines = LinePrefixer(PREFIX)
     assert lines.feed(b"loss ") == b""
     assert lines.feed(b"0.25\nacc") == b"[default3]:loss 0.25\n"
     assert lines.finish() == b"[default3]:acc\n"
-
-
-def test_a_line_beyond_the_limit_is_shown_whole_in_pieces() -> None:
     lines = shown([b"x" * 40] * 10 + [b"\n", b"next\n"], limit=100).splitlines()
     assert all(line.startswith(PREFIX) for line in lines)
     assert max(map(len, lines)) <= 140 + len(PREFIX)
     assert b"".join(line[len(PREFIX) :] for line in lines) == b"x" * 400 + b"next"
+    assert shown([b"10%\r", b"x" * 100, b"\n"], limit=100) == PREFIX + b"x" * 100 + b"\n" + PREFIX + b"\n"
 
 
-def test_a_progress_bar_shows_its_newest_state_once_a_second() -> None:
+def test_a_progress_bar_shows_its_newest_state_once_a_second_and_no_empty_lines() -> None:
     lines = LinePrefixer(PREFIX)
     released = [lines.feed(b"\r%d%%" % tenth, tenth / 10) for tenth in range(35)]
     assert [line for line in released if line] == [b"[default3]:10%\n", b"[default3]:20%\n", b"[default3]:30%\n"]
     assert lines.feed(b"\r100%\n", 3.5) == b"[default3]:100%\n"
     assert lines.feed(b"epoch 2\n", 3.6) == b"[default3]:epoch 2\n"
-
-
-def test_a_bar_that_is_wiped_out_leaves_no_empty_lines() -> None:
     lines = LinePrefixer(PREFIX)
     released = [lines.feed(b"\r%d%%\r      \r" % second, second) for second in range(3)]
     assert released == [b"", b"[default3]:1%\n", b"[default3]:2%\n"]
     assert lines.finish() == b""
-
-
-def test_what_a_line_beyond_the_limit_was_drawn_over_is_not_shown_after_it() -> None:
-    assert shown([b"10%\r", b"x" * 100, b"\n"], limit=100) == PREFIX + b"x" * 100 + b"\n" + PREFIX + b"\n"
 
 
 @pytest.mark.parametrize(

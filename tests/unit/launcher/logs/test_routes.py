@@ -46,20 +46,14 @@ def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path
     ("words", "sentence"),
     [
         (["-t", "0:1,4:1"], "--tee names 4, but the last local rank is 1"),
-        (
-            ["-r", "3", "--duplicate-stdout-filters", "a"],
-            "--duplicate-stdout-filters has no effect: no worker's stdout is teed",
-        ),
-        (
-            ["-t", "1:2", "--local-ranks-filter", "0", "--duplicate-stderr-filters", "a"],
-            "--duplicate-stderr-filters has no effect: no worker's stderr is teed",
-        ),
-        (
-            ["-t", "3", "--duplicate-stdout-filters", "a", "--log-dir", os.devnull],
-            "--duplicate-stdout-filters has no effect: --log-dir /dev/null keeps no files",
-        ),
+        (["-r", "3", "--duplicate-stdout-filters", "a"],
+         "--duplicate-stdout-filters has no effect: no worker's stdout is teed"),
+        (["-t", "1:2", "--local-ranks-filter", "0", "--duplicate-stderr-filters", "a"],
+         "--duplicate-stderr-filters has no effect: no worker's stderr is teed"),
+        (["-t", "3", "--duplicate-stdout-filters", "a", "--log-dir", os.devnull],
+         "--duplicate-stdout-filters has no effect: --log-dir /dev/null keeps no files"),
     ],
-)
+)  # fmt: skip
 def test_what_an_option_cannot_do_is_said(tmp_path: Path, words: list[str], sentence: str) -> None:
     assert sentence in routes(tmp_path, *words).list_remarks()
 
@@ -104,7 +98,5 @@ def test_flags_decide_where_a_stream_goes(tmp_path: Path, words: list[str], expe
         (None, "$$ ${other} ", b"$ ${other} "),
     ],
 )
-def test_the_prefix_names_role_and_local_rank_or_follows_the_template(
-    host: str | None, template: str | None, expected: bytes
-) -> None:
+def test_the_prefix_names_the_rank_or_is_the_template(host: str | None, template: str | None, expected: bytes) -> None:
     assert format_line_prefix(role="trainer", local_rank=2, rank=10, host=host, template=template) == expected

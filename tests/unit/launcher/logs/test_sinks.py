@@ -38,16 +38,13 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_log_file_is_appended_to_and_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_log_file_keeps_what_was_there_and_makes_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     path.write_text("before\n")
     file = LogFile(str(path), Warnings())
     file.write(memoryview(b"after\n"))
     file.close()
     assert path.read_text() == "before\nafter\n"
-
-
-def test_a_log_file_makes_the_directory_that_could_not_be_made_before(tmp_path: Path) -> None:
     path = tmp_path / "attempt_0" / "3" / "stdout.log"
     warnings = Warnings()
     tmp_path.joinpath("attempt_0").touch()
@@ -133,7 +130,7 @@ def test_what_a_full_pipe_holds_ends_with_a_whole_line() -> None:
     os.close(write_fd)
 
 
-def test_a_terminal_that_has_stopped_holds_nobody() -> None:
+def test_a_console_that_was_closed_or_has_stopped_holds_nobody() -> None:
     ours, theirs = pty.openpty()
     console = Console(theirs, "stdout", Warnings())
     console.put((b"x" * 100 + b"\n") * 30_000)
@@ -142,6 +139,14 @@ def test_a_terminal_that_has_stopped_holds_nobody() -> None:
     console.close()
     os.close(ours)
     os.close(theirs)
+    read_fd, write_fd = os.pipe()
+    os.close(write_fd)
+    console = Console(write_fd, "stdout", Warnings())
+    console.put(b"hello\n")
+    console.flush()
+    console.close()
+    assert console.pending_size == 0
+    os.close(read_fd)
 
 
 def test_a_socket_can_be_the_console() -> None:
@@ -158,17 +163,6 @@ def test_a_socket_can_be_the_console() -> None:
             console.flush()
         assert taken == line * 30_000
         console.close()
-
-
-def test_a_console_that_was_closed_before_is_left_alone() -> None:
-    read_fd, write_fd = os.pipe()
-    os.close(write_fd)
-    console = Console(write_fd, "stdout", Warnings())
-    console.put(b"hello\n")
-    console.flush()
-    console.close()
-    assert console.pending_size == 0
-    os.close(read_fd)
 
 
 @pytest.mark.parametrize(

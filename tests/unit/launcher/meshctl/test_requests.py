@@ -133,9 +133,7 @@ def test_a_leader_that_does_not_answer_is_named(world: World) -> None:
         *((kind, "h1", "run exp-41 has already ended: a worker failed", None) for kind in ("stop", "takeover")),
     ],
 )
-def test_what_a_job_cannot_do_is_refused_before_it_is_asked(
-    world: World, kind: str, target: str, sentence: str, hint: str | None
-) -> None:
+def test_what_a_job_cannot_do_is_refused(world: World, kind: str, target: str, sentence: str, hint: str | None) -> None:
     if "ended" in sentence:
         world.stored.end("failure", 3, "a worker failed")
     with pytest.raises(UsageError, match=sentence) as error:

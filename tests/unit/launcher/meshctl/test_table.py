@@ -12,23 +12,14 @@ from tests.support.reasons import because
 from tests.support.run_reports import REPORT, make_node, make_rank
 
 
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
+def test_columns_are_as_wide_as_a_terminal_shows_their_widest_cell() -> None:
     rows = [("node", "cpu", "state"), ("h10", "1.5", ""), ("h9", "12.0", "lost")]
     assert align(rows, right=(1,)) == ["node   cpu  state", "h10    1.5", "h9    12.0  lost"]
     assert align(rows[:2], gap="|") == ["node|cpu|state", "h10 |1.5|"]
-
-
-def test_a_table_without_rows_or_columns_has_nothing_to_align() -> None:
     assert align([]) == []
     assert align([(), ()]) == ["", ""]
-
-
-def test_wide_and_combining_letters_are_counted_as_a_terminal_shows_them() -> None:
     assert [measure_width(text) for text in ("", "node", "節点", "e\u0301", "\uff21", "é")] == [0, 4, 4, 1, 2, 1]
     assert align([("節点", "x"), ("h0", "y")]) == ["節点  x", "h0    y"]
-
-
-def test_a_wider_text_is_left_as_it_is() -> None:
     assert (pad("abc", 2), pad("abc", 4), pad("abc", 4, is_right=True)) == ("abc", "abc ", " abc")
 
 
@@ -42,7 +33,7 @@ RUN = replace(
 )
 
 
-def test_every_worker_has_a_line_and_other_nodes_are_named() -> None:
+def test_every_worker_has_a_line_and_a_sentence_that_begins_with_its_state_stands_alone() -> None:
     assert (
         describe_ranks(RUN)
         == """\
@@ -53,6 +44,12 @@ rank  node   pid  state        cpu  memory  step  progress   place      phase   
 h3: spare: full
 h7: no answer"""
     )
+    waiting = make_node(0, ranks=(), state="waiting", waiting=because("waiting for nodes: 1 of 2"))
+    spare = make_node(1, ranks=(), state="spare", waiting=because("all places are taken"))
+    assert describe_ranks(replace(REPORT, nodes=(waiting, spare), missing=())).split("\n") == [
+        f"{spare.node}: spare: all places are taken",
+        f"{waiting.node}: waiting for nodes: 1 of 2",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -62,9 +59,15 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_longer_lines(width: int) -> 
     assert table.startswith("rank  node   pid  state        cpu  memory")
 
 
-def test_names_cannot_control_a_terminal() -> None:
+def test_names_and_what_nodes_say_cannot_control_a_terminal() -> None:
     text = format_table([Column("node", ("\x1b[2J\n", "b" * 60))])
     assert text == "node\n\\x1b[2J\\n\n" + "b" * 37 + "..."
+    node = NodeReport(
+        node="h0", member_id="h0-1", run_id="exp", version="1", at=1.0, started_at=0.0, agent_pid=1, state="waiting",
+        waiting=because("for\n\x1b[2Jh1\u202e"),
+    )  # fmt: skip
+    report = RunReport(run_id="exp", at=1.0, leader="h0", nodes=(node,), missing=("h2\n",))
+    assert describe_ranks(report).split("\n") == ["h0: for\\n\\x1b[2Jh1\\u202e", "h2\\n: no answer"]
 
 
 @pytest.mark.parametrize(
@@ -79,21 +82,3 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_ages(seconds: float, text: str) -> None:
     assert format_age(seconds) == text
-
-
-def test_what_nodes_say_cannot_move_the_cursor_or_add_lines() -> None:
-    node = NodeReport(
-        node="h0", member_id="h0-1", run_id="exp", version="1", at=1.0, started_at=0.0, agent_pid=1, state="waiting",
-        waiting=because("for\n\x1b[2Jh1\u202e"),
-    )  # fmt: skip
-    report = RunReport(run_id="exp", at=1.0, leader="h0", nodes=(node,), missing=("h2\n",))
-    assert describe_ranks(report).split("\n") == ["h0: for\\n\\x1b[2Jh1\\u202e", "h2\\n: no answer"]
-
-
-def test_a_sentence_that_begins_with_the_state_stands_alone() -> None:
-    waiting = make_node(0, ranks=(), state="waiting", waiting=because("waiting for nodes: 1 of 2"))
-    spare = make_node(1, ranks=(), state="spare", waiting=because("all places are taken"))
-    assert describe_ranks(replace(REPORT, nodes=(waiting, spare), missing=())).split("\n") == [
-        f"{spare.node}: spare: all places are taken",
-        f"{waiting.node}: waiting for nodes: 1 of 2",
-    ]

@@ -8,18 +8,20 @@ from launcher.model.concurrency import LateThread, start_thread
 from tests.support.threads import no_threads
 
 
-def test_a_thread_runs_with_its_arguments_and_keeps_no_process() -> None:
+def test_a_thread_keeps_no_process_and_where_none_is_to_be_had_there_is_none() -> None:
     got: list[object] = []
     thread = start_thread(lambda *words: got.extend(words), "one", 1, "two")
     assert thread is not None
     thread.join(60)
     assert (got, thread.daemon, thread.name) == ([1, "two"], True, "one")
-
-
-def test_where_none_is_to_be_had_there_is_none() -> None:
     with no_threads() as wanted:
         assert start_thread(print, "one") is None
     assert wanted == ["one"]
+    late = LateThread(lambda: None, "late")
+    with no_threads():
+        late.start()
+    assert late.finish(60.0)
+    assert late.has_started
 
 
 def test_a_late_thread_is_missing_until_it_has_started_and_starts_once() -> None:
@@ -45,11 +47,3 @@ def test_a_late_thread_is_missing_until_it_has_started_and_starts_once() -> None
     assert not late.finish(0.0)
     gate.set()
     assert late.finish(60.0)
-
-
-def test_the_end_tries_once_more() -> None:
-    late = LateThread(lambda: None, "late")
-    with no_threads():
-        late.start()
-    assert late.finish(60.0)
-    assert late.has_started

@@ -157,9 +157,7 @@ def no_blocking() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_blocking")
 @pytest.mark.parametrize("kind", [Reader, Terminal, Socket, "another user's pipe"])
-def test_room_that_somebody_else_takes_first_does_not_hold_the_agent(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Reader] | str
-) -> None:
+def test_room_that_somebody_else_takes_holds_nobody(monkeypatch: pytest.MonkeyPatch, kind: type[Reader] | str) -> None:
     """Between the look and the write a worker fills what it shares with the agent, again and again."""
     with (Reader if isinstance(kind, str) else kind)(monkeypatch) as reader:
         if isinstance(kind, str):
@@ -178,15 +176,12 @@ def refuse(descriptor: int) -> int:
     raise PermissionError
 
 
-def test_the_last_words_are_worth_a_wait_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_words_are_worth_a_wait_and_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
         console.log("one")
         console.write_stderr("report", patience_s=7)
         assert reader.waits_s == [console.PATIENCE_S, 7]
-
-
-def test_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch):
         with open("/dev/full", "wb") as full:
             os.dup2(full.fileno(), 2)
@@ -255,9 +250,7 @@ def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypa
         ("a \x1b[31m file / other: error: here", "a \\x1b[31m file / other: error: here"),
     ],
 )
-def test_what_matters_has_a_colour(
-    stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str
-) -> None:
+def test_what_counts_is_red(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: True)
     for name, code in {"red": "1;31", "cyan": "1;36", "/": "0"}.items():
         shown = shown.replace(f"<{name}>", f"\x1b[{code}m")

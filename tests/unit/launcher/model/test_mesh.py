@@ -13,12 +13,14 @@ from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh
 
 
-def test_a_mesh_is_read_from_its_outermost_axis_to_its_innermost() -> None:
+def test_a_mesh_is_read_from_its_outermost_axis_and_a_size_of_many_digits_is_refused() -> None:
     mesh = meshes.parse("pp=4, dp=*,tp=8")
     assert mesh == Mesh(axes=(Axis(name="pp", size=4), Axis(name="dp", size=None), Axis(name="tp", size=8)))
     assert str(mesh) == "pp=4,dp=*,tp=8"
     assert mesh.replica_size == 32
     assert mesh.resolve_shape(96) == (4, 3, 8)
+    with pytest.raises(UsageError, match="neither a positive number"):
+        meshes.parse("dp=" + "9" * 5000)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 5))
@@ -60,11 +62,6 @@ def test_a_mesh_that_means_nothing_is_refused_in_a_sentence(text: str, sentence:
     with pytest.raises(UsageError) as caught:
         meshes.parse(text)
     assert str(caught.value) == sentence
-
-
-def test_a_size_of_many_digits_is_refused_like_any_other() -> None:
-    with pytest.raises(UsageError, match="neither a positive number"):
-        meshes.parse("dp=" + "9" * 5000)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def nodes(*paths: str) -> list[Node]:
     return [Node(id=f"h{index}", slot_count=1, path=tuple(path.split("/"))) for index, path in enumerate(paths)]
 
 
-def test_rates_are_read_with_units_and_written_the_same_way() -> None:
+def test_rates_are_read_with_units_and_written_with_at_most_three_digits() -> None:
     rates = parse_rates("leaf=400Gbit, leaf:p0/l3=100Gb/s,nvl/host=50GB,host=1.5Tbit,device=900 GB/s,pod=800Gbps")
     assert rates.links == {
         LinkName("leaf"): 400_000 * MBIT, LinkName("leaf", "p0/l3"): 100_000 * MBIT,
@@ -27,6 +27,11 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
     assert str(parse_rates("leaf:a:b=19871234bit")) == "leaf:a:b=19.871234Mbit"
     (link,) = parse_rates("leaf:a,,b=c=1Gbit").links
     assert link.domain == "a,b=c"
+    assert [format_rate(rate) for rate in (999, 40 * MBIT, 19_871_234, 999_900 * MBIT)] == [
+        "999bit", "40Mbit", "19.9Mbit", "1Tbit",
+    ]  # fmt: skip
+    for rate in (1, 1001, 10**6 + 1, 2**53 - 1, 123_456_789 * MBIT):
+        assert parse_rates(f"host={format_rate(rate, exactly=True)}").links == {LinkName("host"): rate}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_what_is_no_rate_is_refused(text: str, sentence: str) -> None:
     assert str(caught.value) == sentence
 
 
-def test_a_domain_has_its_own_rate_or_that_of_its_level() -> None:
+def test_a_domain_has_its_own_rate_or_that_of_its_level_or_of_the_slowest_there() -> None:
     tree = build_tree(nodes("p0/l0", "p0/l1", "p1/l2"), ("pod", "leaf"))
     found = resolve_rates(parse_rates("leaf=40Mbit,leaf:p0/l1=10Mbit,leaf:l2=20Mbit,host:h1=5Mbit,host=9Mbit"), tree)
     pod, leaf, host = found.levels
@@ -59,16 +64,13 @@ def test_a_domain_has_its_own_rate_or_that_of_its_level() -> None:
         None, (40 * MBIT, 10 * MBIT, 20 * MBIT), (9 * MBIT, 5 * MBIT, 9 * MBIT),
     )  # fmt: skip
     assert found.remarks == ("no rate is known for pod: its links are assumed to be never full",)
-
-
-def test_a_missing_rate_of_one_domain_is_the_slowest_of_its_level() -> None:
     tree = build_tree(nodes("l0", "l1", "l2"), ("leaf",))
     found = resolve_rates(parse_rates("leaf:l0=40Mbit,leaf:l2=20Mbit,host=1Gbit"), tree)
     assert found.levels[0].domains == (40 * MBIT, 20 * MBIT, 20 * MBIT)
     assert found.remarks == ("no rate is known for leaf l1: 20Mbit is assumed, the slowest of its level",)
 
 
-def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
+def test_ambiguous_rates_are_remarked_and_of_two_the_lower_counts() -> None:
     tree = build_tree(nodes("p0/l0", "p1/l0"), ("pod", "leaf"))
     absent = ",".join(f"leaf:l{number}=1Mbit" for number in range(5, 10))
     found = resolve_rates(parse_rates(f"rack=1Gbit,leaf:l0=1Mbit,{absent},pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree)
@@ -78,27 +80,13 @@ def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
         "rate of leaf:l0: 2 domains have this name; use a path such as leaf:p0/l0",
         "rates of leaf l5, l6, l7 and 2 more are not used: no such leaf",
     )
-
-
-def test_of_two_rates_for_a_domain_the_lower_counts_in_any_order() -> None:
     tree = build_tree(nodes("p0/l0", "p0/l1"), ("pod", "leaf"))
     for text in ("leaf:l0=10Gbit,leaf:p0/l0=90Gbit", "leaf:p0/l0=10Gbit,leaf:l0=90Gbit"):
         found = resolve_rates(parse_rates(f"{text},leaf=1Tbit,host=1Tbit"), tree)
         assert found.levels[1].domains == (10_000 * MBIT, 10**6 * MBIT)
         assert found.remarks == ("leaf p0/l0 has two rates: the lower counts",)
-
-
-def test_a_whole_name_counts_before_the_end_of_a_path() -> None:
     unknown = Node(id="h9", slot_count=1, path=(None, "l0"))
     tree = build_tree([*nodes("p0/l0"), unknown], ("pod", "leaf"))
     assert tree.names[1] == ("p0/l0", "l0")
     found = resolve_rates(parse_rates("leaf:l0=1Gbit,leaf:p0/l0=2Gbit,pod=1Gbit,host=1Gbit"), tree)
     assert (found.levels[1].domains, found.remarks) == ((2000 * MBIT, 1000 * MBIT), ())
-
-
-def test_rates_are_formatted_with_at_most_three_digits() -> None:
-    assert [format_rate(rate) for rate in (999, 40 * MBIT, 19_871_234, 999_900 * MBIT)] == [
-        "999bit", "40Mbit", "19.9Mbit", "1Tbit",
-    ]  # fmt: skip
-    for rate in (1, 1001, 10**6 + 1, 2**53 - 1, 123_456_789 * MBIT):
-        assert parse_rates(f"host={format_rate(rate, exactly=True)}").links == {LinkName("host"): rate}

@@ -23,15 +23,12 @@ def domains(found: Tree) -> list[str]:
     return [" ".join((node.id, *place)) for node, *place in zip(found.nodes, *rows, strict=True)]
 
 
-def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
+def test_nodes_share_a_domain_down_to_where_they_agree_and_one_of_unknown_level_is_alone() -> None:
     found = build_tree(nodes(("p0", "l0"), ("p1", "l0"), ("p0", "l1"), ("p0", "l0")), ["pod", "leaf"])
     assert found.levels == ("pod", "leaf")
     assert [node.id for node in found.nodes] == ["h0", "h3", "h2", "h1"]
     assert found.domains == ((0, 0, 0, 1), (0, 0, 1, 2))
     assert found.names == (("p0", "p1"), ("p0/l0", "p0/l1", "p1/l0"))
-
-
-def test_a_node_of_unknown_level_is_alone_there_unless_a_deeper_is_known() -> None:
     members = nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,))
     assert sorted(domains(build_tree(members))) == [
         "h0 p0 p0/n1 p0/n1", "h1 p0 p0/n1 p0/n1", "h2 p0 p0/n2 p0/n2", "h3 p0 p0/h3 p0/h3", "h4 p0 p0/h4 p0/h4",
@@ -39,26 +36,20 @@ def test_a_node_of_unknown_level_is_alone_there_unless_a_deeper_is_known() -> No
     ]  # fmt: skip
 
 
-def test_a_node_that_is_called_like_a_domain_is_not_in_it() -> None:
+def test_names_stay_apart_and_levels_have_names_and_costs() -> None:
     members = [Node(id="a", slot_count=1), Node(id="b", slot_count=1, path=("a",))]
     assert build_tree(members).domains == ((0, 1),)
-
-
-def test_levels_get_the_given_names_and_exist_without_nodes_in_them() -> None:
+    members = nodes(("leaf1",), ("leaf01",), ("leaf1",), ("leaf01",))
+    assert [node.id for node in sort_nodes(members)] == ["h1", "h3", "h0", "h2"]
+    assert make_natural_key("h9") < make_natural_key("h10") < make_natural_key("h10a") < make_natural_key("i0")
+    assert make_natural_key("9" * 5000) < make_natural_key("9" * 5000 + "a")
     assert build_tree(nodes(("a", "b")), ["pod"]).levels == ("pod", "level 2")
     assert build_tree(nodes(("a",), ("a",)), ["pod", "leaf"]).domains == ((0, 0), (0, 1))
     assert build_tree([], ["pod"]) == Tree((), ("pod",), ((),), ((),))
     assert build_tree(nodes(())) == Tree(tuple(nodes(())), (), (), ())
-
-
-def test_domains_whose_names_read_as_the_same_number_stay_apart() -> None:
-    members = nodes(("leaf1",), ("leaf01",), ("leaf1",), ("leaf01",))
-    assert [node.id for node in sort_nodes(members)] == ["h1", "h3", "h0", "h2"]
-
-
-def test_digits_count_as_numbers_however_many_there_are() -> None:
-    assert make_natural_key("h9") < make_natural_key("h10") < make_natural_key("h10a") < make_natural_key("i0")
-    assert make_natural_key("9" * 5000) < make_natural_key("9" * 5000 + "a")
+    assert resolve_level_costs([], {}) == (1,)
+    assert resolve_level_costs(["zone", "pod", "leaf"], {}) == (8, 4, 2, 1)
+    assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)
 
 
 ENTRIES = st.sampled_from(["a", "b1", "b01", "b10", None])
@@ -91,9 +82,3 @@ def test_two_nodes_share_a_domain_down_to_the_last_level_they_agree_on(paths: li
         if one[level] is not None and one[: level + 1] == other[: level + 1]
     ]
     assert shared == max(alike, default=0)
-
-
-def test_usual_level_costs_double_outwards_and_given_ones_replace_them() -> None:
-    assert resolve_level_costs([], {}) == (1,)
-    assert resolve_level_costs(["zone", "pod", "leaf"], {}) == (8, 4, 2, 1)
-    assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)

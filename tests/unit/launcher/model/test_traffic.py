@@ -27,7 +27,7 @@ def refusal(text: str) -> tuple[str, str | None]:
     return str(caught.value), caught.value.hint
 
 
-def test_each_axis_talks_as_is_usual_for_its_name() -> None:
+def test_each_axis_talks_as_is_usual_for_its_name_unless_it_is_named() -> None:
     assert make_default_traffic(MESH) == (
         one("pp", "line", 3),
         one("dp", "ring", 10),
@@ -39,23 +39,23 @@ def test_each_axis_talks_as_is_usual_for_its_name() -> None:
     assert [(rule.kind, rule.weight) for rule in make_default_traffic(others)] == [
         ("line", 3), ("ring", 10), ("all", 20), ("ring", 10), ("ring", 100),
     ]  # fmt: skip
-
-
-def test_axes_that_are_not_named_keep_what_is_usual() -> None:
     found = parse("tp=7,dp=2.5", MESH)
     assert found == (
         one("pp", "line", 3), one("dp", "ring", 2.5), one("cp", "ring", 30), one("ep", "all", 20), one("tp", "ring", 7),
     )  # fmt: skip
 
 
-def test_several_axes_can_be_one_ring_and_a_kind_be_given() -> None:
+def test_several_axes_can_be_one_ring_in_any_order_and_of_a_given_kind() -> None:
     found = parse("cp + dp = 10, dp=1:all, tp=0, pp=3:ring, ep=1", MESH)
     assert found == (
         one("pp", "ring", 3), one("dp", "all", 1), one("dp+cp", "ring", 10), one("ep", "all", 1), one("tp", "ring", 0),
     )  # fmt: skip
+    assert parse("tp=1,pp=2,dp=3:ring,dp=4:all", MESH) == parse("dp=4:all,dp=3,pp=2,tp=1", MESH)
+    assert one("dp+ep", "all", 1) in parse("dp+ep=1", MESH)
+    assert one("dp+ep", "ring", 1) in parse("ep+dp=1", MESH)
 
 
-def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
+def test_bytes_are_read_with_units_for_all_axes_or_none_and_rounded() -> None:
     found = parse("tp=20GB,dp=1.25 MB,pp=3kB:ring,cp=0,ep=1B", MESH)
     assert {rule.name: (rule.weight, rule.is_bytes) for rule in found} == {
         "tp": (20_000, True), "dp": (1.25, True), "pp": (0.003, True), "cp": (0, False), "ep": (0.000001, True),
@@ -70,15 +70,8 @@ def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
         what = f"--traffic: the weight of tp is {text!r}, neither a number nor bytes"
         assert refusal(f"tp={text}") == (what, hint)
     assert refusal("tp=9999999TB")[0] == "--traffic: the weight of tp is '9999999TB', more than 1e9 MB"
-
-
-def test_bytes_are_rounded_and_an_axis_of_one_rank_needs_none() -> None:
     alone = meshes.parse("dp=8,tp=1")
     assert [(rule.weight, rule.is_bytes) for rule in parse("dp=12.34567kB", alone)] == [(0.012346, True), (100, False)]
-
-
-def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:
-    assert parse("tp=1,pp=2,dp=3:ring,dp=4:all", MESH) == parse("dp=4:all,dp=3,pp=2,tp=1", MESH)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +92,6 @@ def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:
 )  # fmt: skip
 def test_traffic_that_cannot_be_is_refused_with_what_is_amiss(text: str, sentence: str, hint: str | None) -> None:
     assert refusal(text) == (sentence, hint)
-
-
-def test_a_communicator_without_a_kind_talks_like_its_last_axis() -> None:
-    assert one("dp+ep", "all", 1) in parse("dp+ep=1", MESH)
-    assert one("dp+ep", "ring", 1) in parse("ep+dp=1", MESH)
 
 
 @pytest.mark.parametrize(

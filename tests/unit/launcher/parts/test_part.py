@@ -85,7 +85,7 @@ def test_parts_are_told_in_order_and_those_that_are_due_are_advanced() -> None:
     assert (one.calls[-1], two.calls[-1]) == ("close", "close")
 
 
-def test_what_follows_from_an_effect_is_told_in_the_same_turn() -> None:
+def test_what_follows_from_an_effect_is_told_in_the_same_turn_and_holds_no_loop() -> None:
     one, two = Recorder(), Recorder()
     one.effects = ["published"]
     bench = Bench(one, two)
@@ -93,8 +93,6 @@ def test_what_follows_from_an_effect_is_told_in_the_same_turn() -> None:
     bench.host.run(lambda effect: two.take(bench.make_fact(effect)))
     assert (two.taken, two.calls) == (["published"], ["advance"])
 
-
-def test_a_part_that_is_always_due_does_not_hold_the_loop() -> None:
     class Restless(Recorder):
         def advance(self, now: float) -> Iterable[Effect]:
             self.calls.append("advance")
@@ -106,7 +104,7 @@ def test_a_part_that_is_always_due_does_not_hold_the_loop() -> None:
     assert len(part.calls) == PASSES_MAX
 
 
-def test_a_part_that_raises_is_closed_and_said_once() -> None:
+def test_a_part_that_raises_is_closed_said_once_and_not_advanced() -> None:
     bad, good = Recorder(KeyError("x")), Recorder()
     bench = Bench(bad, good)
     bench.tell("x")
@@ -117,9 +115,6 @@ def test_a_part_that_raises_is_closed_and_said_once() -> None:
     assert good.taken == ["x", "y"]
     assert bench.said == ["Recorder: off from here on, the job continues: KeyError: 'x'"]
     assert bench.host.off == ["Recorder"]
-
-
-def test_a_part_that_is_closed_is_not_advanced() -> None:
     one, two = Recorder(), Recorder()
     one.effects = ["bad"]
     bench = Bench(one, two)
@@ -251,13 +246,19 @@ def test_a_late_part_is_made_when_it_wants_a_fact_and_has_all_that_came_before()
     assert part.taken == ["one", 2, "three"]
 
 
-def test_a_late_part_is_made_before_its_facts_are_many() -> None:
+def test_a_late_part_is_made_before_its_facts_are_many_or_keeps_nothing() -> None:
     late = LatePart("x", Recorder, math.inf)
     bench = Bench(late)
     bench.tell(*range(KEPT_MAX - 1))
     assert bench.host.wake_at == math.inf
     bench.tell("last")
     assert bench.host.wake_at == 10.0
+    late = LatePart("x", lambda: None, {str: 0.0}, make_at=10.0)
+    bench = Bench(late)
+    assert bench.run()
+    bench.tell("one")
+    assert bench.host.wake_at == math.inf
+    bench.host.close()
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=repr)
@@ -295,15 +296,6 @@ def test_a_late_part_that_cannot_be_made_at_all_is_said_once() -> None:
     bench.host.close()
     assert tries == ["tried"]
     assert bench.said == ["what is shown: off from here on, the job continues: KeyError: 'x'"]
-
-
-def test_a_late_part_that_has_nothing_to_do_here_keeps_nothing() -> None:
-    late = LatePart("x", lambda: None, {str: 0.0}, make_at=10.0)
-    bench = Bench(late)
-    assert bench.run()
-    bench.tell("one")
-    assert bench.host.wake_at == math.inf
-    bench.host.close()
 
 
 @pytest.mark.parametrize("is_written", [True, False])

@@ -80,11 +80,15 @@ def test_the_elastic_axis_keeps_to_its_bounds(least: int, most: int | None, size
     assert (answer.shape if isinstance(answer, Plan) else answer) == (refusal if size is None else (4, size, 8))
 
 
-def test_a_world_is_full_where_the_elastic_axis_ends() -> None:
+def test_a_world_is_full_where_its_axis_ends_and_a_unit_that_is_asked_for_stays_on_one_node() -> None:
     mesh = parse("pp=4,dp=*,tp=8")
     nodes = leaves(8, 8)
     is_full = [assess_feasibility(nodes[:count], mesh, limits(elastic_max=3)).is_full for count in (8, 11, 12, 16)]
     assert is_full == [False, False, True, True]
+    answer = formed(leaves(4, 4), "pp=2,dp=*,tp=2", limits(block_size=8))  # four steps of dp on a node
+    assert answer.shape == (2, 16, 2)
+    halved = formed(leaves(3, slot_count=12), "dp=*,tp=8", limits(block_size=4))  # the usual unit of 12 slots is 4, too
+    assert halved.world_size == 32
 
 
 # Units
@@ -100,9 +104,7 @@ def test_a_world_is_full_where_the_elastic_axis_ends() -> None:
     ],
 )
 @pytest.mark.parametrize("block", [1, 16, 48])
-def test_the_sizes_of_the_elastic_axis_are_those_at_which_units_are_boxes(
-    mesh: str, unit: int, low: int, high: int, block: int
-) -> None:
+def test_sizes_of_an_axis_are_where_units_are_boxes(mesh: str, unit: int, low: int, high: int, block: int) -> None:
     replica = parse(mesh).replica_size
     expected = [
         size
@@ -111,13 +113,6 @@ def test_the_sizes_of_the_elastic_axis_are_those_at_which_units_are_boxes(
     ]
     assert list(list_elastic_sizes(parse(mesh), unit, block, low, high)) == expected
     assert expected or block > 1
-
-
-def test_a_unit_that_is_asked_for_stays_on_one_node() -> None:
-    answer = formed(leaves(4, 4), "pp=2,dp=*,tp=2", limits(block_size=8))  # four steps of dp on a node
-    assert answer.shape == (2, 16, 2)
-    halved = formed(leaves(3, slot_count=12), "dp=*,tp=8", limits(block_size=4))  # the usual unit of 12 slots is 4, too
-    assert halved.world_size == 32
 
 
 @pytest.mark.parametrize(
@@ -143,7 +138,7 @@ SLICE = AllOrNothing(level="leaf", hosts=4)
 WHOLE = limits(all_or_nothing=SLICE)
 
 
-def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> None:
+def test_only_complete_slices_are_used_and_their_cost_has_the_hops_inside() -> None:
     nodes = slices(4, 3, 4, 4)
     answer = formed(nodes, "dp=*,tp=4", WHOLE)
     assert answer.world_size == 48
@@ -154,9 +149,6 @@ def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> N
     why = "slice-incomplete level=leaf domain=p/s1 present=3 hosts=4 missing=1 indices=3 names="
     assert spell(answer.reasons[1]) == f"unused why=({why}) nodes=(names names=s1h0,s1h1,s1h2 count=3)"
     assert answer.spares == ("s1h0", "s1h1", "s1h2")
-
-
-def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     nodes = slices(4, 4)
     answer = formed(nodes, "dp=*,tp=4", WHOLE)
     plain = formed([Node(id=n.id, slot_count=4, path=n.path) for n in nodes], "dp=*,tp=4", limits())
@@ -166,12 +158,9 @@ def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     assert alone.cost == alone.lower_bound == 4 * 4 * 10  # a ring of 4 hosts
 
 
-def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> None:
+def test_slices_that_are_no_boxes_are_used_whole_and_those_of_another_kind_left_out() -> None:
     answer = formed(slices(4, 4, 4, 4), "pp=2,dp=*,tp=2", limits(all_or_nothing=SLICE, elastic_max=12))
     assert answer.shape == (2, 12, 2)  # 48 ranks: a stage is one slice and a half
-
-
-def test_slices_of_another_kind_are_left_out() -> None:
     other = [Node(id=f"x{index}", slot_count=8, path=("p", "x")) for index in range(4)]
     answer = formed([*slices(4, 4, 4), *other], "dp=*", WHOLE)
     assert answer.world_size == 48
@@ -210,11 +199,16 @@ def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
         formed(nodes, mesh, limits(within=within))
 
 
-def test_what_a_rule_holds_back_is_said() -> None:
+def test_what_a_rule_holds_back_and_a_node_too_small_are_said() -> None:
     answer = formed(leaves(7, 8, 8, 5), "pp=4,dp=*,tp=8", limits(within={"pp": "leaf"}))
     assert spell(answer.reasons[0]).startswith(
         "world ranks=192 nodes=24 present=28 why=(largest size=dp=6 rules=--within pp=leaf) is_most=False; spares "
     )
+    # The stages of a replica lie far apart, so nodes of two units are counted as one: the smaller one has no place.
+    nodes = [*leaves(4), Node(id="small", slot_count=4, path=("p0", "l0"))]
+    answer = formed(nodes, "pp=2,dp=*,tp=4", limits(within={"pp": "leaf"}))
+    assert answer.spares == ("small",)
+    assert "unused why=(too-small ranks=8) nodes=(names names=small count=1)" in map(spell, answer.reasons)
 
 
 ODD_LEAF = leaves(8, 8, 7, 1)
@@ -384,11 +378,3 @@ def test_where_no_number_of_nodes_helps_more_of_them_do_not(
         for node in nodes
     ]
     assert not assess_feasibility(more, mesh, replace(rules, nodes_max=None)).world_size
-
-
-def test_a_node_too_small_for_the_units_in_which_a_world_is_counted_is_not_usable() -> None:
-    # The stages of a replica lie far apart, so nodes of two units are counted as one: the smaller one has no place.
-    nodes = [*leaves(4), Node(id="small", slot_count=4, path=("p0", "l0"))]
-    answer = formed(nodes, "pp=2,dp=*,tp=4", limits(within={"pp": "leaf"}))
-    assert answer.spares == ("small",)
-    assert "unused why=(too-small ranks=8) nodes=(names names=small count=1)" in map(spell, answer.reasons)

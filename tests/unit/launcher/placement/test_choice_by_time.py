@@ -58,7 +58,7 @@ def test_seconds_choose_between_layouts_where_j_is_blind(
     assert by_cost.step_time is None
 
 
-def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
+def test_reasons_name_the_slowest_link_and_of_equals_the_plan_of_least_j_is_made() -> None:
     mesh, rates = "pp=2,dp=6", "host=40Mbit,leaf=40Mbit,leaf:l2=30Mbit"
     timed = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
     assert spell(timed.reasons[-1]) == "step-time step_s=0.534 axes=dp link=leaf l0's uplink part_s=0.4"
@@ -66,10 +66,7 @@ def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
     assert spell(shares.reasons[-1]).startswith("slowest-link axes=dp link=leaf l0's uplink share=0.71")
     assert shares.step_time is not None
     assert not shares.step_time.is_absolute
-
-
-def test_of_plans_predicted_nearly_alike_the_one_of_least_j_is_made() -> None:
-    """Whole replicas on the slow leaf would be 6.5 % faster by the prediction, for a higher J."""
+    # Whole replicas on the slow leaf would be 6.5 % faster by the prediction, for a higher J.
     mesh, nodes = "pp=3,dp=12", on_leaves(3, 3, 3, slots=4)
     costs = make_costs(mesh, "dp=1MB,pp=270kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit")
     found = plan(nodes, parse(mesh), LEAVES, costs, None)
@@ -78,7 +75,7 @@ def test_of_plans_predicted_nearly_alike_the_one_of_least_j_is_made() -> None:
     assert (again.moved, again.ranks) == (0, found.ranks)
 
 
-def test_nobody_moves_for_a_cheaper_plan_that_is_no_faster() -> None:
+def test_time_is_worth_moves_where_a_third_is_won_and_none_where_nothing() -> None:
     """One node of four leaves is lost: J wants the spare of its leaf's ring elsewhere, the links have room."""
     mesh, nodes = "pp=4,dp=*", on_leaves(9, 8, 8, 8)
     costs = make_costs(mesh, "dp=1MB,pp=300kB", "host=40Mbit,leaf=400Mbit")
@@ -88,9 +85,6 @@ def test_nobody_moves_for_a_cheaper_plan_that_is_no_faster() -> None:
     after = plan(left, parse(mesh), LEAVES, costs, before)
     assert after.moved == count_moved(before, after, parse(mesh)) == 1
     assert get_seconds(after) == get_seconds(before)
-
-
-def test_a_third_of_the_time_is_worth_every_move() -> None:
     mesh, nodes = "pp=2,dp=6", on_leaves(5, 5, 2)
     rates, traffic = "host=40Mbit,leaf=40Mbit", "dp=1MB,pp=300kB"
     slow = plan(nodes, parse(mesh), LEAVES, Costs(traffic=parse_traffic(traffic, parse(mesh))), None)
@@ -98,7 +92,7 @@ def test_a_third_of_the_time_is_worth_every_move() -> None:
     assert (fast.moved > 0, get_seconds(fast)) == (True, 0.454)
 
 
-def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
+def test_slices_are_chosen_by_time_and_a_lone_one_with_fast_hosts() -> None:
     nodes = [
         Node(id=f"h{at}", slot_count=1, path=(f"z{at // 8}", f"s{at // 2}"), index=at % 2, host_pattern="{}")
         for at in range(16)
@@ -108,9 +102,6 @@ def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
     found = plan(nodes, parse("dp=4,tp=2"), limits, costs, None)
     assert {node.path[0] for node in nodes if node.id in found.ranks} == {"z1"}
     assert get_seconds(found) == round(0.8 * 8 / 100 + 2 * 8 / 40, 9)
-
-
-def test_a_world_on_one_slice_takes_the_one_with_fast_hosts() -> None:
     nodes = [Node(id=f"h{at}", slot_count=1, path=(f"s{at // 2}",), index=at % 2, host_pattern="{}") for at in range(4)]
     limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=2))
     found = plan(nodes, parse("dp=2"), limits, make_costs("dp=2", "dp=1MB", "host=1Gbit,host:h0=1Mbit"), None)
@@ -131,7 +122,7 @@ def test_where_leaves_have_no_rate_j_decides_as_without_rates(rates: str) -> Non
     assert (found.cost, found.moved) == (without.cost, without.moved)
 
 
-def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
+def test_a_slow_node_is_replaced_and_replicas_laid_whole_where_there_is_room() -> None:
     mesh, nodes = "pp=2,dp=6", on_leaves(4, 4, 4, 4)
     rates = "host=40Mbit,leaf=80Mbit"
     before = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
@@ -140,6 +131,13 @@ def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
     after = plan(nodes, parse(mesh), LEAVES, costs, before)
     assert (after.moved, slow in after.ranks) == (1, False)
     assert get_seconds(after) == get_seconds(before)
+    problem = make_units((5, 3, 4), "pp=2,dp=6")
+    layout = lay_whole(problem, 1)
+    assert layout is not None
+    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
+    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
+    # Replicas would have two stages on one node, whose ranks are not consecutive.
+    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None
 
 
 @pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.832), ("h9", 2, 0.832), ("h4", 1, 0.724)])
@@ -170,13 +168,3 @@ def make_units(sizes: tuple[int, ...], mesh: str, room: int = 1) -> Problem:
     grid, tree = parse(mesh), build_tree(on_leaves(*sizes), ("leaf",))
     rooms, shape = [room] * len(tree.nodes), grid.resolve_shape(grid.replica_size)
     return make_problem(tree, grid, shape, 1, Limits(), Costs(), rooms, range(len(rooms)))
-
-
-def test_replicas_are_laid_whole_where_leaves_have_room_for_them() -> None:
-    problem = make_units((5, 3, 4), "pp=2,dp=6")
-    layout = lay_whole(problem, 1)
-    assert layout is not None
-    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
-    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
-    # Replicas would have two stages on one node, whose ranks are not consecutive.
-    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None

@@ -50,7 +50,7 @@ def papers_case() -> tuple[Plan, list[Node]]:
     return filled(used, (4, 7, 8)), nodes
 
 
-def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> None:
+def test_each_level_says_what_leaves_it_and_other_orders_are_priced_at_the_same_size() -> None:
     before, nodes = papers_case()
     found = explain(before, nodes, PAPER, LEAF, Costs())
     leaf, host = found.levels
@@ -62,17 +62,6 @@ def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> No
     assert (leaf.cost, host.cost) == (1008, 2744)
     assert found.cost == 3752
     assert (leaf.spreads, host.spreads) == ((4, 1, 1), (4, 7, 1))  # the width of groups
-
-
-def test_an_exchange_is_shared_out_evenly_over_the_others() -> None:
-    nodes = nodes_on([1, 2], devices=1)
-    found = explain(filled(["h0", "h1", "h2"], (3,), devices=1), nodes, parse("ep=3"), LEAF, Costs())
-    # Each of three sends 20 in all, 10 to each other.
-    assert [level.leaving for level in found.levels] == [(40,), (60,)]
-    assert found.cost == 2 * 40 + 60
-
-
-def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> None:
     before, nodes = papers_case()
     found = explain(before, nodes, PAPER, LEAF, Costs(level_costs={"host": 0}))
     costs = {baseline.name: baseline.cost for baseline in found.baselines}
@@ -85,13 +74,18 @@ def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> N
     assert all(baseline.faults == () for baseline in found.baselines)
 
 
-def test_address_orders_are_left_out_when_no_node_has_an_address() -> None:
+def test_an_exchange_is_shared_out_evenly_and_address_orders_need_addresses() -> None:
+    nodes = nodes_on([1, 2], devices=1)
+    found = explain(filled(["h0", "h1", "h2"], (3,), devices=1), nodes, parse("ep=3"), LEAF, Costs())
+    # Each of three sends 20 in all, 10 to each other.
+    assert [level.leaving for level in found.levels] == [(40,), (60,)]
+    assert found.cost == 2 * 40 + 60
     nodes = [Node(id=f"h{at}", slot_count=8) for at in range(2)]
     found = explain(filled(["h0", "h1"], (2, 8)), nodes, parse("dp=*,tp=8"), Limits(), Costs())
     assert [baseline.name for baseline in found.baselines] == ["join order", "path order"]
 
 
-def test_an_order_that_breaks_a_rule_says_which() -> None:
+def test_an_order_that_breaks_a_rule_says_which_and_others_give_whole_runs() -> None:
     nodes = [Node(id=f"h{at}", slot_count=4, path=(f"s{at % 2}",), address=f"10.0.0.{at}", order=at) for at in range(4)]
     mesh = parse("dp=*,tp=8")
     limits = Limits(levels=("slice",), within={"tp": "slice"}, all_or_nothing=AllOrNothing(level="slice", hosts=2))
@@ -101,16 +95,10 @@ def test_an_order_that_breaks_a_rule_says_which() -> None:
     }
     assert faults["join order"] == ("leaves-domain axis=tp level=slice", "uses-part level=slice")
     assert faults["path order"] == ()
-
-
-def test_other_orders_give_nodes_whole_runs_only() -> None:
     nodes = [Node(id="a", slot_count=3, order=0), Node(id="b", slot_count=2, order=1), Node(id="c", slot_count=2)]
     plan = filled(["a", "b"], (2, 2), devices=2)
     found = explain(plan, nodes, parse("dp=*,tp=2"), Limits(), Costs())
     assert [baseline.cost for baseline in found.baselines] == [found.cost] * len(found.baselines)
-
-
-def test_runs_on_nodes_need_not_be_boxes_of_the_mesh() -> None:
     nodes = [Node(id=f"h{at}", slot_count=2, order=at) for at in range(3)]
     found = explain(filled(["h0", "h1", "h2"], (2, 3), devices=2), nodes, parse("pp=2,dp=3"), Limits(), Costs())
     # dp: 0-1-2 lie on h0, h0, h1 and 3-4-5 on h1, h2, h2, two hops leave in each ring; pp: all three leave.
@@ -177,9 +165,7 @@ def test_weights_of_nothing_and_of_very_much_stay_exact(weight: int) -> None:
         ("dgx:3x8", "dp=*", {}),
     ],
 )
-def test_the_levels_add_up_to_what_the_planner_says_its_plan_costs(
-    cluster: str, text: str, within: dict[str, str]
-) -> None:
+def test_the_levels_add_up_to_what_the_planner_says_it_costs(cluster: str, text: str, within: dict[str, str]) -> None:
     made, mesh = generate(cluster), parse(text)
     limits = Limits(levels=made.levels, within=within)
     found = plan(made.nodes, mesh, limits, Costs(), None)

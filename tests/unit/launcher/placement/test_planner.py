@@ -80,9 +80,11 @@ def test_the_unit_is_the_innermost_axes_that_fill_a_node(mesh: str, slot_count: 
     assert choose_block_size(parse(mesh), slot_count) == unit
 
 
-def test_the_unit_is_made_for_the_kind_of_node_that_brings_the_most_slots() -> None:
+def test_the_unit_is_made_for_the_commonest_slots_and_two_nodes_with_one_id_are_our_mistake() -> None:
     assert find_usual_slot_count(nodes_of(8, 8, 8, 7, 16)) == 8
     assert find_usual_slot_count(nodes_of(8, 4, 4)) == 8
+    with pytest.raises(ValueError, match="same id"):
+        assess_feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
           "idle-slots slots=2")),
     ],
 )  # fmt: skip
-def test_the_reason_names_the_world_and_the_spares(
+def test_the_reason_has_world_and_spares(
     nodes: list[Node], mesh: str, limits: Limits, reasons: tuple[str, ...]
 ) -> None:
     assert tuple(map(spell, plan(nodes, parse(mesh), limits, None).reasons)) == reasons
@@ -163,11 +165,6 @@ def test_a_world_that_cannot_be_says_what_is_missing(nodes: list[Node], mesh: st
     assert (answer.world_size, answer.is_full) == (0, False)
     assert answer.reason == caught.value.reason
     assert spell(answer.reason) == spelt
-
-
-def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
-    with pytest.raises(ValueError, match="same id"):
-        assess_feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
 # Cost
@@ -268,9 +265,7 @@ def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mes
 
 @settings(max_examples=25)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
-def test_one_more_node_of_the_usual_kind_never_makes_the_world_smaller(
-    nodes: list[Node], mesh: Mesh, nodes_max: int | None
-) -> None:
+def test_one_more_usual_node_never_makes_a_world_smaller(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
     limits = Limits(nodes_max=nodes_max)
     more = [*nodes, Node(id="new", slot_count=find_usual_slot_count(nodes), path=("a",))]
     assert assess_feasibility(more, mesh, limits).world_size >= assess_feasibility(nodes, mesh, limits).world_size

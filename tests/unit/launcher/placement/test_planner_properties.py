@@ -53,10 +53,7 @@ WITHIN = ({}, {"tp": "leaf"}, {"cp": "leaf", "ep": "leaf"}, {"cp": "spine", "ep"
 def limits(draw: st.DrawFn) -> Limits:
     """`within` may name axes that a mesh lacks; see `bound_to`."""
     return Limits(
-        levels=LEVELS,
-        block_size=UNIT,
-        nodes_max=draw(st.sampled_from([None, 6])),
-        within=draw(st.sampled_from(WITHIN)),
+        levels=LEVELS, block_size=UNIT, nodes_max=draw(st.sampled_from([None, 6])), within=draw(st.sampled_from(WITHIN))
     )
 
 

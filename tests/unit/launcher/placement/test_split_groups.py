@@ -36,15 +36,12 @@ def test_groups_that_would_fit_are_found(mesh: str, axes: str) -> None:
     assert (found.values["axes"] if found else "") == axes
 
 
-def test_groups_that_stay_on_a_node_all_the_same_are_not_split() -> None:
+def test_groups_that_stay_on_a_node_or_in_a_unit_of_the_users_are_not_split() -> None:
     grid = parse("dp=2,tp=3")  # one node has room for all
     assert explain_split_groups(plan(nodes(1), grid, Limits(), Costs(), None), nodes(1), grid, Limits()) is None
     grid = parse("dp=4,tp=3")
     for present, limits in ((nodes(3), Limits(within={"tp": "host"})), (nodes(2), Limits())):
         assert explain_split_groups(plan(present, grid, limits, Costs(), None), present, grid, limits) is None
-
-
-def test_a_unit_of_the_users_is_no_surprise() -> None:
     grid, limits = parse("dp=*,tp=4"), Limits(block_size=2)
     present = nodes(3, 6)
     assert explain_split_groups(plan(present, grid, limits, Costs(), None), present, grid, limits) is None

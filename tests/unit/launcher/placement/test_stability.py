@@ -89,7 +89,7 @@ def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: in
     assert after.cost <= plan(left, parse(mesh), LEAVES, LEVEL_COSTS, None).cost * 1.0025
 
 
-def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
+def test_a_hole_goes_to_the_cheapest_spare_and_spares_are_named_in_that_order() -> None:
     # The hole's tensor-parallel other half stands on leaf b, its pipeline neighbour on leaf a.
     mesh = parse("pp=2,tp=16")
     places = {"s0": "a", "s1": "a", "t0": "b", "lost": "b", "near-pp": "a", "near-tp": "b"}
@@ -100,9 +100,6 @@ def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
     after = plan(without(nodes, "lost"), mesh, Limits(), Costs(), before)
     assert after.ranks == {**{name: ranks[name] for name in order if name != "lost"}, "near-tp": ranks["lost"]}
     assert after.moved == 8
-
-
-def test_spares_are_named_in_the_order_in_which_they_would_be_taken() -> None:
     places = ["a", *["b"] * 4, *["c"] * 3]
     nodes = [Node(id=f"h{index}", slot_count=8, path=("s", leaf)) for index, leaf in enumerate(places)]
     small = Node(id="small", slot_count=4, path=("s", "b"))
@@ -155,23 +152,23 @@ def test_numbers_too_large_for_arrays_price_a_move_like_small_ones() -> None:
 # Nodes arrive
 
 
-def test_a_replica_that_arrives_moves_nobody() -> None:
+def test_nodes_that_arrive_or_come_back_move_nobody() -> None:
     nodes = cluster(32)
     before = plan(nodes[:28], REFERENCE, LEAVES, LEVEL_COSTS, None)
     after = plan(nodes, REFERENCE, LEAVES, FLAT, before)
     assert after.shape == (4, 8, 8)
     assert after.moved == count_moved(before, after, REFERENCE) == 0
-
-
-def test_an_arrival_that_makes_no_replica_changes_nothing() -> None:
     nodes = cluster(32)
     before = plan(nodes[:28], REFERENCE, LEAVES, FLAT, None)
     after = plan(nodes[:31], REFERENCE, LEAVES, FLAT, before)
     assert after.ranks == before.ranks
     assert after.moved == 0
+    nodes = cluster(4)
+    before = plan(nodes, parse("dp=*"), LEAVES, Costs(), None)
+    assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
 
 
-def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
+def test_twice_the_nodes_are_laid_out_around_those_who_stay_and_slices_host_by_host() -> None:
     nodes = [Node(id=f"h{index}", slot_count=8, path=(f"s{index // 32}", f"l{index // 8}")) for index in range(64)]
     before = plan(nodes[:32], REFERENCE, LEAVES, LEVEL_COSTS, None)
     after = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, before)
@@ -180,18 +177,20 @@ def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
     assert (
         after.moved == count_moved(before, after, REFERENCE) < count_moved(before, fresh, REFERENCE) or not after.moved
     )
-
-
-def test_a_node_that_comes_back_gets_its_place_again() -> None:
-    nodes = cluster(4)
-    before = plan(nodes, parse("dp=*"), LEAVES, Costs(), None)
-    assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
+    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
+    nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
+    mesh = parse("dp=4,tp=16")
+    before = plan(nodes, mesh, limits, Costs(), None)
+    lost = next(iter(before.ranks))
+    after = plan(without(nodes, lost), mesh, limits, Costs(), before)
+    assert not list(faults(after, without(nodes, lost), mesh, limits))
+    assert after.moved == count_moved(before, after, mesh) == 16
 
 
 # What moving is worth
 
 
-def test_a_plan_that_costs_much_less_is_worth_its_moves() -> None:
+def test_a_much_cheaper_plan_is_worth_its_moves_after_names_are_exchanged() -> None:
     # Eight stages of one node each on two leaves, every other stage on the other leaf: all 7 hops leave a leaf.
     mesh = parse("pp=8,tp=8")
     nodes = cluster(8, leaf=4)
@@ -203,9 +202,6 @@ def test_a_plan_that_costs_much_less_is_worth_its_moves() -> None:
     assert found.cost == 168 + 48
     # Which leaf is the first is free; on either, two stages can stay where they are.
     assert found.moved == count_moved(before, found, mesh) == 32
-
-
-def test_equal_domains_change_names_before_anybody_moves() -> None:
     # The same plan, but for the names of leaves and of nodes in a leaf, which a plan from scratch would not keep.
     nodes = cluster(32)
     fresh = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
@@ -216,35 +212,26 @@ def test_equal_domains_change_names_before_anybody_moves() -> None:
     assert (after.moved, after.cost) == (0, fresh.cost)
 
 
-def test_a_plan_of_another_mesh_is_no_precedent() -> None:
+def test_another_mesh_is_no_precedent_and_too_many_active_nodes_end_staying() -> None:
     before = plan(cluster(4), parse("dp=*,tp=8"), LEAVES, Costs(), None)
     after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
     fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
     assert (after.ranks, after.moved) == (fresh.ranks, 0)
     assert spell(after.reasons[-1]) == "other-mesh"
+    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), Costs(), before)
+    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
+    assert after.moved == 2
 
 
 # Several units on a node
 
 
-def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None:
-    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
-    mesh = parse("pp=2,dp=*,tp=4")
-    nodes = cluster(8)
-    before = plan(nodes, mesh, LEAVES, Costs(), None)
-    after = plan(without(nodes, "h1"), mesh, LEAVES, Costs(), before)
-    assert after.shape == (2, 7, 4)
-    assert after.moved == count_moved(before, after, mesh) <= 24
-
-
-def test_idle_slots_next_to_a_hole_fill_it_before_a_spare_is_taken() -> None:
+def test_idle_slots_fill_a_hole_beside_them_and_take_what_no_spare_can() -> None:
     before = Plan(shape=(7,), ranks={"a": (0, 1, 2), "gone": (3,), "b": (4, 5, 6)}, spares=("c",), moved=0, reasons=())
     after = plan(nodes_of(4, 4, 4), parse("dp=7"), Limits(), Costs(), before)
     assert after.ranks == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
     assert (after.spares, after.moved) == (("c",), 1)
-
-
-def test_idle_slots_take_what_no_spare_can() -> None:
     mesh = parse("dp=*,tp=3")
     before = plan(nodes_of(8, 8), mesh, Limits(), Costs(), None)  # 15 ranks: one slot of b is idle
     after = plan(nodes_of(8, 8, 8), mesh, Limits(), Costs(), before)
@@ -252,16 +239,10 @@ def test_idle_slots_take_what_no_spare_can() -> None:
     assert after.moved == count_moved(before, after, mesh) == 0
 
 
-def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
-    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
-    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), Costs(), before)
-    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
-    assert after.moved == 2
-
-
-def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
+def test_full_nodes_go_to_whoever_held_most_and_parts_of_others_cannot_all_stay() -> None:
     held = [NO_ITEM, NO_ITEM, 0, 0, 0, 1, 1, 1, 2]
     assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 3), (0, 3), (1, 3)]
+    assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 
 
 @pytest.mark.parametrize(
@@ -274,33 +255,25 @@ def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
         ([0, NO_ITEM, 1], [1, 1], None),
     ],
 )
-def test_a_hole_goes_to_a_neighbour_or_to_whoever_is_free(
+def test_a_hole_goes_to_near_or_free_ones(
     held: list[int], rooms: list[int], runs: list[tuple[int, int]] | None
 ) -> None:
     assert fill_holes(held, rooms, make_first_fit(rooms)) == runs
 
 
-def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
-    assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
-
-
-def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
+def test_a_node_that_returns_smaller_and_shared_replicas_keep_what_they_can() -> None:
     mesh = parse("dp=*")
     before = plan(nodes_of(4, 4, 4), mesh, Limits(), Costs(), None)
     after = plan(nodes_of(4, 2, 4), mesh, Limits(), Costs(), before)
     assert after.world_size == 10
     assert after.moved == count_moved(before, after, mesh) <= 4
-
-
-def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
-    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
-    nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
-    mesh = parse("dp=4,tp=16")
-    before = plan(nodes, mesh, limits, Costs(), None)
-    lost = next(iter(before.ranks))
-    after = plan(without(nodes, lost), mesh, limits, Costs(), before)
-    assert not list(faults(after, without(nodes, lost), mesh, limits))
-    assert after.moved == count_moved(before, after, mesh) == 16
+    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
+    mesh = parse("pp=2,dp=*,tp=4")
+    nodes = cluster(8)
+    before = plan(nodes, mesh, LEAVES, Costs(), None)
+    after = plan(without(nodes, "h1"), mesh, LEAVES, Costs(), before)
+    assert after.shape == (2, 7, 4)
+    assert after.moved == count_moved(before, after, mesh) <= 24
 
 
 # What holds always
@@ -327,15 +300,9 @@ def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limit
 
 
 @settings(max_examples=25)
-@given(
-    history=histories(),
-    mesh=meshes,
-    data=st.data(),
-)
+@given(history=histories(), mesh=meshes, data=st.data())
 def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
-    history: tuple[list[Node], list[Node]],
-    mesh: Mesh,
-    data: st.DataObject,
+    history: tuple[list[Node], list[Node]], mesh: Mesh, data: st.DataObject
 ) -> None:
     then, now = history
     limits, costs = Limits(), Costs()
@@ -362,9 +329,7 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     history=histories(is_equal=True),
     mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),
 )
-def test_with_whole_nodes_as_units_only_lost_coordinates_move(
-    history: tuple[list[Node], list[Node]], mesh: Mesh
-) -> None:
+def test_with_whole_nodes_as_units_only_lost_places_move(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
     then, now = history
     if not are_worlds(history, mesh, Limits()) or choose_block_size(mesh, now[0].slot_count) != now[0].slot_count:
         return

@@ -68,9 +68,7 @@ def test_who_looks_for_a_free_port_does_not_find_it(
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
-    held: MasterPort, family: socket.AddressFamily, address: str
-) -> None:
+def test_a_server_that_binds_as_usual_gets_it(held: MasterPort, family: socket.AddressFamily, address: str) -> None:
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         server.listen()
         with socket.create_connection(("127.0.0.1" if family == socket.AF_INET else "::1", held.number), 10.0):
@@ -94,22 +92,23 @@ def test_two_jobs_never_reserve_one_port_since_both_could_listen_there() -> None
         pass
 
 
-def test_nobody_answers_there_before_a_server_does(held: MasterPort) -> None:
+def test_nobody_answers_there_before_a_server_does_and_no_program_inherits_it(held: MasterPort) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", held.number), 10.0)
+    assert held._socket is not None
+    assert not os.get_inheritable(held._socket.fileno())
 
 
 def test_ports_that_are_held_together_differ_and_are_free_again_afterwards() -> None:
     ports = [MasterPort() for _ in range(5)]
     assert len({port.number for port in ports}) == 5
+    renewed = ports[0].number
+    ports[0].renew()
+    assert ports[0].number != renewed
+    bind(socket.AF_INET, "0.0.0.0", renewed).close()
     for port in ports:
         port.close()
-    bind(socket.AF_INET, "0.0.0.0", ports[0].number).close()
-
-
-def test_it_is_not_inherited_by_a_program_that_is_started(held: MasterPort) -> None:
-    assert held._socket is not None
-    assert not os.get_inheritable(held._socket.fileno())
+    bind(socket.AF_INET, "0.0.0.0", ports[1].number).close()
 
 
 def test_a_machine_without_ipv6_holds_the_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,19 +164,9 @@ def test_reserved_ports_of_a_range_are_skipped_and_none_left_is_an_error() -> No
     one.close()
 
 
-def test_a_renewed_port_is_another_and_the_old_one_is_free(held: MasterPort) -> None:
-    old = held.number
-    held.renew()
-    assert held.number != old
-    bind(socket.AF_INET, "0.0.0.0", old).close()
-
-
-def test_presence_avoids_a_port_reserved_for_rank_0_if_another_is_free(held: MasterPort) -> None:
+def test_presence_avoids_a_reserved_port_and_gets_its_own_back(held: MasterPort) -> None:
     with connections.bind("127.0.0.1", (held.number, 0)) as listener:
         assert listener.getsockname()[1] != held.number
-
-
-def test_presence_gets_a_port_back_that_has_old_connections() -> None:
     with connections.bind("127.0.0.1", (0,)) as listener:
         place = listener.getsockname()
         with socket.create_connection(place) as dialler:
@@ -190,9 +179,7 @@ def test_presence_gets_a_port_back_that_has_old_connections() -> None:
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_a_foreign_listener_is_named_and_an_own_one_is_not(
-    held: MasterPort, family: socket.AddressFamily, address: str
-) -> None:
+def test_a_foreign_listener_is_named_and_no_own(held: MasterPort, family: socket.AddressFamily, address: str) -> None:
     assert find_foreign_listener(held.number) is None
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         # Bound is not listening, so no process has to be looked at.
@@ -202,47 +189,42 @@ def test_a_foreign_listener_is_named_and_an_own_one_is_not(
         assert find_foreign_listener(held.number, lambda: (os.getpid(),)) is None
 
 
-def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(ports, "log", said.append)
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder(port, "python"))
-    first, second = (
-        NodeAssignment(
-            ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
-            role_world_size=2, master_addr="h", master_port=29500,
-        )
-        for group_rank in (0, 1)
+def make_share(group_rank: int = 0, nodes: int = 1) -> NodeAssignment:
+    return NodeAssignment(
+        ranks=(group_rank,), world_size=nodes, shape=(nodes,), group_rank=group_rank, group_world_size=nodes,
+        role_ranks=(0,), role_world_size=nodes, master_addr="h", master_port=29500,
     )  # fmt: skip
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(ports, "log", lines.append)
+    return lines
+
+
+def test_a_foreign_listener_on_a_given_port_excuses_nothing(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder(port, "python"))
     given = MasterPort(29500, None)
-    assert (given.is_taken(second), said) == (False, [])
-    assert not given.is_taken(first)
+    assert (given.is_taken(make_share(1, nodes=2)), said) == (False, [])
+    assert not given.is_taken(make_share(0, nodes=2))
     assert said == ["port 29500 is for rank 0, but pid 29500 (python) listens there"]
 
 
-def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_about_to_end_is_no_foreign_one(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of many threads that is ending has no files any more that one could see, but its socket for a moment."""
-    share = NodeAssignment(
-        ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
-        master_addr="h", master_port=29500,
-    )  # fmt: skip
-    said: list[str] = []
     looks = iter([PortHolder(), PortHolder(), None])
-    monkeypatch.setattr(ports, "log", said.append)
     monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     drawn.close()
-    assert (drawn.is_taken(share), said) == (False, [])
+    assert (drawn.is_taken(make_share()), said) == (False, [])
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder())
-    assert drawn.is_taken(share)
+    assert drawn.is_taken(make_share())
     assert said == ["port 29500 is for rank 0, but another user's process listens there"]
 
 
-def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(
-    held: MasterPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_closed_meanwhile_hides_no_other(held: MasterPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
@@ -286,9 +268,7 @@ def test_the_kernel_tells_which_socket_listens(family: socket.AddressFamily, add
         (_socket, "IPPROTO_TCP", 253),  # what no module of the kernel's is about: as without tcp_diag
     ],
 )
-def test_where_the_kernel_does_not_tell_nobody_is_blamed(
-    module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_none_is_told_none_is_blamed(module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]

@@ -79,15 +79,15 @@ def test_the_fork_servers_environment_is_common_to_workers_of_all_rounds(
             assert name in spec.env or name in ("TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE")
 
 
-def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> None:
+def test_the_fork_server_has_as_many_threads_and_processes_as_asked() -> None:
     assert server(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in server(asked(), slots(1), {}).env
     assert "OMP_NUM_THREADS" not in server(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
+    spec = server(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
+    assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
 
 
-def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_fork_server_gets_the_cpus_of_all_bound_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec_builder.bind_workers(None, slots(2)) == ()
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
     monkeypatch.setattr("launcher.ranks.spec_builder.bind_workers", lambda mode, slots: bindings)
@@ -95,12 +95,7 @@ def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
 
-def test_so_many_processes_wait_as_the_sets_hold() -> None:
-    spec = server(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
-    assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
-
-
-def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None:
+def test_a_fork_server_needs_no_detection_and_holds_for_every_slot() -> None:
     config = asked("--nproc-per-node=4", "--framework=torch")
     early = predict_slots(config.devices.worker_count, config.workers, {})
     assert len(early) == 4
@@ -108,6 +103,9 @@ def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None
     assert server(config, early, {}) == known.replace(
         env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
     )
+    # Not only for the first and the last: one worker in the middle may differ.
+    spec = server(asked("--device-binding=visible"), slots(3, "nvidia"), {})
+    assert "CUDA_VISIBLE_DEVICES" not in spec.env
 
 
 @pytest.mark.parametrize(
@@ -157,20 +155,11 @@ def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
     assert argv[6:] == spec.fork_argv
 
 
-def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
+def test_a_fork_of_jax_begins_as_its_workers_begin_and_without_preload_none_is_made() -> None:
     config = parse("--framework=jax", "train.py", "x")
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.fork_argv == ("script", *spec.argv[2:])
     assert spec.fork_argv[-3:] == ("script", "train.py", "x")
     assert make_fork_server_argv(config.workers, is_jax=True)[3:] == spec.fork_argv
-
-
-def test_without_the_option_workers_are_started_by_exec_alone() -> None:
     (spec,) = specs(command.parse(["train.py"], {}), slots(1), {}, 1, 0)
     assert spec.fork_argv == ()
-
-
-def test_the_environments_of_made_up_places_hold_for_every_slot() -> None:
-    """Not only for the first and the last: one worker in the middle may differ."""
-    spec = server(asked("--device-binding=visible"), slots(3, "nvidia"), {})
-    assert "CUDA_VISIBLE_DEVICES" not in spec.env

@@ -89,18 +89,24 @@ def test_a_script_is_started_by_way_of_as_main(words: tuple[str, ...], how: tupl
     assert worker("--framework=torch", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
 
 
-def test_programs_standard_input_and_another_python_are_started_unchanged() -> None:
+def test_programs_are_started_unchanged_and_an_unknown_framework_is_refused() -> None:
     assert worker("--framework=jax", "-").argv == (sys.executable, "-u", "-")
     assert worker("--framework=jax", "--no-python", "train.sh").argv == ("train.sh",)
     assert worker("--framework=torch", "train.py", python="/opt/python").argv == ("/opt/python", "-u", "train.py")
+    with pytest.raises(UsageError, match="--framework trch: no installed package has a plug-in trch"):
+        worker("--framework=trch", "train.py")
 
 
-def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:
+def test_what_was_inherited_of_mpirun_gives_way_and_the_hook_comes_first() -> None:
     step = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://192.0.2.1:34911", "OMPI_COMM_WORLD_RANK": "5"}
     under_jax, under_torch = (worker(f"--framework={name}", "train.py", parent=step) for name in ("jax", "torch"))
     assert under_jax.env["OMPI_COMM_WORLD_RANK"] == "0"
     assert not any(name.startswith("OMPI_") for name in under_torch.env)
     assert set(step) <= set(under_jax.unset) & set(under_torch.unset)
+    spec = worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b", "LAUNCHER_HANG_EVIDENCE": "1"})
+    assert spec.env["PYTHONPATH"].split(":")[1:] == ["a", "b"]
+    assert (Path(spec.env["PYTHONPATH"].split(":")[0]) / "sitecustomize.py").exists()
+    assert "PYTHONPATH" not in worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b"}).env
 
 
 def test_the_flight_recorder_is_readable_unless_it_is_off() -> None:
@@ -124,13 +130,6 @@ def test_the_flight_recorder_is_readable_unless_it_is_off() -> None:
 )
 def test_nccl_is_asked_for_a_dump_at_a_time_out(kinds: set[str], parent: dict[str, str], value: str | None) -> None:
     assert make_recorder_variables("/x", kinds, parent).get("TORCH_NCCL_DUMP_ON_TIMEOUT") == value
-
-
-def test_the_hook_comes_first_and_what_the_user_has_set_follows() -> None:
-    spec = worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b", "LAUNCHER_HANG_EVIDENCE": "1"})
-    assert spec.env["PYTHONPATH"].split(":")[1:] == ["a", "b"]
-    assert (Path(spec.env["PYTHONPATH"].split(":")[0]) / "sitecustomize.py").exists()
-    assert "PYTHONPATH" not in worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b"}).env
 
 
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
@@ -173,8 +172,3 @@ def test_the_environment_of_another_package_is_used_with_care(
     with pytest.raises(UsageError, match=outcome) as refused:
         worker("--framework=mine", "train.py")
     assert f"the plug-in mine of {package} 1.0" in str(refused.value)
-
-
-def test_a_framework_that_nobody_offers_is_refused() -> None:
-    with pytest.raises(UsageError, match="--framework trch: no installed package has a plug-in trch"):
-        worker("--framework=trch", "train.py")

@@ -25,15 +25,16 @@ def read_all(buffer: EventBuffer) -> list[str]:
             return found
 
 
-def test_pages_have_every_event_once_whatever_is_asked_again() -> None:
+def test_pages_have_every_event_once_and_the_oldest_go_counted() -> None:
     buffer = EventBuffer()
     fill(buffer, 1000, "y" * 200)
     assert buffer.read(5) == buffer.read(5)
     assert read_all(buffer) == [f"{number} {'y' * 200}" for number in range(1000)]
     assert max(sum(map(len, buffer.read(after).lines)) for after in (-1, 400)) <= PAGE_BYTES_MAX
-
-
-def test_the_oldest_go_and_are_counted() -> None:
+    buffer = EventBuffer()
+    fill(buffer, 2)
+    page = buffer.read(1)
+    assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
     buffer = EventBuffer(events_max=10)
     fill(buffer, 25)
     page = buffer.read(-1)
@@ -42,16 +43,6 @@ def test_the_oldest_go_and_are_counted() -> None:
     small = EventBuffer(bytes_max=1000)
     fill(small, 25)
     assert 1 < len(small.read(-1).lines) < 10
-
-
-def test_a_reader_that_is_up_to_date_gets_an_empty_last_page() -> None:
-    buffer = EventBuffer()
-    fill(buffer, 2)
-    page = buffer.read(1)
-    assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
-
-
-def test_a_line_is_an_event_again() -> None:
     buffer = EventBuffer()
     fill(buffer, 1)
     event = decode_event(buffer.read(-1).lines[0])

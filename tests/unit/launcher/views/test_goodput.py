@@ -16,53 +16,27 @@ def make_round(began_at: float, ended_at: float = 0.0, cause: Cause = "", saved_
     )  # fmt: skip
 
 
-def test_time_before_the_first_round_is_lost_to_the_start() -> None:
+def test_time_is_lost_to_the_start_to_what_ended_a_round_and_to_waiting() -> None:
     found = compute_goodput([make_round(110.0)], TimeSpent(until=100.0), 200.0)
     assert (found.total_s, found.trained_s, found.lost_s) == (100.0, 90.0, {"start": 10.0})
     assert found.ratio == pytest.approx(0.9)
-
-
-def test_a_pause_is_lost_to_what_ended_the_round_before() -> None:
     found = compute_goodput([make_round(100.0, 150.0, "loss"), make_round(170.0)], TimeSpent(until=100.0), 200.0)
     assert (found.trained_s, found.lost_s) == (80.0, {"loss": 20.0})
-
-
-def test_work_after_the_last_checkpoint_is_undone_by_a_failure() -> None:
-    found = compute_goodput(
-        [make_round(100.0, 150.0, "failure", saved_at=140.0), make_round(155.0)], TimeSpent(until=100.0), 200.0
-    )
-    assert (found.trained_s, found.lost_s) == (85.0, {"failure": 15.0})
-
-
-def test_growth_undoes_nothing() -> None:
-    found = compute_goodput(
-        [make_round(100.0, 150.0, "growth", saved_at=140.0), make_round(155.0)], TimeSpent(until=100.0), 200.0
-    )
-    assert (found.trained_s, found.lost_s) == (95.0, {"growth": 5.0})
-
-
-def test_a_run_that_waits_loses_time_and_one_that_has_ended_does_not() -> None:
     assert compute_goodput([make_round(100.0, 150.0, "loss")], TimeSpent(until=100.0), 200.0).lost_s == {"loss": 50.0}
     assert compute_goodput([make_round(100.0, 150.0, "end")], TimeSpent(until=100.0), 200.0).lost_s == {}
-
-
-def test_before_anything_has_happened_there_is_no_ratio_to_speak_of() -> None:
     assert compute_goodput([], TimeSpent(until=100.0), 100.0).ratio == 0.0
     assert compute_goodput([], TimeSpent(until=100.0), 130.0).lost_s == {"start": 30.0}
 
 
-def test_what_became_of_the_time_before_stays_counted() -> None:
-    rounds = [make_round(100.0, 150.0, "loss"), make_round(170.0, 180.0, "failure", saved_at=175.0), make_round(190.0)]
-    whole = compute_goodput(rounds, TimeSpent(until=90.0), 200.0)
-    for dropped in range(len(rounds)):
-        before = TimeSpent(until=90.0)
-        for one in rounds[:dropped]:
-            before.add(one, 0.0)
-        assert compute_goodput(rounds[dropped:], before, 200.0) == whole
-    assert whole.lost_s == {"start": 10.0, "loss": 20.0, "failure": 15.0}
-
-
-def test_a_round_without_a_checkpoint_is_undone_if_earlier_ones_had_some() -> None:
+def test_work_after_the_last_checkpoint_is_undone_by_a_failure_and_not_by_growth() -> None:
+    found = compute_goodput(
+        [make_round(100.0, 150.0, "failure", saved_at=140.0), make_round(155.0)], TimeSpent(until=100.0), 200.0
+    )
+    assert (found.trained_s, found.lost_s) == (85.0, {"failure": 15.0})
+    found = compute_goodput(
+        [make_round(100.0, 150.0, "growth", saved_at=140.0), make_round(155.0)], TimeSpent(until=100.0), 200.0
+    )
+    assert (found.trained_s, found.lost_s) == (95.0, {"growth": 5.0})
     rounds = [make_round(100.0, 150.0, "failure", saved_at=140.0), make_round(150.0, 180.0, "loss"), make_round(180.0)]
     found = compute_goodput(rounds, TimeSpent(until=100.0), 200.0)
     assert (found.trained_s, found.lost_s) == (60.0, {"failure": 10.0, "loss": 30.0})
@@ -71,15 +45,23 @@ def test_a_round_without_a_checkpoint_is_undone_if_earlier_ones_had_some() -> No
     assert compute_goodput(rounds[1:], before, 200.0) == found
 
 
-@pytest.mark.parametrize("saved_at", [90.0, 160.0])
-def test_a_report_with_a_time_outside_of_its_round_counts_no_time_twice(saved_at: float) -> None:
-    found = compute_goodput([make_round(100.0, 150.0, "failure", saved_at=saved_at)], TimeSpent(until=100.0), 150.0)
-    assert found.total_s == 50.0
-
-
-def test_a_clock_that_is_set_back_makes_nothing_negative() -> None:
+def test_what_became_of_time_stays_counted_though_a_clock_is_set_back() -> None:
+    rounds = [make_round(100.0, 150.0, "loss"), make_round(170.0, 180.0, "failure", saved_at=175.0), make_round(190.0)]
+    whole = compute_goodput(rounds, TimeSpent(until=90.0), 200.0)
+    for dropped in range(len(rounds)):
+        before = TimeSpent(until=90.0)
+        for one in rounds[:dropped]:
+            before.add(one, 0.0)
+        assert compute_goodput(rounds[dropped:], before, 200.0) == whole
+    assert whole.lost_s == {"start": 10.0, "loss": 20.0, "failure": 15.0}
     rounds = [make_round(100.0, 40.0, "failure", saved_at=30.0), make_round(50.0, 60.0, "loss"), make_round(70.0)]
     found = compute_goodput(rounds, TimeSpent(until=90.0), 65.0)
     assert found.trained_s >= 0
     assert all(seconds > 0 for seconds in found.lost_s.values())
     assert found.ratio <= 1
+
+
+@pytest.mark.parametrize("saved_at", [90.0, 160.0])
+def test_a_report_with_a_time_outside_of_its_round_counts_no_time_twice(saved_at: float) -> None:
+    found = compute_goodput([make_round(100.0, 150.0, "failure", saved_at=saved_at)], TimeSpent(until=100.0), 150.0)
+    assert found.total_s == 50.0

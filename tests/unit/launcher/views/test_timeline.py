@@ -35,33 +35,29 @@ def follow(*events: Told) -> RunTimeline:
     return timeline
 
 
-def test_a_round_has_its_times_and_what_ended_it() -> None:
+def test_a_round_has_its_times_and_what_is_waited_for_ends_with_it() -> None:
     timeline = follow(start(10.0, 1), *end(30.0, 1, "loss", step=7), start(31.0, 2, restarts=1))
     first, second = timeline.rounds
-    assert (first.began_at, first.ended_at, first.cause, first.reason, first.step) == (
-        10.0,
-        30.0,
-        "loss",
-        because("why"),
-        7,
-    )
+    assert (first.began_at, first.ended_at) == (10.0, 30.0)
+    assert (first.cause, first.reason, first.step) == ("loss", because("why"), 7)
     assert (first.describe()["reason"], first.describe()["failure_class"]) == ("why", "")
     assert (second.restart_count, second.ended_at) == (1, 0.0)
     assert timeline.current is second
     assert timeline.end_counts == {"loss": 1}
+    waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
+    why = because("waiting for more nodes")
+    assert follow((waiting, why)).waiting == why
+    assert follow((waiting, why), start(2.0, 1)).waiting is None
+    saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
+    timeline = follow(saved, start(10.0, 1), saved)
+    assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)
 
 
 def test_a_failure_names_rank_and_class() -> None:
     failure = run_events.FailureFound(
-        at=11.0,
-        run_id="r",
-        node="n0",
-        round=1,
-        rank=1,
-        exit_code=1,
-        failure_class="user code: KeyError",
+        at=11.0, run_id="r", node="n0", round=1, rank=1, exit_code=1, failure_class="user code: KeyError",
         error="KeyError: 1",
-    )
+    )  # fmt: skip
     how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
     timeline = follow(start(10.0, 1), (failure, how), *end(30.0, 1, "failure"))
     first = timeline.rounds[0]
@@ -70,7 +66,7 @@ def test_a_failure_names_rank_and_class() -> None:
     assert timeline.failure_counts == {"user code": 1}
 
 
-def test_workers_are_those_of_the_last_round() -> None:
+def test_workers_are_those_of_the_last_round_and_old_rounds_are_forgotten() -> None:
     born = run_events.WorkerStarted(at=10.5, run_id="r", node="n0", round=1, rank=1, local_rank=1, pid=99)
     died = run_events.WorkerEnded(
         at=12.0, run_id="r", node="n0", round=1, rank=1, local_rank=1, pid=99, outcome="failed", exit_code=-11
@@ -78,22 +74,6 @@ def test_workers_are_those_of_the_last_round() -> None:
     timeline = follow(start(10.0, 1), born, died)
     assert (timeline.workers[1].state, timeline.workers[1].exit_code) == ("failed", -11)
     assert follow(start(10.0, 1), born, died, start(20.0, 2)).workers == {}
-
-
-def test_what_is_waited_for_ends_with_a_round() -> None:
-    waiting = run_events.WaitChanged(at=1.0, run_id="r", node="n0", sentence="waiting for more nodes")
-    why = because("waiting for more nodes")
-    assert follow((waiting, why)).waiting == why
-    assert follow((waiting, why), start(2.0, 1)).waiting is None
-
-
-def test_checkpoints_belong_to_the_round_that_runs() -> None:
-    saved = run_events.CheckpointReported(at=15.0, run_id="r", node="n0", round=1)
-    timeline = follow(saved, start(10.0, 1), saved)
-    assert (timeline.rounds[0].saved_at, timeline.checkpoint_count) == (15.0, 1)
-
-
-def test_old_rounds_are_forgotten() -> None:
     rounds = [
         event for number in range(1, 300) for event in (start(number, number), *end(number + 0.5, number, "loss"))
     ]

@@ -34,15 +34,12 @@ def place(mesh: str, rank: int, *products: str) -> WorkerMesh:
     return read(variables(mesh, rank, *products))
 
 
-def test_a_worker_finds_its_groups_by_name() -> None:
+def test_a_worker_finds_its_groups_by_name_and_over_two_axes_in_any_order() -> None:
     found = place("pp=2,dp=3,tp=4", 17)
     assert found.coordinates == (1, 1, 1)
     assert (found.group("pp"), found.group("dp"), found.group("tp")) == ((5, 17), (13, 17, 21), (16, 17, 18, 19))
     assert [found.size(axis) for axis in found.axes] == [2, 3, 4]
     assert (found.world_size, str(found)) == (24, "pp=2,dp=3,tp=4")
-
-
-def test_a_group_over_two_axes_does_not_depend_on_the_order_of_names() -> None:
     found = place("dp=2,pp=2,cp=2,tp=2", 5, "dp+cp")
     assert found.group("dp+cp") == found.group("cp + dp") == (5, 7, 13, 15)
     assert (found.size("dp+cp"), found.coordinate("dp+cp")) == (4, 0)
@@ -63,7 +60,7 @@ def test_the_groups_of_an_axis_hold_every_rank_once_and_each_its_own(mesh: str) 
                 assert (one.group(name), one.coordinate(name), one.size(name)) == (group, position, len(group))
 
 
-def test_an_undeclared_axis_or_group_is_refused_with_those_declared() -> None:
+def test_one_axis_is_there_under_torchrun_and_an_undeclared_one_refused() -> None:
     found = place("pp=2,dp=2", 0)
     with pytest.raises(
         LookupError, match=r"mesh pp=2,dp=2 has no axis 'tp': its axes are pp, dp; declare others with --mesh"
@@ -73,9 +70,6 @@ def test_an_undeclared_axis_or_group_is_refused_with_those_declared() -> None:
         LookupError, match=r"no group over pp\+dp was declared: .* are pp, dp; declare another with --traffic pp\+dp="
     ):
         found.groups("dp+pp")
-
-
-def test_there_is_one_axis_under_torchrun_and_an_error_without_a_launcher() -> None:
     assert str(read({"RANK": "1", "WORLD_SIZE": "4"})) == "dp=4"
     with pytest.raises(RuntimeError, match="start the script with meshrun"):
         read({})
@@ -123,15 +117,11 @@ def test_jax_is_given_every_argument_and_searches_for_no_cluster(address: str, m
     where = f"[{address}]:29400" if ":" in address else f"{address}:29400"
     assert calls == [
         {
-            "coordinator_address": where,
-            "num_processes": 9,
-            "process_id": 6,
-            "local_device_ids": [2],
-            "cluster_detection_method": "deactivate",
-            "initialization_timeout": 5,
+            "coordinator_address": where, "num_processes": 9, "process_id": 6, "local_device_ids": [2],
+            "cluster_detection_method": "deactivate", "initialization_timeout": 5,
             **({"coordinator_bind_address": where} if address == "127.0.0.1" else {}),
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_the_import_needs_neither_framework_nor_much_of_the_library() -> None:

@@ -133,19 +133,31 @@ def driven(*actions: Action, store: MemoryStore | None = None, is_local: bool = 
         bench.driver.close(20.0)
 
 
-def test_what_concerns_the_agent_is_returned_in_order_and_the_rest_is_done() -> None:
+def test_what_concerns_the_agent_is_returned_and_the_planners_answer_reaches_the_protocol() -> None:
     say, end = Log("so it is"), Exit(0, "over", None)
     with driven(say, StoreRequest(1, "look", QUICK), end, is_local=True) as bench:
         assert bench.begin() == [say, end]
+    with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
+        bench.begin()
+        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
-def test_a_store_in_the_process_answers_in_the_same_turn_without_a_thread() -> None:
+def test_a_store_in_the_process_answers_at_once_and_ends_leases_in_the_turn() -> None:
     store = MemoryStore()
     before = threading.active_count()
     with driven(StoreRequest(1, "look", QUICK), store=store, is_local=True) as bench:
         bench.begin()
         assert bench.script.events == [Start(), StoreReply(1, store.txn((), (Get("quick"),)))]
         assert threading.active_count() == before
+    store = MemoryStore(clock=lambda: bench.now)
+    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
+        store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
+        bench.begin()
+        bench.driver.run()
+        bench.now = 61.0
+        bench.driver.run()
+        changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
+        assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
 
 
 def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
@@ -202,7 +214,7 @@ def test_a_mistake_in_another_thread_reaches_the_caller() -> None:
         bench.driver._failure = None
 
 
-def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
+def test_everything_that_came_in_reaches_the_protocol_at_once_and_late_words_do_not() -> None:
     with driven(is_local=True) as bench:
         taken: list[list[Event]] = []
         bench.script.steps = lambda events, now: taken.append(list(events)) or []  # type: ignore[method-assign,assignment]
@@ -210,9 +222,6 @@ def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
             bench.driver.submit(event)
         bench.driver.run()
         assert taken == [[Start(), PeerDown("a"), PeerGone("a")]]
-
-
-def test_words_of_a_watch_that_came_too_late_are_dropped() -> None:
     store = MemoryStore()
     with driven(StartWatch("d/", 1), StartWatch("e/", 1), store=store, is_local=True) as bench:
         bench.begin()
@@ -282,19 +291,7 @@ def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
         assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["d/"]
 
 
-def test_a_store_of_this_process_delivers_and_ends_leases_in_the_caller_s_turn() -> None:
-    store = MemoryStore(clock=lambda: bench.now)
-    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
-        store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
-        bench.begin()
-        bench.driver.run()
-        bench.now = 61.0
-        bench.driver.run()
-        changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
-        assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
-
-
-def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
+def test_a_watch_that_the_store_ends_or_does_not_even_begin_is_lost() -> None:
     store = MemoryStore()
     store.put("d/a", b"1")
     store.put("d/a", b"2")
@@ -302,9 +299,6 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         wait_until(lambda: bench.heard() and any(isinstance(event, WatchLost) for event in bench.script.events))
-
-
-def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
     store = MemoryStore()
     store.close()
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
@@ -320,12 +314,6 @@ def test_a_watch_that_is_not_wanted_any_more_is_cancelled(then: Action) -> None:
         bench.begin()
         store.put("d/a", b"1")
         assert store.deliver() == (1 if isinstance(then, StartWatch) else 0)
-
-
-def test_the_planner_s_answer_reaches_the_protocol() -> None:
-    with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
-        bench.begin()
-        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
 LIBRARY = "/lib/_x.so: cannot open shared object file: Too many open files"
@@ -388,14 +376,11 @@ def test_a_plan_that_lacks_a_part_of_this_program_is_a_bug(error: Exception) -> 
         assert bench.driver.wake_at == math.inf
 
 
-def test_an_end_without_a_thread_is_an_end() -> None:
+def test_an_end_without_a_thread_is_one_and_a_plan_comes_after_the_agents_work() -> None:
     with driven(Log("x")) as bench:
         bench.begin()
         with no_threads():
             bench.driver.close(20.0)
-
-
-def test_a_plan_in_the_caller_s_thread_comes_after_what_the_agent_is_to_do() -> None:
     say = Log("stop the round")
     with driven(MakePlan(5, 1, (), {}), say, is_local=True) as bench:
         assert bench.begin() == [say]
@@ -415,7 +400,7 @@ def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due:
         assert bench.script.events == ([Tick()] if is_due else [])
 
 
-def test_closing_waits_until_the_lease_has_been_given_back() -> None:
+def test_closing_waits_for_the_lease_and_not_for_ever() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
     with driven(StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store) as bench:
@@ -423,6 +408,12 @@ def test_closing_waits_until_the_lease_has_been_given_back() -> None:
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
         assert store.revoked == [lease.id]
+    store = SlowStore()
+    with driven(StartWatch("d/", 1), StoreRequest(1, "look", SLOW), store=store) as bench:
+        bench.begin()
+        bench.driver.close(0.0)
+        wait_until(lambda: is_closed(store))
+        store.gate.set()
 
 
 def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
@@ -437,15 +428,6 @@ def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
         bench.driver.run()
         assert bench.heard(LeaveRequest(because("SIGTERM"), 143))
         assert bench.script.now == 10.0
-
-
-def test_closing_does_not_wait_for_ever_and_ends_the_watches() -> None:
-    store = SlowStore()
-    with driven(StartWatch("d/", 1), StoreRequest(1, "look", SLOW), store=store) as bench:
-        bench.begin()
-        bench.driver.close(0.0)
-        wait_until(lambda: is_closed(store))
-        store.gate.set()
 
 
 def is_closed(store: MemoryStore) -> bool:

@@ -22,8 +22,12 @@ def compare(theirs: Spec, ours: Spec) -> str:
     return str(found or "").replace("other-options run=y is_served=False; ", "")
 
 
-def test_equal_jobs_differ_in_nothing() -> None:
+def test_jobs_differ_by_their_secret_and_program_and_not_by_its_arguments() -> None:
     assert compare(spec(), spec()) == ""
+    assert compare(spec("b"), spec("a")) == "other-command run=y is_served=False"
+    assert compare(spec(arguments_digest="x"), spec(arguments_digest="y")) == ""
+    theirs = Spec(mesh="dp=2", options={}, digest="b", has_secret=True)
+    assert compare(theirs, spec()) == "other-secret run=y has_secret=True"
 
 
 @pytest.mark.parametrize(
@@ -34,24 +38,12 @@ def test_equal_jobs_differ_in_nothing() -> None:
         ({"options": {"--nnodes": "1:2"}}, "option-only-here option=--max-restarts ours=3"),
         ({"options": {**OPTIONS, "--grow": "never"}}, "option-not-here option=--grow theirs=never"),
         ({"options": {"--grow": "x --nnodes 9", **OPTIONS}}, "option-not-here option=--grow theirs=x --nnodes 9"),
-        (
-            {"mesh": "dp=2", "options": {"--nnodes": "1:2"}},
-            "option-differs option=--mesh theirs=dp=2 ours=dp=*; option-only-here option=--max-restarts ours=3",
-        ),
+        ({"mesh": "dp=2", "options": {"--nnodes": "1:2"}},
+         "option-differs option=--mesh theirs=dp=2 ours=dp=*; option-only-here option=--max-restarts ours=3"),
     ],
-)
+)  # fmt: skip
 def test_each_option_that_differs_is_named_with_both_values(theirs: dict[str, str], found: str) -> None:
     assert compare(spec(**theirs), spec()) == found
-
-
-def test_another_program_is_refused_and_other_arguments_are_not() -> None:
-    assert compare(spec("b"), spec("a")) == "other-command run=y is_served=False"
-    assert compare(spec(arguments_digest="x"), spec(arguments_digest="y")) == ""
-
-
-def test_a_secret_that_only_one_has_comes_before_all_else() -> None:
-    theirs = Spec(mesh="dp=2", options={}, digest="b", has_secret=True)
-    assert compare(theirs, spec()) == "other-secret run=y has_secret=True"
 
 
 JAX, TORCH = {"--framework": "jax"}, {"--framework": "torch"}
@@ -66,8 +58,6 @@ JAX, TORCH = {"--framework": "jax"}, {"--framework": "torch"}
         (JAX, JAX, ""),
     ],
 )
-def test_a_shared_option_is_compared_where_both_give_it(
-    theirs: dict[str, str], ours: dict[str, str], found: str
-) -> None:
+def test_a_shared_option_is_compared_if_both_have_it(theirs: dict[str, str], ours: dict[str, str], found: str) -> None:
     run, own = (Spec(mesh="dp=*", options=OPTIONS, digest="a", shared_options=shared) for shared in (theirs, ours))
     assert compare(run, own) == found

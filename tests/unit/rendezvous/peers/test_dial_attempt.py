@@ -7,20 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from rendezvous.peers.dial_attempt import (
-    DELAY_MAX_S,
-    PROOF_DELAY_MAX_S,
-    PROOF_INTERVAL_S,
-    PROOF_LIMIT_S,
-    REJECTED_DELAY_MAX_S,
-    DialAttempt,
-)
+from rendezvous.peers import dial_attempt
 
 REFUSED, HELD, LOST = "refused", "taken without an answer", "never arrived"
 
 
-def proving(now: float = 100.0) -> DialAttempt:
-    pursuit = DialAttempt("m", "h:1")
+def proving(now: float = 100.0) -> dial_attempt.DialAttempt:
+    pursuit = dial_attempt.DialAttempt("m", "h:1")
     pursuit.prove(now)
     return pursuit
 
@@ -49,61 +42,19 @@ def test_two_refusals_in_a_row_and_nothing_else_prove_that_nobody_is_left(dials:
     assert pursuit.is_proving is not is_proven
 
 
-def test_the_second_dial_of_a_proof_follows_the_first_at_once() -> None:
-    pursuit = proving()
-    assert pursuit.next_at == 100.0
-    pursuit.fail(100.0, is_refused=True)
-    assert pursuit.next_at == 100.0 + PROOF_INTERVAL_S
-
-
-def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> None:
+def test_a_proof_ends_and_is_sought_less_often_where_others_answer() -> None:
     pursuit, times = proving(), [100.0]
     while pursuit.is_wanted:
         pursuit.fail(times[-1], is_refused=False)
         times.append(pursuit.next_at)
     pauses = [later - earlier for earlier, later in pairwise(times[:-1])]
-    assert pauses[0] == pytest.approx(PROOF_INTERVAL_S)
-    assert max(pauses) == pytest.approx(PROOF_DELAY_MAX_S)
+    assert pauses[0] == pytest.approx(dial_attempt.PROOF_INTERVAL_S)
+    assert max(pauses) == pytest.approx(dial_attempt.PROOF_DELAY_MAX_S)
     assert times[-1] == math.inf
-    assert PROOF_LIMIT_S <= times[-2] - 100.0 <= PROOF_LIMIT_S + PROOF_DELAY_MAX_S
-
-
-def test_refusals_without_a_connection_before_prove_nothing() -> None:
-    pursuit = DialAttempt("m", "h:1")
-    pursuit.connect(0.0)
-    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
-
-
-def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> None:
-    pursuit, now = DialAttempt("m", "h:1"), 5.0
-    pursuit.connect(now)
-    assert pursuit.next_at == now
-    pauses = []
-    for _ in range(12):
-        pursuit.fail(now, is_refused=True)
-        pauses.append(pursuit.next_at - now)
-        now = pursuit.next_at
-    assert pauses[:4] == pytest.approx([0.02, 0.04, 0.08, 0.16])
-    assert pauses[-1] == DELAY_MAX_S
-    pursuit.succeed()
-    assert pursuit.next_at == math.inf
-
-
-def test_a_listener_outside_the_job_is_dialled_less_often_still() -> None:
-    pursuit, now, dials = DialAttempt("m", "h:1"), 0.0, 0
-    pursuit.connect(now)
-    while now < 60.0:
-        pursuit.fail(now, is_refused=False, is_rejected=True)
-        now, dials = pursuit.next_at, dials + 1
-    assert dials == 22
-    pursuit.fail(now, is_refused=False, is_rejected=True)
-    assert pursuit.next_at - now == pytest.approx(REJECTED_DELAY_MAX_S)
-    pursuit.fail(now, is_refused=True)  # it has gone, and the member itself may come back there
-    assert pursuit.next_at - now == pytest.approx(DELAY_MAX_S)
-
-
-def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
-    pursuit = DialAttempt("m", "h:1")
+    assert (
+        dial_attempt.PROOF_LIMIT_S <= times[-2] - 100.0 <= dial_attempt.PROOF_LIMIT_S + dial_attempt.PROOF_DELAY_MAX_S
+    )
+    pursuit = dial_attempt.DialAttempt("m", "h:1")
     pursuit.connect(0.0)
     pursuit.succeed()
     pursuit.prove(10.0)
@@ -113,8 +64,33 @@ def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
     assert 10.1 < pursuit.next_at < math.inf
 
 
-def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> None:
-    pursuit = DialAttempt("m", "h:1")
+def test_attended_members_and_strangers_are_dialled_ever_less_often() -> None:
+    pursuit, now = dial_attempt.DialAttempt("m", "h:1"), 5.0
+    pursuit.connect(now)
+    assert pursuit.next_at == now
+    pauses = []
+    for _ in range(12):
+        pursuit.fail(now, is_refused=True)
+        pauses.append(pursuit.next_at - now)
+        now = pursuit.next_at
+    assert pauses[:4] == pytest.approx([0.02, 0.04, 0.08, 0.16])
+    assert pauses[-1] == dial_attempt.DELAY_MAX_S
+    pursuit.succeed()
+    assert pursuit.next_at == math.inf
+    pursuit, now, dials = dial_attempt.DialAttempt("m", "h:1"), 0.0, 0
+    pursuit.connect(now)
+    while now < 60.0:
+        pursuit.fail(now, is_refused=False, is_rejected=True)
+        now, dials = pursuit.next_at, dials + 1
+    assert dials == 22
+    pursuit.fail(now, is_refused=False, is_rejected=True)
+    assert pursuit.next_at - now == pytest.approx(dial_attempt.REJECTED_DELAY_MAX_S)
+    pursuit.fail(now, is_refused=True)  # it has gone, and the member itself may come back there
+    assert pursuit.next_at - now == pytest.approx(dial_attempt.DELAY_MAX_S)
+
+
+def test_a_failed_dial_resolves_anew_and_a_refused_one_follows_at_once() -> None:
+    pursuit = dial_attempt.DialAttempt("m", "h:1")
     pursuit.targets = [(2, ("10.0.0.1", 1))]
     pursuit.connect(0.0)
     pursuit.fail(0.0, is_refused=True)
@@ -123,3 +99,10 @@ def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> Non
     pursuit.fail(1.0, is_refused=False)
     assert pursuit.is_source_open
     assert not pursuit.targets
+    pursuit = proving()
+    assert pursuit.next_at == 100.0
+    pursuit.fail(100.0, is_refused=True)
+    assert pursuit.next_at == 100.0 + dial_attempt.PROOF_INTERVAL_S
+    pursuit = dial_attempt.DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
+    assert not any(pursuit.fail(now, is_refused=True) for now in range(10))

@@ -20,16 +20,13 @@ SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1", reason=Rea
 CHARGED = RestartBudget(restart_count=1, charged_at=(10.0,)).charge(3, failed_at=99.0, now=100.0)
 
 
-def test_a_charge_counts_once_and_stays_provisional_from_the_failure_on() -> None:
+def test_a_charge_counts_once_and_a_refund_takes_back_the_provisional_one_alone() -> None:
     assert (
         RestartBudget(
             restart_count=2, charged_at=(10.0, 100.0), provisional_round=3, provisional_since=99.0, short_rounds=0
         )
         == CHARGED
     )
-
-
-def test_a_refund_takes_back_the_provisional_charge_and_nothing_else() -> None:
     assert CHARGED.refund() == RestartBudget(restart_count=1, charged_at=(10.0,))
 
 
@@ -52,7 +49,7 @@ def test_only_charges_within_the_window_count(now: float, window_s: float, spent
     assert CHARGED.count_spent(now, window_s) == spent
 
 
-def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
+def test_short_rounds_count_as_they_follow_each_other_and_of_a_seal_the_budget_alone_changes() -> None:
     limits = Settings(min_round_time_s=5.0)
     ledger = RestartBudget()
     counts = []
@@ -60,6 +57,9 @@ def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
         ledger = ledger.add_round(duration_s, limits)
         counts.append(ledger.short_rounds)
     assert counts == [1, 2, 0, 1]
+    written = budget.add_to_seal(SEAL, CHARGED, 110.0)
+    assert (written.round, written.plan_token, written.world_size, written.coordinator) == (4, "t", 8, "a:1")
+    assert (written.charge_ages_s, written.provisional_age_s) == ((100.0, 10.0), 11.0)
 
 
 @settings(max_examples=60)
@@ -80,18 +80,12 @@ def test_a_seal_carries_the_ledger_to_another_clock(
     clock_offset_s: float,
 ) -> None:
     ledger = RestartBudget(
-        restart_count=len(charged_at),
-        charged_at=charged_at,
-        short_rounds=short_rounds,
+        restart_count=len(charged_at), charged_at=charged_at, short_rounds=short_rounds,
         provisional_round=0 if provisional_since is None else 3,
         provisional_since=-math.inf if provisional_since is None else provisional_since,
-        blamed=tuple(Strike("n boot", at) for at in blamed_at),
-        best_step=short_rounds - 1,
-        stuck_rounds=short_rounds,
-        same_failure=Reason.of("key-error"),
-        same_rank=5,
-        same_failures=short_rounds,
-    )
+        blamed=tuple(Strike("n boot", at) for at in blamed_at), best_step=short_rounds - 1, stuck_rounds=short_rounds,
+        same_failure=Reason.of("key-error"), same_rank=5, same_failures=short_rounds,
+    )  # fmt: skip
     sealed_at = 1e6 + passed_s
     carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
     assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)
@@ -103,9 +97,3 @@ def test_a_seal_carries_the_ledger_to_another_clock(
     )
     assert carried.charged_at == pytest.approx([at + clock_offset_s for at in charged_at], abs=0.01)
     assert carried.provisional_since == pytest.approx(ledger.provisional_since + clock_offset_s, abs=0.01)
-
-
-def test_only_the_budget_of_a_seal_changes() -> None:
-    written = budget.add_to_seal(SEAL, CHARGED, 110.0)
-    assert (written.round, written.plan_token, written.world_size, written.coordinator) == (4, "t", 8, "a:1")
-    assert (written.charge_ages_s, written.provisional_age_s) == ((100.0, 10.0), 11.0)

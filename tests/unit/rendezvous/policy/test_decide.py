@@ -28,7 +28,7 @@ def test_the_leader_decides(rule: str) -> None:
     assert play(rule) == rule + "\n"
 
 
-def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
+def test_what_is_named_in_a_verdict_or_reason_is_few_and_short() -> None:
     texts = ["cause", "x" * 30_000, "2", "", "4", "5", "6", "7"]
     ids = "abcdefgh"
     statuses = {
@@ -38,9 +38,6 @@ def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
     decision = decide(view, 200.0, Settings(), sizer)
     assert isinstance(decision, EndJob)
     assert (decision.verdict.failure, decision.verdict.others) == ("cause", ("2", "4", "5", "6"))
-
-
-def test_many_nodes_are_named_by_four_and_a_number() -> None:
     names = {f"m{index}": f"n{index}" for index in range(7)}
     view = replace(running("a"), active=tuple(names), lost_at=dict.fromkeys(names, 120.0), names=names)
     said = describe(decide(view, 130.0, Settings(), sizer))

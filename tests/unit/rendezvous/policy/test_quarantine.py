@@ -32,76 +32,45 @@ def ends(losses: list[Strike], failures: list[Strike]) -> dict[str, float]:
     return {node: bench.until for node, bench in find_quarantines(losses, failures, LIMITS).items()}
 
 
-@pytest.mark.parametrize(
-    ("losses", "failures", "expected"),
-    [
-        (lost(1, 2), [], {}),
-        (lost(1, 2, 3), [], {"n": 13.0}),
-        (lost(1, 2, 3, 20), [], {"n": 40.0}),
-        (lost(1, 2, 3, 20, 50), [], {"n": 85.0}),
-        (lost(1, 2, 3, 20, 50, 90), [], {"n": 125.0}),
-        (lost(1, 2, 103), [], {}),
-        (lost(1, 2) + lost(3, node="m"), [], {}),
-        ([], failed(5), {}),
-        ([], failed(5, 6), {"n": 16.0}),
-        ([], failed(5, rank=1) + failed(6, rank=2), {"n": 16.0}),
-        ([], failed(5, 6) + failed(7, node="m"), {}),
-        ([], failed(5, 6, rank=-1) + failed(7, node="m", rank=-1), {"n": 16.0}),
-        ([], failed(5, 6) + failed(6, 7, rank=3) + failed(8, node="m"), {"n": 17.0}),
-        (lost(1, 2, 3), failed(1, 8), {"n": 18.0}),
-        (lost(1, 2, 9), failed(1, 2), {"n": 19.0}),
-    ],
-    ids=[
-        "few losses bench nobody",
-        "enough of them do",
-        "each further one doubles the time",
-        "up to a limit",
-        "and no further",
-        "what lies too far back does not count",
-        "each node has its own",
-        "one first failure benches nobody",
-        "several do",
-        "whichever ranks they were of",
-        "a rank that fails on two nodes benches nobody",
-        "of an unknown rank that cannot be said",
-        "other ranks of the node still count",
-        "the longer bench counts",
-        "whichever it is",
-    ],
-)
-def test_quarantines_follow_from_strikes(
-    losses: list[Strike], failures: list[Strike], expected: dict[str, float]
-) -> None:
+CASES = {
+    "few losses bench nobody": (lost(1, 2), [], {}),
+    "enough of them do": (lost(1, 2, 3), [], {"n": 13.0}),
+    "each further one doubles the time": (lost(1, 2, 3, 20), [], {"n": 40.0}),
+    "up to a limit": (lost(1, 2, 3, 20, 50), [], {"n": 85.0}),
+    "and no further": (lost(1, 2, 3, 20, 50, 90), [], {"n": 125.0}),
+    "what lies too far back does not count": (lost(1, 2, 103), [], {}),
+    "each node has its own": (lost(1, 2) + lost(3, node="m"), [], {}),
+    "one first failure benches nobody": ([], failed(5), {}),
+    "several do": ([], failed(5, 6), {"n": 16.0}),
+    "whichever ranks they were of": ([], failed(5, rank=1) + failed(6, rank=2), {"n": 16.0}),
+    "a rank that fails on two nodes benches nobody": ([], failed(5, 6) + failed(7, node="m"), {}),
+    "of an unknown rank that cannot be said": ([], failed(5, 6, rank=-1) + failed(7, node="m", rank=-1), {"n": 16.0}),
+    "other ranks of the node still count": ([], failed(5, 6) + failed(6, 7, rank=3) + failed(8, node="m"), {"n": 17.0}),
+    "the longer bench counts": (lost(1, 2, 3), failed(1, 8), {"n": 18.0}),
+    "whichever it is": (lost(1, 2, 9), failed(1, 2), {"n": 19.0}),
+}
+
+
+@pytest.mark.parametrize(("losses", "failures", "expected"), CASES.values(), ids=CASES)
+def test_quarantines_follow_strikes(losses: list[Strike], failures: list[Strike], expected: dict[str, float]) -> None:
     assert ends(losses, failures) == expected
 
 
-def test_a_node_that_its_workers_blame_is_quarantined_the_first_time() -> None:
+def test_a_blamed_node_is_quarantined_with_the_reason_for_as_long_as_its_strikes_last() -> None:
     found = [find_quarantines([], failed(1), LIMITS, blamed=failed(*at))["n"] for at in ((5.0,), (5.0, 20.0))]
     assert [quarantine.until for quarantine in found] == [15.0, 40.0]
     assert str(found[0].reason) == "quarantined cause=blame times=1 window_s=100 duration_s=10"
-
-
-def test_no_limit_means_no_quarantine() -> None:
-    limits = Settings(flap_limit=0, quarantine_failures=0)
-    assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
-
-
-def test_a_quarantine_says_why() -> None:
-    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
-    assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
-
-
-def test_strikes_last_as_long_as_a_quarantine_and_fit_into_a_seal() -> None:
-    assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
-    many = lost(*range(STRIKES_MAX + 5))
-    assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
-
-
-def test_a_refund_forgives_the_strike_of_the_charge_that_it_takes_back() -> None:
     before = RestartBudget(first_failures=tuple(failed(5)))
     charged = before.charge(3, failed_at=9.0, now=10.0)
     after = replace(charged, first_failures=(*charged.first_failures, *failed(9.0)))
     assert after.refund() == before
+    limits = Settings(flap_limit=0, quarantine_failures=0)
+    assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
+    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
+    assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
+    assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
+    many = lost(*range(STRIKES_MAX + 5))
+    assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
 
 
 @settings(max_examples=60)

@@ -86,12 +86,17 @@ def test_a_history_in_any_order_ends_the_same(writes: list[tuple[str, bool]], se
     assert {found.key: found for found in mirror.list_under("d/")} == state
 
 
-def test_a_read_of_one_prefix_says_nothing_of_another() -> None:
+def test_a_read_of_one_prefix_or_key_says_nothing_of_others() -> None:
     mirror = KeyCache()
     mirror.apply(put("e/a", 3), 0.0)
     mirror.load(read(9), "d/", 0.0)
     mirror.apply(put("e/b", 4), 0.0)
     assert [found.key for found in mirror.list_under("e/")] == ["e/a", "e/b"]
+    mirror = KeyCache()
+    mirror.load(read(9), "d/a", 0.0)
+    mirror.load(read(9, item("d/ab", 5)), "d/ab", 0.0)
+    assert mirror.get_revision("d/ab") == 5
+    assert not mirror.regress
 
 
 def test_a_key_counts_as_seen_when_it_became_what_it_is() -> None:
@@ -137,11 +142,3 @@ def test_what_no_single_history_can_show_is_noted(first: Batch | GetResult, then
 )
 def test_what_comes_late_or_twice_is_no_other_history(first: Batch | GetResult, then: Batch | GetResult) -> None:
     assert not show(first, then).regress
-
-
-def test_a_read_of_one_key_says_nothing_of_keys_that_begin_with_its_name() -> None:
-    mirror = KeyCache()
-    mirror.load(read(9), "d/a", 0.0)
-    mirror.load(read(9, item("d/ab", 5)), "d/ab", 0.0)
-    assert mirror.get_revision("d/ab") == 5
-    assert not mirror.regress

@@ -10,15 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.agent.startup import addresses
-from launcher.agent.startup.addresses import (
-    describe_doubt,
-    find_interface_address,
-    find_other_server,
-    find_own_address,
-    find_serving_addresses,
-    find_source_address,
-    is_here,
-)
 from launcher.hardware.linux import interfaces
 from launcher.model.errors import UsageError
 from rendezvous.errors import SettingsError
@@ -43,23 +34,22 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]
+    ("is_local", "addresses"),
+    [
+        (True, ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]),
+        (False, ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"]),
+    ],
+    ids=["loopback and link-local", "of a network"],
 )
-def test_loopback_and_link_local_are_of_no_use_to_others(address: str) -> None:
-    assert is_local_only(address)
+def test_loopback_and_link_local_alone_are_of_no_use_to_others(is_local: bool, addresses: list[str]) -> None:
+    assert [one for one in addresses if is_local_only(one) is not is_local] == []
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"])
-def test_an_address_of_a_network_is_of_use_to_others(address: str) -> None:
-    assert not is_local_only(address)
-
-
-def test_a_store_on_this_node_is_reached_from_loopback_and_that_will_do() -> None:
-    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
-    assert find_own_address(local_addr="localhost", interface=None, endpoints=["localhost:2379"]) in (
-        "127.0.0.1",
-        "::1",
-    )
+def test_a_store_on_this_node_is_reached_from_loopback_and_a_name_given_back_in_digits() -> None:
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
+    for endpoints in (["localhost:2379"], []):
+        found = addresses.find_own_address(local_addr="localhost", interface=None, endpoints=endpoints)
+        assert found in ("127.0.0.1", "::1")
 
 
 def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,62 +68,54 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
     monkeypatch.setattr(addresses, "find_main_address", lambda: "10.0.0.5")
 
     def served_at(host: str, local_addr: str | None = None) -> tuple[str, ...]:
-        return find_serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
+        return addresses.find_serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
 
     assert served_at("head") == ("127.0.1.1", "10.0.0.5")
     assert served_at("head", "127.0.0.1") == ("127.0.1.1", "127.0.0.1")
     assert served_at("both") == ("127.0.1.1",)
     assert [served_at(host) for host in ("127.0.0.1", "unknown")] == [("127.0.0.1",), ()]
     assert served_at("localhost.localdomain") == ("127.0.0.1",)
-    assert find_own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
-    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
-
-
-def test_a_name_is_given_back_in_digits() -> None:
-    assert find_own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
+    assert addresses.find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 
 
 def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_interface_address", lambda name: f"10.1.1.1 of {name}")
-    monkeypatch.setattr(
-        addresses, "find_source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else ""
-    )
-    known = {"local_addr": "10.0.0.9", "interface": "eth7"}
-    given: dict[str, str | None] = dict(known)
-    assert find_own_address(**given, endpoints=["s:1"]) == "10.0.0.9"
-    assert find_own_address(**{**given, "local_addr": None}, endpoints=["s:1"]) == "10.1.1.1 of eth7"
-    assert find_own_address(local_addr=None, interface=None, endpoints=["", "s:1"]) == "10.2.2.2 to s:1"
+    monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: endpoint and f"10.2.2.2 to {endpoint}")
+    for local_addr, interface, endpoints, found in (
+        ("10.0.0.9", "eth7", ["s:1"], "10.0.0.9"),
+        (None, "eth7", ["s:1"], "10.1.1.1 of eth7"),
+        (None, None, ["", "s:1"], "10.2.2.2 to s:1"),
+    ):
+        assert addresses.find_own_address(local_addr=local_addr, interface=interface, endpoints=endpoints) == found
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
-def test_loopback_is_refused_when_the_store_is_on_another_host(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_is_refused_for_a_store_on_other_hosts(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
     choice = {"local_addr": None, "interface": None, **given}
     with pytest.raises(UsageError, match=r"gives 127\.0\.0\.1, which other nodes cannot reach, but 192\.0\.2\.77:2379"):
-        find_own_address(**choice, endpoints=["192.0.2.77:2379"])
+        addresses.find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
-def test_an_unknown_interface_is_refused_with_those_that_exist() -> None:
-    assert find_interface_address("lo") == "127.0.0.1"
+def test_an_interface_gives_its_global_address_and_an_unknown_one_is_refused_with_those_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert addresses.find_interface_address("lo") == "127.0.0.1"
     with pytest.raises(UsageError, match="LAUNCHER_INTERFACE=nowhere0: no such interface") as refusal:
-        find_interface_address("nowhere0")
+        addresses.find_interface_address("nowhere0")
     assert "lo" in str(refusal.value.hint)
-
-
-def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "if_inet6"
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
     monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
-    assert find_interface_address("six0") == "fd00::2"
+    assert addresses.find_interface_address("six0") == "fd00::2"  # IPv6 alone
 
 
 def test_a_host_that_nobody_knows_is_not_here_and_gives_no_address() -> None:
-    assert not is_here("192.0.2.77:1")
-    assert is_here("127.0.0.1:1")
-    assert find_source_address("127.0.0.1:1") == "127.0.0.1"
+    assert not addresses.is_here("192.0.2.77:1")
+    assert addresses.is_here("127.0.0.1:1")
+    assert addresses.find_source_address("127.0.0.1:1") == "127.0.0.1"
 
 
 def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +124,8 @@ def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UsageError, match="--local-addr nohost: not an address, and no host has that name"):
-        find_own_address(local_addr="nohost", interface=None, endpoints=[])
-    assert find_source_address("nohost:1") == ""
+        addresses.find_own_address(local_addr="nohost", interface=None, endpoints=[])
+    assert addresses.find_source_address("nohost:1") == ""
 
 
 OWN = ("10.0.0.1", "192.168.0.1", "fd00::1", "127.0.1.1", "127.0.0.1", "0.0.0.0", "::1", "::")
@@ -180,22 +162,17 @@ def mean(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (["10.0.0.1", "10.0.0.0", "fd00::1"], ""),  # and the other way round
     ],
 )
-def test_of_several_hosts_that_have_the_name_one_serves(
-    found: list[str], other: str, mean: Callable[..., None]
-) -> None:
+def test_of_several_hosts_with_the_name_one_serves(found: list[str], other: str, mean: Callable[..., None]) -> None:
     mean(*found)
-    assert find_other_server("head:29400") == other
+    assert addresses.find_other_server("head:29400") == other
 
 
 @pytest.mark.parametrize(
     ("host", "found", "doubt"),
     [
         ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: another host where it is loopback, too"),
-        (
-            "head.example",
-            ["127.0.0.1", "::1"],
-            "head.example is 127.0.0.1 and ::1 on this host, n1: another host where",
-        ),
+        ("head.example", ["127.0.0.1", "::1"],
+         "head.example is 127.0.0.1 and ::1 on this host, n1: another host where"),
         ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 means every host"),
         ("any", ["::"], "any means every host"),
         ("n1", ["127.0.1.1"], ""),  # as on Debian
@@ -204,10 +181,10 @@ def test_of_several_hosts_that_have_the_name_one_serves(
         ("localhost", ["127.0.0.1"], ""),  # nobody takes it for the name of one host
         ("127.0.0.1", ["127.0.0.1"], ""),
     ],
-)
-def test_a_name_that_may_mean_every_host_is_doubted(
+)  # fmt: skip
+def test_a_name_that_may_mean_all_is_doubted(
     host: str, found: list[str], doubt: str, mean: Callable[..., None]
 ) -> None:
     mean(*found)
-    assert describe_doubt(f"{host}:29400").startswith(doubt)
-    assert bool(describe_doubt(f"{host}:29400")) is bool(doubt)
+    assert addresses.describe_doubt(f"{host}:29400").startswith(doubt)
+    assert bool(addresses.describe_doubt(f"{host}:29400")) is bool(doubt)

@@ -81,11 +81,24 @@ def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemorySto
         look(store, "h3", 1)
 
 
-def test_one_that_is_on_its_way_out_is_waited_for(
-    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
+def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: MemoryStore, said: list[str]) -> None:
+    look(store, "h3", 1)  # it is no member yet
+    with pytest.raises(UsageError, match=r"^h4 and h3 are both given --node-rank 1$"):
+        look(store, "h4", 1)
+    look(store, "h3", 1)  # again: it came before the other
+    look(store, "h4", 2)
+
+
+@pytest.mark.parametrize("has_joined", [True, False], ids=["on its way out", "said that it comes and has died"])
+def test_one_that_will_be_gone_is_waited_for(
+    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch, has_joined: bool
 ) -> None:
-    key = joins(store, "h2", 1)
-    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(key))
+    if has_joined:
+        left = joins(store, "h2", 1)
+    else:
+        look(store, "h2", 1)
+        left = records.make_node_number_prefix("meshrun", "run7", 1)
+    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(left, prefix=True))
     look(store, "h3", 1, lease_ttl_s=59)
     assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to leave"]
 
@@ -102,6 +115,7 @@ def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store
     store.put(JOB.make_member_key("rubbish"), b"rubbish")
     look(store, "h3", 2)
     look(store, "h2", 1)
+    look(MemoryStore(clock=lambda: 0.0), "h1", 0)  # there is no job yet
     assert said == []
 
 
@@ -121,19 +135,6 @@ def test_a_signal_ends_the_wait_and_is_left_to_whoever_takes_it(
         signal.set_wakeup_fd(-1)
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
-    look(MemoryStore(clock=lambda: 0.0), "h1", 0)
-    assert said == []
-
-
-def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: MemoryStore, said: list[str]) -> None:
-    look(store, "h3", 1)  # it is no member yet
-    with pytest.raises(UsageError, match=r"^h4 and h3 are both given --node-rank 1$"):
-        look(store, "h4", 1)
-    look(store, "h3", 1)  # again: it came before the other
-    look(store, "h4", 2)
 
 
 @pytest.mark.parametrize(("is_numbered", "raises"), [(True, False), (False, True)])
@@ -180,13 +181,3 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
         ends_badly = outcome == "the port is taken"
         with pytest.raises(TemporaryError, match=outcome) if ends_badly else nullcontext():
             assert serve_store(place, OWNER, 30.0, is_numbered=False) == outcome
-
-
-def test_who_said_that_it_comes_and_has_died_is_waited_for(
-    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look(store, "h3", 1)
-    coming = records.make_node_number_prefix("meshrun", "run7", 1)
-    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(coming, prefix=True))
-    look(store, "h4", 1, lease_ttl_s=59)
-    assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to leave"]

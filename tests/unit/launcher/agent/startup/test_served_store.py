@@ -33,10 +33,6 @@ def begin(store: MemoryStore, **more: records.Record) -> None:
         store.put(getattr(JOB, key), records.encode(record))
 
 
-def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
-    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
-
-
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b'{"version":1}', f'{{"version":"{__version__}","run_id":"a"}}'.encode()]
 )
@@ -45,11 +41,12 @@ def test_a_record_of_others_names_no_occupant(store: MemoryStore, value: bytes) 
     assert find_occupant(store) is None
 
 
-def test_a_store_of_another_version_is_named_as_such(store: MemoryStore) -> None:
+def test_a_store_of_no_agent_or_of_another_version_is_known_as_such(store: MemoryStore) -> None:
     store.put(records.STORE_OWNER_KEY, b'{"version":"9.1","run_id":7}')
     with pytest.raises(VersionError) as refused:
         find_occupant(store)
     assert refused.value.version == "9.1"
+    assert find_occupant(MemoryStore(clock=lambda: 0.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -85,29 +82,16 @@ def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
 @pytest.mark.parametrize(
     ("theirs", "ours", "has_begun", "sentence"),
     [
-        (
-            owner("none"),
-            owner("777"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for the run without an id; this agent belongs to run "
-            "777, and all "
-            "nodes of a run need the same --rdzv-id",
-        ),
-        (
-            owner("777"),
-            owner("none"),
-            True,
-            "the store at h1:29400 belongs to run 777, which is running; this agent belongs to the run without an id",
-        ),
-        (
-            owner("none", prefix="mine"),
-            owner("none"),
-            True,
-            "the store at h1:29400 belongs to the run without an id with prefix mine, which is running; this agent "
-            "belongs to the run without an id with prefix meshrun",
-        ),
+        (owner("none"), owner("777"), False,
+         "another agent, on node h1, waits at h1:29400 for the run without an id; this agent belongs to run 777, and "
+         "all nodes of a run need the same --rdzv-id"),
+        (owner("777"), owner("none"), True,
+         "the store at h1:29400 belongs to run 777, which is running; this agent belongs to the run without an id"),
+        (owner("none", prefix="mine"), owner("none"), True,
+         "the store at h1:29400 belongs to the run without an id with prefix mine, which is running; this agent "
+         "belongs to the run without an id with prefix meshrun"),
     ],
-)
+)  # fmt: skip
 def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
     theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
 ) -> None:
@@ -119,33 +103,20 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
 @pytest.mark.parametrize(
     ("theirs", "has_begun", "sentence", "hint"),
     [
-        (
-            owner("9021"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for run 9021; this agent belongs to run 777, and all "
-            "nodes of a "
-            "run need the same --rdzv-id",
-            "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint",
-        ),
-        (
-            owner("9021"),
-            True,
-            "the store at h1:29400 belongs to run 9021, which is running; this agent belongs to run 777",
-            "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended",
-        ),
-        (
-            owner("777", prefix="mine"),
-            False,
-            "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
-            "run 777 with "
-            "prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
-            "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
-            "--rdzv-endpoint",
-        ),
+        (owner("9021"), False,
+         "another agent, on node h1, waits at h1:29400 for run 9021; this agent belongs to run 777, and all nodes of a "
+         "run need the same --rdzv-id",
+         "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint"),
+        (owner("9021"), True,
+         "the store at h1:29400 belongs to run 9021, which is running; this agent belongs to run 777",
+         "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended"),
+        (owner("777", prefix="mine"), False,
+         "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
+         "run 777 with prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
+         "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
+         "--rdzv-endpoint"),
     ],
-)
-def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
-    theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
-) -> None:
+)  # fmt: skip
+def test_an_agent_learns_whose_store_it_met(theirs: StoreOwner, has_begun: bool, sentence: str, hint: str) -> None:
     error = refuse(theirs, owner("777", node="h2"), has_begun=has_begun)
     assert (str(error), error.hint) == (sentence, hint)

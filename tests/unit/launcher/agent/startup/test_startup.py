@@ -57,28 +57,21 @@ HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
 
 
 @pytest.mark.parametrize("words", [STATIC, C10D], ids=["static", "c10d"])
-def test_a_name_that_is_not_known_yet_is_looked_up_again(
-    words: tuple[str, ...], find: Callable[..., tuple[str, ...]]
-) -> None:
+def test_a_name_not_known_yet_is_looked_up_again(words: tuple[str, ...], find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*words, turns=[{}, {}, {"head": "10.255.255.254"}, {"head": HERE}])[0] == HERE
 
 
-def test_a_name_that_resolves_to_another_machine_is_resolved_again(
-    find: Callable[..., tuple[str, ...]],
-) -> None:
+def test_a_name_that_resolves_to_another_machine_is_resolved_again(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, turns=[{"head": ELSEWHERE}, {"head": ELSEWHERE}, {"head": HERE}])[0] == HERE
     with pytest.raises(UsageError, match="but the master, head, is not on this node"):
         find(*STATIC, turns=[{"head": ELSEWHERE}])
 
 
-def test_where_a_store_answers_nothing_is_served(find: Callable[..., tuple[str, ...]]) -> None:
+def test_where_a_store_answers_nothing_is_served_nor_by_whoever_is_not_to(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], answers=True) == ()
     assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
     with pytest.raises(UsageError, match="but another server already does"):
         find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
-
-
-def test_whoever_is_not_to_serve_waits_though_the_name_is_its_own(find: Callable[..., tuple[str, ...]]) -> None:
     for words in ((*STATIC, "--node-rank=1"), (*C10D, "--rdzv-conf=is_host=0")):
         with pytest.raises(TemporaryError, match="no store could be used within 5 s"):
             find(*words, turns=[{"head": HERE}], limit_s=5.0)

@@ -13,15 +13,12 @@ ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
 
 
-def test_a_prefix_of_our_own_overrides_torchruns() -> None:
+def test_settings_of_our_own_override_torchruns_and_are_checked() -> None:
     made = resolve(*ETCD, "--rdzv-conf=etcd_prefix=x", LAUNCHER_RDZV_PREFIX="y")
     assert made.rendezvous.network is not None
     assert made.rendezvous.network.prefix == "y"
     with pytest.raises(UsageError, match="LAUNCHER_RDZV_PREFIX=/: the prefix of the keys"):
         resolve(*ETCD, LAUNCHER_RDZV_PREFIX="/")
-
-
-def test_a_growth_after_some_seconds_is_seldom_meant_as_a_number() -> None:
     assert refusal(*ETCD, "--grow=60")[1] == "write --grow delay=60"
 
 
@@ -67,9 +64,7 @@ def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: S
         (("--mesh=pp=4,dp=*,tp=8",), (1, 1)),
     ],
 )
-def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
-    words: tuple[str, ...], nodes: tuple[int, int | None]
-) -> None:
+def test_a_mesh_says_how_many_nodes_there_may_be(words: tuple[str, ...], nodes: tuple[int, int | None]) -> None:
     made = resolve(*words)
     assert (made.placement.nodes_min, made.placement.nodes_max) == nodes
 
@@ -110,7 +105,7 @@ def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
     )
 
 
-def test_what_a_node_says_of_itself_can_be_given() -> None:
+def test_what_a_node_says_of_itself_can_be_given_and_a_run_be_called_none() -> None:
     made = resolve(
         *ETCD, "--node-name= h1 ", "--port-range=30000:30010", "--worker-port-range=31000:31000",
         "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7",
@@ -120,17 +115,16 @@ def test_what_a_node_says_of_itself_can_be_given() -> None:
     assert (meeting.node_name, meeting.interface, meeting.port_range) == ("h1", "eth1", (30000, 30010))
     assert (meeting.worker_port_range, made.shutdown.preemption_signal) == ((31000, 31000), "SIGUSR1")
     assert (made.shutdown.preemption_file, meeting.lease_ttl_s, meeting.attempt) == ("/x/going", 7.0, 2)
+    assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").rendezvous.run_id == "none"
+    assert resolve(*SERVED).rendezvous.run_id == "none"
 
 
-def test_options_about_other_nodes_have_no_effect_on_one_machine() -> None:
+def test_options_without_effect_on_one_machine_or_in_a_store_are_said() -> None:
     assert resolve("--join-grace=3", "--grow=never", "--restart-window=9", LAUNCHER_INTERFACE="eth0").notes == (
         "--join-grace 3, --grow never have no effect on one machine",
     )
     assert resolve("--standalone", "--target-nodes=3").notes == ("--target-nodes 3 has no effect on one machine",)
     assert resolve(LAUNCHER_JOIN_GRACE="3", SLURM_RESTART_COUNT="1").notes == ()
-
-
-def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
     made = resolve(*SERVED, "--node-rank=1", "--master-addr=a", "--master-port=5", "--rdzv-conf=read_timeout=60,cert=x")
     assert made.notes == (
         "--rdzv-conf: cert without effect with --rdzv-backend c10d",
@@ -197,11 +191,6 @@ def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[
     sentence, _ = refusal(*words)
     assert "can be read by other users" in sentence
     assert "hunter2" not in sentence
-
-
-def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
-    assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").rendezvous.run_id == "none"
-    assert resolve(*SERVED).rendezvous.run_id == "none"
 
 
 def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:

@@ -47,13 +47,10 @@ def test_other_programs_may_have_variables_of_their_own(name: str) -> None:
     assert find_misspelt_variables({"LAUNCHER_NPROC_PER_NDOE": ""}) == {}, "it counts as not given"
 
 
-def test_a_kubernetes_service_of_our_name_sets_no_option() -> None:
+def test_variables_of_kubernetes_and_of_the_code_cause_no_remark() -> None:
     links = {"LAUNCHER_PORT": "tcp://10.0.0.1:9090", "LAUNCHER_METRICS_PORT": "tcp://10.0.0.1:9090"}
     assert find_misspelt_variables(links) == {}
     assert command_line.resolve_values({}, links)["metrics-port"].text == ""
-
-
-def test_every_variable_in_the_code_is_known_and_causes_no_remark() -> None:
     texts = (path.read_text() for folder in ("launcher", "rendezvous") for path in (ROOT / folder).rglob("*.py"))
     named = {name for text in texts for name in re.findall(r'"(LAUNCHER_[A-Z_]+[A-Z])"', text)}
     assert {"LAUNCHER_ROUND", "LAUNCHER_POD_GRACE"} <= named

@@ -70,7 +70,7 @@ def test_a_given_master_address_reaches_the_workers_unchanged(
     assert (made.rendezvous.master_addr, made.rendezvous.master_port, list(made.notes)) == (address, port, notes)
 
 
-def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
+def test_standalone_and_settings_that_are_not_known_are_said_to_be_so() -> None:
     words = ("--rdzv-id=job", "--rdzv-backend=etcd", "--rdzv-endpoint=x:1", "--node-rank=3", "--master-port=1")
     made = resolve("--standalone", *words)
     meeting = made.rendezvous
@@ -80,14 +80,21 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
         "--rdzv-backend etcd, --rdzv-id job, --rdzv-endpoint x:1, --node-rank 3, --master-port 1 have no effect "
         "beside --standalone",
     )
+    made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
+    given = {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
+    assert made.rendezvous.rdzv_conf == given
+    assert made.notes == (
+        "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
+        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
+        "--rdzv-conf: colour is not known",
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("--master-port=65535",)])
 def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
     assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").rendezvous.network == meets_at("node0:7")
-    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (
-        "LAUNCHER_STORE_PORT=5 has no effect on one machine",
-    )
+    note = "LAUNCHER_STORE_PORT=5 has no effect on one machine"
+    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (note,)
     for port, why in (
         ("0", "other nodes connect to this port: it cannot be 0"),
         ("29500", "rank 0 listens on that port"),
@@ -157,17 +164,6 @@ def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: 
     )
 
 
-def test_settings_are_read_and_the_unknown_ones_named() -> None:
-    made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
-    given = {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}
-    assert made.rendezvous.rdzv_conf == given
-    assert made.notes == (
-        "--rdzv-conf: join_timeout, last_call_timeout without effect on one node",
-        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
-        "--rdzv-conf: colour is not known",
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "address"), [("fe80::1%eth0", "fe80::1%eth0"), ("[::1]", "::1"), ("node-7.x", "node-7.x")]
 )
@@ -212,13 +208,10 @@ def test_node_rank_0_serves_the_store_beside_the_port_of_rank_0(
     assert (meeting.master_addr, meeting.master_port, meeting.network) == (address, port, network)
 
 
-def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
+def test_what_is_redundant_or_cannot_be_in_a_static_rendezvous_is_said() -> None:
     made = resolve(*STATIC, "--nnodes=2:4")
     assert (made.placement.nodes_min, made.placement.nodes_max) == (4, 4)
     assert made.notes == ("--nnodes 2:4: a static rendezvous starts with all 4 nodes; with c10d fewer are enough",)
-
-
-def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
     meeting = made.rendezvous
     assert (meeting.master_addr, meeting.master_port, meeting.settings) == ("node1", 5, {"start_timeout_s": 9.0})
@@ -229,13 +222,10 @@ def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     )
 
 
-def test_one_node_is_one_machine_and_no_store_is_served() -> None:
+def test_one_node_is_one_machine_and_nodes_that_meet_in_a_store_are_numbered_there() -> None:
     for words in (["--nnodes=1"], ["--nnodes=1:4"], ["--nnodes=1:1", "--node-rank=0", "--master-port=29500"]):
         made = resolve(*words)
         assert (made.rendezvous.network, made.rendezvous.node_rank, made.placement.nodes_max) == (None, 0, 1)
-
-
-def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
         made = resolve("--nnodes=2", *words, "--master-port=5")
         meeting = made.rendezvous

@@ -68,9 +68,7 @@ def ways(option: Option, number: int, text: str) -> Iterator[tuple[tuple[str, ..
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_rubbish_is_accepted_or_refused_in_a_sentence_that_names_its_place(
-    option: Option, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rubbish_is_accepted_or_refused_with_its_place_told(option: Option, capsys: pytest.CaptureFixture[str]) -> None:
     amiss = []
     for number, (kind, text) in enumerate(RUBBISH.items()):
         for places, words, environ in ways(option, number, text):
@@ -94,22 +92,18 @@ def test_rubbish_is_accepted_or_refused_in_a_sentence_that_names_its_place(
 SENSIBLE = {
     "nnodes": "2:3", "nproc-per-node": "4", "devices": "nvidia:2", "visible-env": "FOO_VISIBLE",
     "devices-per-worker": "all", "mesh": "dp=*,tp=2", "elastic": "1:2", "traffic": "dp=3", "level-costs": "host=3",
-    "rates": "host=4Gbit",
-    "unit": "1", "within": "dp=host", "whole": "rack:2", "role": "trainer",
+    "rates": "host=4Gbit", "unit": "1", "within": "dp=host", "whole": "rack:2", "role": "trainer",
     "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon", "notices": "off",
-    "progress-file": "step",
-    "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3", "tee": "0:1",
-    "local-ranks-filter": "0", "rdzv-backend": "etcd", "rdzv-endpoint": "k:29400", "rdzv-id": "run",
+    "progress-file": "step", "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3",
+    "tee": "0:1", "local-ranks-filter": "0", "rdzv-backend": "etcd", "rdzv-endpoint": "k:29400", "rdzv-id": "run",
     "rdzv-conf": "timeout=9", "rdzv-prefix": "jobs", "node-name": "n1", "grow": "never", "on-finished": "exit",
     "master-addr": "m", "local-addr": "l", "interface": "eth9", "port-range": "1:9", "worker-port-range": "1:9",
     "duplicate-stdout-filters": "loss", "duplicate-stderr-filters": "loss", "logs-specs": "mine",
-    "event-log-handler": "console", "log-times": "on",
-    "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow",
-    "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
-    "locality-sources": "none", "framework": "jax",
-    "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
-    "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
-    "on-hang": "restart", "preload": "torch",
+    "event-log-handler": "console", "log-times": "on", "events": "events", "notify": "true", "request-nodes": "true",
+    "progress": "kubeflow", "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
+    "locality-sources": "none", "framework": "jax", "device-binding": "visible", "health-check": "true",
+    "hang-timeout": "7", "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom", "on-hang": "restart",
+    "preload": "torch",
 }  # fmt: skip
 
 

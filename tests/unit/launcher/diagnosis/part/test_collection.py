@@ -94,11 +94,13 @@ def test_a_mesh_that_cannot_be_is_left_out(mesh: WorkerMesh) -> None:
     assert conclude(Evidence(node="a", round=1, mesh=mesh, ranks=())).round == 0
 
 
-def test_ranks_outside_the_mesh_are_left_out() -> None:
+def test_ranks_outside_the_mesh_are_left_out_and_only_a_live_one_that_is_named_is_news() -> None:
     conclusion = conclude(
         show(*make_ranks(), RankEvidence(rank=4, state="ended"), RankEvidence(rank=-1, state="ended"))
     )
     assert conclusion.answer.culprits == (3,)
+    assert conclude(show(*make_ranks())).is_news
+    assert not conclude(show(*make_ranks("ended"))).is_news
 
 
 def test_what_is_missing_is_told_with_its_node() -> None:
@@ -109,11 +111,6 @@ def test_what_is_missing_is_told_with_its_node() -> None:
         ((1,), "their agent has not answered in time"),
         ((2, 3), "b: the disk is full"),
     ]
-
-
-def test_only_a_live_rank_that_is_named_is_news() -> None:
-    assert conclude(show(*make_ranks())).is_news
-    assert not conclude(show(*make_ranks("ended"))).is_news
 
 
 @pytest.mark.parametrize("letter", ["x", "\u5b57"], ids=["letters", "characters of three bytes"])
@@ -134,7 +131,7 @@ def test_an_answer_on_very_many_ranks_fits_into_a_note(letter: str) -> None:
     assert conclusion.answer.sentences
 
 
-def test_of_many_different_stacks_the_first_are_shown() -> None:
+def test_pages_are_short_and_of_many_different_stacks_the_first_are_shown() -> None:
     stacks = [
         tuple(Frame(function="f" * 28, file=f"/{rank}x{at}.py", line=1) for at in range(12)) for rank in range(99)
     ]
@@ -142,9 +139,6 @@ def test_of_many_different_stacks_the_first_are_shown() -> None:
     shown = conclude(show(*ranks, size=99)).stacks
     assert 25_000 < len(shown) <= STACKS_MAX + 100
     assert shown.endswith("\n... the rest is in the folders\n")
-
-
-def test_pages_are_short_and_hold_every_rank_once() -> None:
     ranks = [RankEvidence(rank=rank, state="sleeps") for rank in range(40)]
     pages = list(split_pages(show(*ranks, size=40)))
     assert [rank.rank for page in pages for rank in page.ranks] == list(range(40))

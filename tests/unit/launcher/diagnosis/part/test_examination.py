@@ -125,15 +125,9 @@ class Agents:
         answers: Any = None
         surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
         self.agents[name] = Examination(
-            examiner,
-            submit,
-            surveys.begin,
-            reporter,
-            lambda: self.rounds.get(name),
-            name,
-            lambda round: f"/log/{round}",
-            keeps_failures=self.keeps_failures,
-        )
+            examiner, submit, surveys.begin, reporter, lambda: self.rounds.get(name), name,
+            lambda round: f"/log/{round}", keeps_failures=self.keeps_failures,
+        )  # fmt: skip
         made = Told(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
         made.told = self.told[name]
         return made
@@ -183,22 +177,19 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
     assert [name for name, found in agents.told.items() if found] == [asker]
 
 
-def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
+def test_names_that_are_no_text_travel_and_a_leader_without_ranks_concludes() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].remarks = ("no /log\udcff",)
     agents.ask("a")
     agents.run()
     assert [gap.reason for gap in agents.told["a"][0].answer.gaps] == ["b: no /log?"]
-
-
-def test_a_leader_without_ranks_concludes_as_well() -> None:
     agents = Agents("spare", "a", "b", spare="spare")
     agents.ask("spare")
     agents.run()
     assert agents.told["spare"][0].answer.culprits == (3,)
 
 
-def test_two_questions_at_once_are_one_examination() -> None:
+def test_two_questions_are_one_examination_and_silent_agents_are_not_known() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     for name in ("a", "b"):
@@ -208,9 +199,6 @@ def test_two_questions_at_once_are_one_examination() -> None:
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
-
-
-def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents = Agents("a", "b")
     agents.lost.add("b")
     agents.ask("a")
@@ -221,7 +209,13 @@ def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     assert conclusion.answer.gaps[0].ranks == (2, 3)
 
 
-def test_without_a_leader_a_question_is_given_up() -> None:
+def test_between_rounds_and_without_a_leader_a_question_has_an_end() -> None:
+    agents = Agents("a", "b")
+    agents.rounds.clear()
+    agents.ask("b")
+    agents.run()
+    assert agents.told["b"][0].round == 0
+    assert agents.told["b"][0].answer.sentences == ("no round is running, so there are no workers to examine",)
     agents = Agents("a", "b")
     agents.lost.add("a")
     agents.ask("b")
@@ -231,15 +225,6 @@ def test_without_a_leader_a_question_is_given_up() -> None:
     assert agents.unanswered == ["b"]
     agents.run(AT + 100)
     assert agents.unanswered == ["b"]
-
-
-def test_between_two_rounds_the_answer_says_so() -> None:
-    agents = Agents("a", "b")
-    agents.rounds.clear()
-    agents.ask("b")
-    agents.run()
-    assert agents.told["b"][0].round == 0
-    assert agents.told["b"][0].answer.sentences == ("no round is running, so there are no workers to examine",)
 
 
 def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
@@ -256,7 +241,7 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     assert agents.told["a"][0].round == 0
 
 
-def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None:
+def test_survivors_of_a_failure_are_all_told_and_of_an_end_the_exit_code() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     agents.agents["b"].report_failure()
@@ -266,17 +251,12 @@ def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert [(one.purpose, one.round) for found in agents.told.values() for one in found] == [("failure", 1)] * 2
-
-
-def test_what_is_concluded_for_who_asks_is_not_told_to_all() -> None:
-    """On a hang of its own purpose an agent may end its workers."""
     agents = Agents("a", "b")
+    agents.examiners["b"].states[3] = "ended"
+    agents.rounds["b"].exit_codes[3] = 7
     agents.ask("a")
     agents.run()
-    (found,) = agents.told["a"]
-    agents.inquiries["b"].take_note("a", encode_note(found), AT)
-    agents.run()
-    assert agents.told["b"] == []
+    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
 
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +270,7 @@ def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.Monke
     assert len(agents.told["b"]) == 1
 
 
-def test_evidence_of_an_earlier_look_is_not_taken() -> None:
+def test_an_answer_that_is_too_late_or_of_an_earlier_look_is_told_nobody() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     agents.ask("a")
@@ -301,9 +281,6 @@ def test_evidence_of_an_earlier_look_is_not_taken() -> None:
     agents.inquiries["a"].take_note("b", encode_note(late), AT)
     agents.run()
     assert not agents.told["a"]
-
-
-def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     agents.ask("b")
@@ -315,21 +292,10 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
     assert not agents.told["b"]
 
 
-def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
-    agents = Agents("a", "b")
-    agents.examiners["b"].states[3] = "ended"
-    agents.rounds["b"].exit_codes[3] = 7
-    agents.ask("a")
-    agents.run()
-    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
-
-
 @pytest.mark.parametrize(
     ("exit_code", "purpose", "culprits"), [(1, "failure", (3,)), (0, "failure", (2,)), (1, "question", (2,))]
 )
-def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
-    exit_code: int, purpose: Any, culprits: tuple[int, ...]
-) -> None:
+def test_of_a_failure_who_gave_up_is_not_named(exit_code: int, purpose: Any, culprits: tuple[int, ...]) -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[2] = "ended"
     agents.rounds["b"].exit_codes[2] = exit_code
@@ -338,15 +304,12 @@ def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
     assert agents.told["b"][0].answer.culprits == culprits
 
 
-def test_each_question_is_answered_once() -> None:
+def test_each_question_and_a_failure_on_many_nodes_are_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
         agents.ask("a")
         agents.run()
     assert agents.conclusion_count == 3
-
-
-def test_a_failure_on_many_nodes_is_told_once() -> None:
     agents = Agents("a", "b")
     for name in ("a", "b"):
         agents.agents[name].report_failure()
@@ -354,7 +317,7 @@ def test_a_failure_on_many_nodes_is_told_once() -> None:
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
 
 
-def test_failures_leave_folders_for_what_may_come_later() -> None:
+def test_failures_leave_folders_where_a_directory_is_named() -> None:
     agents = Agents("a", "b")
     for number in range(1, 20):
         agents.begin("a", number, [Target(rank=0, pid=1)])
@@ -365,9 +328,6 @@ def test_failures_leave_folders_for_what_may_come_later() -> None:
     agents.ask("a")
     agents.run()
     assert agents.examiners["a"].folders[-1] == "/log/19"
-
-
-def test_where_nobody_has_named_a_directory_a_failure_leaves_no_folder() -> None:
     agents = Agents("a", "b", keeps_failures=False)
     agents.agents["a"].report_failure()
     agents.run()
@@ -376,13 +336,21 @@ def test_where_nobody_has_named_a_directory_a_failure_leaves_no_folder() -> None
     assert agents.examiners["a"].folders == ["", "/log/1"]
 
 
-def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
+def test_what_joins_a_question_and_what_is_concluded_for_one_is_its_own() -> None:
     agents = Agents("a", "b")
     agents.ask("b")
     agents.agents["a"].report_failure()
     agents.run()
     assert [one.purpose for one in agents.told["a"]] == ["failure"]
     assert sorted(one.purpose for one in agents.told["b"]) == ["failure", "question"]
+    # On a hang of its own purpose an agent may end its workers.
+    agents = Agents("a", "b")
+    agents.ask("a")
+    agents.run()
+    (found,) = agents.told["a"]
+    agents.inquiries["b"].take_note("a", encode_note(found), AT)
+    agents.run()
+    assert agents.told["b"] == []
 
 
 def test_all_are_told_once_no_node_makes_progress() -> None:
@@ -401,7 +369,7 @@ def test_all_are_told_once_no_node_makes_progress() -> None:
     assert len(agents.told["a"]) == 1, "once"
 
 
-def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
+def test_a_silence_is_told_to_all_also_while_a_question_is_answered_or_to_a_later_leader() -> None:
     agents = Agents("a", "b")
     agents.ask("a")
     for name in ("a", "b"):
@@ -409,18 +377,22 @@ def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
     agents.run()
     assert [conclusion.purpose for conclusion in agents.told["b"]] == ["silence"]
     assert {conclusion.purpose for conclusion in agents.told["a"]} == {"question", "silence"}
+    agents = Agents("a", "b")
+    agents.leader = "b"
+    for name in ("a", "b"):
+        agents.agents[name].report_silence(AT, is_silent=True)
+    agents.notes.clear()  # they went to a leader that is lost
+    agents.run(AT + REPEAT_S)
+    assert len(agents.told["a"]) == 1
 
 
-def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
+def test_a_silence_is_of_one_round_and_told_again_beside_one_that_stayed() -> None:
     agents = Agents("a", "b")
     agents.agents["a"].report_silence(AT, is_silent=True)
     old = NodeSilence(round=0, ranks=(2, 3), world_size=4)
     agents.agents["a"].take_note("b", old, AT)
     agents.run()
     assert not agents.told["a"]
-
-
-def test_a_node_that_is_silent_again_beside_one_that_stayed_so_is_told() -> None:
     agents = Agents("a", "b")
     for is_silent in (True, False, True):
         agents.agents["a"].report_silence(AT, is_silent=is_silent)
@@ -442,16 +414,6 @@ def test_nothing_is_repeated_after_progress_or_in_another_round() -> None:
     agents.advance("a", AT + REPEAT_S)
     assert agents.notes == []
     assert agents.agents["a"].wake_at == float("inf")
-
-
-def test_a_silence_reaches_a_leader_that_came_later() -> None:
-    agents = Agents("a", "b")
-    agents.leader = "b"
-    for name in ("a", "b"):
-        agents.agents[name].report_silence(AT, is_silent=True)
-    agents.notes.clear()  # they went to a leader that is lost
-    agents.run(AT + REPEAT_S)
-    assert len(agents.told["a"]) == 1
 
 
 def test_how_far_each_group_has_come_is_counted() -> None:

@@ -23,15 +23,9 @@ from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 
 SHARE = NodeAssignment(
-    ranks=(0, 1),
-    world_size=2,
-    shape=(2,),
-    group_rank=0,
-    group_world_size=1,
-    role_ranks=(0, 1),
-    role_world_size=2,
+    ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
     master_addr="h",
-)
+)  # fmt: skip
 MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
 
@@ -100,7 +94,7 @@ def conclude(**more: Any) -> Conclusion:
     return Conclusion(round=1, answer=ANSWER, **more)
 
 
-def test_each_question_gets_its_own_answer() -> None:
+def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:
     bench = Bench()
     first, second = bench.put("why"), bench.put("why")
     assert [one.request for one in bench.asked] == [Diagnose()] * 2
@@ -108,16 +102,13 @@ def test_each_question_gets_its_own_answer() -> None:
     bench.end(0, answers={"m": conclude(stacks="first")})
     texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
     assert texts == ["first", "second"]
-
-
-def test_a_question_without_an_answer_is_answered_with_that() -> None:
     bench = Bench()
     connection = bench.put("why")
     bench.end(members={"m": "h1"})
     assert connection.lines == [b"{}"]
 
 
-def test_other_questions_are_told_apart() -> None:
+def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None:
     bench = Bench()
     assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
     assert bench.asked == []
@@ -125,9 +116,6 @@ def test_other_questions_are_told_apart() -> None:
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
     assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
     assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
-
-
-def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     bench, connection = Bench(), FakeConnection()
     questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
@@ -136,7 +124,7 @@ def test_a_bug_in_a_question_costs_its_answer_alone() -> None:
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
 
-def test_a_question_about_its_own_node_is_answered_there() -> None:
+def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:
     bench = Bench()
     (line,) = bench.put("inspect_node", request=ReadEvents()).lines
     assert msgspec.json.decode(line, type=EventPage).is_last
@@ -147,6 +135,13 @@ def test_a_question_about_its_own_node_is_answered_there() -> None:
     ]
     assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
     assert bench.asked == []
+    bench = Bench()
+    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    assert bench.inquiries.advance(0.0) == []
+    bench.end(answers={"m": conclude()})
+    (event,) = bench.inquiries.advance(0.0)
+    assert isinstance(event, AnswerCommand)
+    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
 
 
 @pytest.mark.parametrize(
@@ -166,20 +161,13 @@ def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line:
     assert connection.lines == [line]
 
 
-def test_a_run_whose_name_is_no_text_answers() -> None:
+def test_a_run_whose_name_is_no_text_answers_and_a_long_answer_goes_without_stacks() -> None:
     bench = Bench()
     bench.identity["run_id"] = "l\udcff"
     assert bench.put("run").lines == [b'{"run_id":"l?","node":"h1"}']
-
-
-def test_a_request_through_the_store_is_answered_there() -> None:
-    bench = Bench()
-    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
-    assert bench.inquiries.advance(0.0) == []
-    bench.end(answers={"m": conclude()})
-    (event,) = bench.inquiries.advance(0.0)
-    assert isinstance(event, AnswerCommand)
-    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
+    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
+    assert msgspec.json.decode(short, type=Conclusion).stacks
+    assert msgspec.json.decode(long, type=Conclusion).stacks == ""
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
@@ -192,9 +180,3 @@ def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
         effects = bench.inquiries.advance(5.0)
         assert [type(one) for one in effects] == [HoldQuit] * count
         assert (len(bench.asked), bench.failures) == (count, count)
-
-
-def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

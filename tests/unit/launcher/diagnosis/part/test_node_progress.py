@@ -77,9 +77,7 @@ def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start
     assert live(node, worker.pid, 3700.0) is not None
 
 
-def test_a_worker_that_is_stopped_is_said_to_be_and_not_to_hang(
-    start: Start, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     worker, node = start("cat"), watch()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "T")
@@ -90,12 +88,17 @@ def test_a_worker_that_is_stopped_is_said_to_be_and_not_to_hang(
     assert live(node, worker.pid, 10_020.0) is not None
 
 
-def test_no_hang_is_said_of_a_worker_that_is_traced(start: Start) -> None:
+def test_no_hang_is_said_of_a_traced_worker_and_its_counters_reach_the_watch(start: Start) -> None:
     worker = start(sys.executable, "-c", TRACED)
     assert worker.stdout is not None
     if worker.stdout.read(2) != b"0\n":
         pytest.skip("ptrace is refused here")
     assert live(watch(), worker.pid, 10_000.0) is None
+    worker, node = start("cat"), watch()
+    live(node, worker.pid, 4.0)
+    assert node.needs_counters
+    node.take_counters({0: 1})
+    assert not node.needs_counters
 
 
 def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
@@ -105,14 +108,6 @@ def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
     monkeypatch.setattr(node_progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
     assert live(watch(), start("cat").pid, 10_000.0) is None
     assert capfd.readouterr().err == ""
-
-
-def test_the_counters_of_a_node_reach_its_watch(start: Start) -> None:
-    worker, node = start("cat"), watch()
-    live(node, worker.pid, 4.0)
-    assert node.needs_counters
-    node.take_counters({0: 1})
-    assert not node.needs_counters
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_a_machine_without_amds_driver_is_asked_nothing_more(tmp_path: Path) -> 
     assert amd(tmp_path) == Inventory((), "no AMD compute driver")
 
 
-def test_processors_with_simd_units_are_gpus(instinct: Path) -> None:
+def test_processors_with_simd_units_are_gpus_and_named_as_their_card_is(instinct: Path) -> None:
     inventory = amd(instinct)
     assert ids(inventory) == list(IDS)
     assert [device.numa_node for device in inventory.devices] == [0, 0, 1]
@@ -47,9 +47,6 @@ def test_processors_with_simd_units_are_gpus(instinct: Path) -> None:
     assert {device.model for device in inventory.devices} == {"gfx942"}
     assert inventory.reason == "3 found by AMD's compute driver"
     assert format_visible_variable(inventory.devices[1:]) == ("HIP_VISIBLE_DEVICES", "1,2")
-
-
-def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
     write(instinct / "sys/bus/pci/devices/0000:02:00.0/product_name", "AMD Instinct MI300X\n")
     assert amd(instinct).devices[0].model == "AMD Instinct MI300X"
 

@@ -41,14 +41,11 @@ def test_every_tile_is_a_device_and_graphics_inside_the_cpu_is_none(ponte_vecchi
     assert len(intel(ponte_vecchio, with_integrated=True).devices) == 5
 
 
-def test_a_laptop_has_no_training_device(tmp_path: Path) -> None:
+def test_a_laptop_has_no_training_device_and_the_older_driver_shows_tiles_elsewhere(tmp_path: Path) -> None:
     add_intel(tmp_path, "0000:00:02.0", 128, driver="i915")
     assert intel(tmp_path) == Inventory((), "0 found by Intel's drivers, graphics inside a CPU left out")
     assert ids(intel(tmp_path, with_integrated=True)) == ["pci-0000:00:02.0"]
     assert intel(tmp_path / "nothing") == Inventory((), "no Intel GPU")
-
-
-def test_the_older_driver_shows_tiles_elsewhere(tmp_path: Path) -> None:
     add_intel(tmp_path, "0000:1a:00.0", 128, driver="i915", tiles=2)
     assert len(intel(tmp_path).devices) == 2
 

@@ -181,9 +181,7 @@ def test_a_variable_chooses_among_the_chips(four_chips: Machine, environ: dict[s
          ": no TPU chip '/dev/accel9' exists here, only /dev/accel0, /dev/accel1"),
     ],
 )  # fmt: skip
-def test_a_choice_that_cannot_be_meant_ends_the_start(
-    machine: Machine, variable: str, value: str, mistake: str
-) -> None:
+def test_a_choice_that_cannot_be_meant_is_refused(machine: Machine, variable: str, value: str, mistake: str) -> None:
     machine.accel(0, 1)
     for worker_count in (None, 2):
         with pytest.raises(UsageError) as raised:
@@ -212,14 +210,11 @@ def test_each_chip_has_a_worker_unless_jax_takes_all(
     assert shares != [4] or reason == "1 worker with 4 TPU chips each (4 found in /dev)"
 
 
-def test_no_chip_is_for_two_workers(four_chips: Machine) -> None:
+def test_no_chip_is_for_two_workers_and_a_type_has_as_many_hosts_as_the_slice(four_chips: Machine) -> None:
     with pytest.raises(UsageError) as raised:
         assign_devices(8, None, SKIP, accelerators=[four_chips.detector()])
     assert str(raised.value).startswith("8 workers with 1 TPU chip each: 8 TPU chips are needed, 4 are present")
     assert raised.value.hint == "request fewer: a TPU chip serves one process"
-
-
-def test_a_type_must_have_as_many_hosts_as_the_slice(four_chips: Machine) -> None:
     environ = {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"}
     detectors = [four_chips.detector()]
     fits, other = (DeviceRequest("tpu", shape=shape) for shape in ("v4-16", "v4-32"))
@@ -301,7 +296,5 @@ def untouched() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("environ", [SKIP, {"TPU_ACCELERATOR_TYPE": "v4-8"}])
-def test_where_variables_say_it_nobody_is_asked(
-    four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]
-) -> None:
+def test_where_variables_say_none_ask(four_chips: Machine, untouched: tuple[str, int], environ: dict[str, str]) -> None:
     assert len(four_chips.detect(environ, untouched)) == 5

@@ -19,13 +19,9 @@ from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
 V4_16 = {
-    **SKIP,
-    "TPU_ACCELERATOR_TYPE": "v4-16",
-    "TPU_PROCESS_BOUNDS": "1,1,2",
-    "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
-    "TPU_WORKER_ID": "1",
-    "TPU_WORKER_HOSTNAMES": "w0,w1",
-}
+    **SKIP, "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_PROCESS_BOUNDS": "1,1,2", "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+    "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "w0,w1",
+}  # fmt: skip
 STALE = {
     "MEGASCALE_COORDINATOR_ADDRESS": "gone",
     "MEGASCALE_NUM_SLICES": "9",
@@ -44,14 +40,9 @@ def place(
 ) -> WorkerAssignment:
     """Of the worker with these chips. `slice`: number and count."""
     return replace(
-        PLACE,
-        slot=chips(*numbers, model=model),
-        local_rank=numbers[0] // len(numbers),
-        local_world_size=workers,
-        group_world_size=nodes,
-        slice_index=slice[0],
-        slice_count=slice[1],
-    )
+        PLACE, slot=chips(*numbers, model=model), local_rank=numbers[0] // len(numbers), local_world_size=workers,
+        group_world_size=nodes, slice_index=slice[0], slice_count=slice[1],
+    )  # fmt: skip
 
 
 def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str, str]:
@@ -69,9 +60,7 @@ def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str,
         (replace(PLACE, slot=gpus(0)), {**GKE, **STALE}),
     ],
 )
-def test_one_process_with_all_chips_of_its_host_is_told_nothing(
-    where: WorkerAssignment, parent: Mapping[str, str]
-) -> None:
+def test_one_process_with_all_chips_of_a_host_hears_nothing(where: WorkerAssignment, parent: Mapping[str, str]) -> None:
     assert told(where, parent) == {}
 
 
@@ -112,15 +101,10 @@ def test_processes_share_a_host_in_boxes(
         ({**GKE, "TPU_HOST_BOUNDS": ""}, "4,4,1"),  # by the topology
         ({**GKE, "TPU_HOST_BOUNDS": "", "TPU_TOPOLOGY": ""}, "4,4,1"),  # by the type
         ({**GKE, "TPU_CHIPS_PER_HOST_BOUNDS": ""}, "4,4,1"),
-        (
-            {**SKIP, "TPU_ACCELERATOR_TYPE": "v2-32", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b,c,d"},
-            "4,4,1",
-        ),
+        ({**SKIP, "TPU_ACCELERATOR_TYPE": "v2-32", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}, "4,4,1"),
     ],
-)
-def test_over_several_hosts_the_bounds_are_the_grid_of_all_chips(
-    parent: Mapping[str, str], process_bounds: str
-) -> None:
+)  # fmt: skip
+def test_over_several_hosts_the_bounds_are_those_of_all_chips(parent: Mapping[str, str], process_bounds: str) -> None:
     said = told(place(2, workers=4, nodes=4, slice=(0, 1)), parent)
     worker_id, hosts = int(parent["TPU_WORKER_ID"]), parent["TPU_WORKER_HOSTNAMES"].split(",")
     assert said["TPU_PROCESS_BOUNDS"] == process_bounds
@@ -151,35 +135,20 @@ def test_one_process_with_some_chips_of_its_host_is_kept_to_them(own: int, bound
 @pytest.mark.parametrize(
     ("where", "parent", "sentence"),
     [
-        (
-            place(0, workers=2),
-            GKE,
-            "2 of this host's 4 TPU chips would be used, which libtpu cannot do with several processes",
-        ),
-        (
-            place(0, nodes=4, slice=(0, 1)),
-            GKE,
-            "1 of this host's 4 TPU chips would be used, which libtpu cannot do on a slice of several hosts",
-        ),
-        (
-            place(0, 1, workers=4),
-            SKIP,
-            "2 TPU chips per process: the position of such a part of a host with 8 is unknown",
-        ),
-        (
-            place(0, workers=4, nodes=4),
-            {**GKE, "TPU_WORKER_HOSTNAMES": "", "TPU_NAME": "t"},
-            "several processes on each TPU host need the names and the grid of the slice's hosts: "
-            "TPU_WORKER_HOSTNAMES lists 0, and they form a grid of 2x2x1",
-        ),
-        (
-            place(0, workers=4, nodes=4),
-            {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"},
-            "several processes on each TPU host need the names and the grid of the slice's hosts: "
-            "TPU_WORKER_HOSTNAMES lists 2, and their grid is unknown",
-        ),
+        (place(0, workers=2), GKE,
+         "2 of this host's 4 TPU chips would be used, which libtpu cannot do with several processes"),
+        (place(0, nodes=4, slice=(0, 1)), GKE,
+         "1 of this host's 4 TPU chips would be used, which libtpu cannot do on a slice of several hosts"),
+        (place(0, 1, workers=4), SKIP,
+         "2 TPU chips per process: the position of such a part of a host with 8 is unknown"),
+        (place(0, workers=4, nodes=4), {**GKE, "TPU_WORKER_HOSTNAMES": "", "TPU_NAME": "t"},
+         "several processes on each TPU host need the names and the grid of the slice's hosts: "
+         "TPU_WORKER_HOSTNAMES lists 0, and they form a grid of 2x2x1"),
+        (place(0, workers=4, nodes=4), {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"},
+         "several processes on each TPU host need the names and the grid of the slice's hosts: "
+         "TPU_WORKER_HOSTNAMES lists 2, and their grid is unknown"),
     ],
-)
+)  # fmt: skip
 def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mapping[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
         told(where, parent)
@@ -188,22 +157,18 @@ def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mappi
     assert "--devices-per-worker" in raised.value.hint
 
 
-def test_slices_are_joined_by_the_numbers_of_this_round() -> None:
-    said = told(place(0, 1, 2, 3, nodes=8, slice=(1, 2)), {**GKE, **STALE})
-    assert said == {
-        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.9",  # rank 0's host: worker 0 of slice 0
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-    }
-
-
-def test_one_slice_that_is_left_is_told_so() -> None:
-    said = told(place(0, 1, 2, 3, nodes=4, slice=(0, 1)), {**GKE, **STALE})
-    assert (said["MEGASCALE_NUM_SLICES"], said["MEGASCALE_SLICE_ID"]) == ("1", "0")
-
-
-def test_where_slices_are_unknown_the_controllers_word_stands() -> None:
-    assert told(place(0, 1, 2, 3, nodes=4), {**GKE, **STALE}) == {}
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        (place(0, 1, 2, 3, nodes=8, slice=(1, 2)), ("2", "1")),
+        (place(0, 1, 2, 3, nodes=4, slice=(0, 1)), ("1", "0")),  # one slice that is left is told so
+        (place(0, 1, 2, 3, nodes=4), None),  # where slices are unknown, the controller's word stands
+    ],
+)
+def test_slices_are_joined_by_numbers_of_this_round(where: WorkerAssignment, numbers: tuple[str, str] | None) -> None:
+    joined = dict(zip(("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"), numbers or (), strict=False))
+    rank_0 = {"MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.9"}  # worker 0 of slice 0
+    assert told(where, {**GKE, **STALE}) == ({**rank_0, **joined} if joined else {})
 
 
 @pytest.mark.parametrize(("parent", "port"), [(GKE, "8083"), ({**GKE, **STALE}, "9002")])
@@ -216,13 +181,9 @@ def test_what_the_slice_says_of_itself_is_left_alone(workers: int) -> None:
     own = range(4 // workers)
     said = told(place(*own, workers=workers, nodes=8, slice=(1, 2)), {**GKE, **STALE})
     assert not set(said) & {
-        "TPU_WORKER_ID",
-        "TPU_WORKER_HOSTNAMES",
-        "TPU_ACCELERATOR_TYPE",
-        "TPU_TOPOLOGY",
-        "TPU_HOST_BOUNDS",
+        "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "TPU_HOST_BOUNDS",
         "TPU_CHIPS_PER_HOST_BOUNDS",
-    }
+    }  # fmt: skip
 
 
 def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +205,7 @@ def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monke
         ([gpus(0)], False, GKE, ""),
     ],
 )
-def test_the_start_says_what_is_unusual(
-    slots: list[Slot], has_other_nodes: bool, parent: Mapping[str, str], words: str
-) -> None:
+def test_the_unusual_is_said(slots: list[Slot], has_other_nodes: bool, parent: Mapping[str, str], words: str) -> None:
     remarks = TpuEnvironment().remarks(slots, parent, has_other_nodes)
     assert words in "".join(remarks)
     assert bool(words) == bool(remarks)
@@ -264,9 +223,7 @@ def test_jax_gets_numbers_from_its_slice_unless_hosts_have_many_processes(worker
     ("slot", "parent", "device"),
     [(chips(2), {}, "TPU"), (gpus(2), {}, "CUDA"), (chips(2), {"PJRT_DEVICE": "CPU"}, "CPU")],
 )
-def test_torch_xla_is_told_its_device_and_its_place_on_the_host(
-    slot: Slot, parent: Mapping[str, str], device: str
-) -> None:
+def test_torch_xla_is_told_its_device_and_local_place(slot: Slot, parent: Mapping[str, str], device: str) -> None:
     assert XlaEnvironment().variables(replace(PLACE, slot=slot), parent) == {
         "PJRT_DEVICE": device,
         "PJRT_LOCAL_PROCESS_RANK": "2",
@@ -276,13 +233,15 @@ def test_torch_xla_is_told_its_device_and_its_place_on_the_host(
 
 @pytest.mark.parametrize(
     ("topology", "chips_per_host", "bounds"),
-    [((4, 4), 4, (2, 2, 1)), ((2, 2, 2), 4, (1, 1, 2)), ((4, 4, 8), 4, (2, 2, 8)), ((2, 4), 8, (1, 1, 1))],
+    [
+        ((4, 4), 4, (2, 2, 1)),
+        ((2, 2, 2), 4, (1, 1, 2)),
+        ((4, 4, 8), 4, (2, 2, 8)),
+        ((2, 4), 8, (1, 1, 1)),
+        ((3, 4), 4, None),
+    ],
 )
 def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
-    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
+    topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...] | None
 ) -> None:
     assert compute_host_bounds(topology, chips_per_host) == bounds
-
-
-def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
-    assert compute_host_bounds((3, 4), 4) is None

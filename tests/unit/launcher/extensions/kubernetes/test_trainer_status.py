@@ -7,14 +7,6 @@ import json
 import pytest
 
 from launcher.extensions.kubernetes import trainer_status
-from launcher.extensions.kubernetes.trainer_status import (
-    StepRate,
-    TrainerStatus,
-    describe_refusal,
-    find_pause_s,
-    find_server,
-    limit_metrics,
-)
 from launcher.hardware.metadata_server import HttpResponse, NoAnswer
 
 GOOD = {trainer_status.URL: "https://t.kubeflow.svc:10443/a/b/status", trainer_status.CA_FILE: "/ca",
@@ -22,8 +14,8 @@ GOOD = {trainer_status.URL: "https://t.kubeflow.svc:10443/a/b/status", trainer_s
 NO_ADDRESS = "KUBEFLOW_TRAINER_SERVER_URL is not an https:// address of a server, so no progress is reported"
 
 
-def test_a_status_is_what_the_trainers_server_reads() -> None:
-    status = TrainerStatus(percentage=45, remaining_s=120, metrics=(("loss", "0.15"),))
+def test_a_status_and_its_metrics_are_what_the_trainers_server_reads() -> None:
+    status = trainer_status.TrainerStatus(percentage=45, remaining_s=120, metrics=(("loss", "0.15"),))
     assert json.loads(status.encode(1_795_352_400.9)) == {
         "trainerStatus": {
             "progressPercentage": 45,
@@ -32,26 +24,25 @@ def test_a_status_is_what_the_trainers_server_reads() -> None:
             "lastUpdatedTime": "2026-11-22T13:00:00Z",
         }
     }
-    nothing = TrainerStatus(percentage=None, remaining_s=None, metrics=())
+    nothing = trainer_status.TrainerStatus(percentage=None, remaining_s=None, metrics=())
     assert set(json.loads(nothing.encode(0.0))["trainerStatus"]) == {"lastUpdatedTime"}
-
-
-def test_metrics_are_kept_within_the_trainers_limits() -> None:
-    assert limit_metrics([("loss", "0.1")]) == ((("loss", "0.1"),), "")
-    kept, remark = limit_metrics((f"m{number}", "1") for number in range(300))
+    assert trainer_status.limit_metrics([("loss", "0.1")]) == ((("loss", "0.1"),), "")
+    kept, remark = trainer_status.limit_metrics((f"m{number}", "1") for number in range(300))
     assert len(kept) == 256
     assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are left out"
-    kept, remark = limit_metrics([("n" * 65, "v" * 65), ("", "1"), ("empty", "")])
+    kept, remark = trainer_status.limit_metrics([("n" * 65, "v" * 65), ("", "1"), ("empty", "")])
     assert kept == (("n" * 64, "v" * 64),)
     assert remark == "the Trainer takes 256 metrics of 1 to 64 characters and 64 KiB: others are left out"
-    kept, remark = limit_metrics((f"{number:02}" + "\U0001f600" * 62, "\U0001f600" * 64) for number in range(256))
-    body = TrainerStatus(percentage=100, remaining_s=2**31 - 1, metrics=kept).encode(0.0)
+    kept, remark = trainer_status.limit_metrics(
+        (f"{number:02}" + "\U0001f600" * 62, "\U0001f600" * 64) for number in range(256)
+    )
+    body = trainer_status.TrainerStatus(percentage=100, remaining_s=2**31 - 1, metrics=kept).encode(0.0)
     assert 50_000 < len(body) <= 1 << 16
     assert "64 KiB" in remark
 
 
-def test_the_rest_takes_as_long_as_the_last_steps_say() -> None:
-    rate = StepRate()
+def test_the_rest_follows_the_last_steps_and_the_server_the_variables() -> None:
+    rate = trainer_status.StepRate()
     assert rate.estimate_remaining_s(9, 100, 0.0) is None
     assert rate.estimate_remaining_s(9, 100, 5.0) is None, "a job that stands still takes any time"
     assert rate.estimate_remaining_s(19, 100, 10.0) == 80
@@ -60,6 +51,10 @@ def test_the_rest_takes_as_long_as_the_last_steps_say() -> None:
     rate.clear()
     assert rate.estimate_remaining_s(0, 10**30, 0.0) is None
     assert rate.estimate_remaining_s(1, 10**30, 5.0) == 2**31 - 1
+    server = trainer_status.find_server(GOOD)
+    assert (server.host, server.port, server.path) == ("t.kubeflow.svc", 10443, "/a/b/status")
+    server = trainer_status.find_server({**GOOD, trainer_status.URL: "https://[::1]/x?y=1"})
+    assert (server.host, server.port, server.path) == ("::1", 443, "/x?y=1")
 
 
 def answer(status: int, text: str = "", **headers: str) -> HttpResponse:
@@ -80,7 +75,7 @@ def answer(status: int, text: str = "", **headers: str) -> HttpResponse:
     ],
 )  # fmt: skip
 def test_each_answer_has_its_sentence(found: HttpResponse, clause: str) -> None:
-    assert describe_refusal(found, "/token") == clause
+    assert trainer_status.describe_refusal(found, "/token") == clause
 
 
 @pytest.mark.parametrize(
@@ -92,17 +87,8 @@ def test_each_answer_has_its_sentence(found: HttpResponse, clause: str) -> None:
         (answer(429, retry_after="Sun, 22 Nov 2026 13:00:00 GMT"), 1, 10.0), (answer(503, retry_after="40"), 1, 40.0),
     ],
 )  # fmt: skip
-def test_pauses_grow_and_a_server_may_ask_for_longer_ones(
-    found: HttpResponse | None, count: int, pause_s: float
-) -> None:
-    assert find_pause_s(found, count) == pause_s
-
-
-def test_the_variables_of_the_trainer_name_the_server() -> None:
-    server = find_server(GOOD)
-    assert (server.host, server.port, server.path) == ("t.kubeflow.svc", 10443, "/a/b/status")
-    server = find_server({**GOOD, trainer_status.URL: "https://[::1]/x?y=1"})
-    assert (server.host, server.port, server.path) == ("::1", 443, "/x?y=1")
+def test_pauses_grow_and_a_server_may_ask_for_others(found: HttpResponse | None, count: int, pause_s: float) -> None:
+    assert trainer_status.find_pause_s(found, count) == pause_s
 
 
 @pytest.mark.parametrize(
@@ -121,5 +107,5 @@ def test_the_variables_of_the_trainer_name_the_server() -> None:
 )  # fmt: skip
 def test_variables_that_cannot_be_used_cost_a_sentence(environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(NoAnswer) as error:
-        find_server(environ)
+        trainer_status.find_server(environ)
     assert str(error.value) == sentence

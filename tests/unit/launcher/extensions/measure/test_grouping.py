@@ -31,16 +31,19 @@ def test_groups_come_out_as_they_are(groups: Groups) -> None:
     assert 100 < found.ratio < 400
 
 
-def test_a_third_of_the_pairs_may_be_missing() -> None:
+def test_missing_odd_or_noisy_pairs_make_no_other_group() -> None:
     groups = ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9, 10, 11))
     rng = random.Random(1)
     known = {pair: value for pair, value in draw(groups).items() if rng.random() > 0.33}
     assert find_groups(range(12), known).groups == groups
-
-
-def test_a_few_odd_pairs_do_not_join_two_groups() -> None:
     groups = ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9, 10, 11))
     assert find_groups(range(12), draw(groups) | {(0, 6): NEAR_S, (2, 9): NEAR_S, (3, 4): FAR_S}).groups == groups
+    for seed in range(50):
+        found = find_groups(range(12), draw((tuple(range(12)),), 1.5, seed))
+        assert len(found.groups) == 1 or not found.is_consistent
+    found = find_groups(range(8), draw(((0,), (1, 2, 3, 4, 5, 6, 7))))
+    assert len(found.groups) == 1
+    assert found.reason == "there are no two groups of several nodes"
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
@@ -50,24 +53,9 @@ def test_round_trips_that_are_much_alike_are_one_group(spread: float) -> None:
         assert found.groups == (tuple(range(16)),)
 
 
-def test_noise_however_wide_is_one_group_or_doubtful() -> None:
-    for seed in range(50):
-        found = find_groups(range(12), draw((tuple(range(12)),), 1.5, seed))
-        assert len(found.groups) == 1 or not found.is_consistent
-
-
-def test_one_node_that_is_slow_to_all_makes_no_group() -> None:
-    found = find_groups(range(8), draw(((0,), (1, 2, 3, 4, 5, 6, 7))))
-    assert len(found.groups) == 1
-    assert found.reason == "there are no two groups of several nodes"
-
-
-def test_round_trips_below_the_floor_are_all_alike() -> None:
+def test_the_cut_is_between_two_heaps_and_none_below_the_floor() -> None:
     known = {pair: value / 2000 for pair, value in draw(((0, 1), (2, 3))).items()}
     assert len(find_groups(range(4), known).groups) == 1
-
-
-def test_the_cut_is_between_two_heaps_and_apart_by_their_means() -> None:
     at, distance = cut([1.0, 1.2, 0.8, 5.0, 5.5, 4.5, 5.0])
     assert 1.2 < at < 4.5
     assert distance == pytest.approx(4.0)

@@ -63,15 +63,12 @@ def test_a_flat_network_is_never_split(count: int) -> None:
     assert verdicts == {"flat": RUNS}
 
 
-def test_a_host_that_dies_in_the_middle_is_left_out_and_the_rest_go_on() -> None:
+def test_a_host_that_dies_is_left_out_and_one_with_a_slow_link_stays_in_its_group() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
     for step in range(4):
         finding, _, _ = tree.measure(find_tree(8, 1), 1, dead={5: step})
         assert finding.levels == (((0, 1, 2, 3), (4, 6, 7)),)
         assert finding.left_out == ((5, "it has not answered in time"),)
-
-
-def test_a_host_with_a_slow_link_stays_in_its_group() -> None:
     tree = QueueTree(leaves(4, 4, 4), ("leaf",), LINKS | {"host:6": 10 * MBIT})
     found = Counter(
         tree.measure(find_tree(12, seed), seed)[0].levels == list_levels(tree.paths) for seed in range(RUNS)
@@ -90,38 +87,26 @@ def test_a_pair_with_a_much_faster_way_spoils_no_pace(sizes: tuple[int, ...]) ->
     assert right >= 17
 
 
-def test_no_pace_is_so_low_that_it_means_no_limit() -> None:
+def test_two_nodes_and_lost_packets_still_have_a_rate_and_no_pace_means_no_limit() -> None:
     assert set_pace(LoadRound(targets=(1, 0)), [0.4, 0.0]).paces_bps == (1, 1)
-
-
-def test_a_third_of_a_hosts_packets_may_be_lost() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, loss=0.33, lossy_host=2)
     for seed in range(RUNS):
         assert tree.measure(find_tree(8, seed), seed)[0].levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
-
-
-def test_two_nodes_are_flat_with_the_rate_between_them() -> None:
     tree = QueueTree(leaves(1, 1), ("leaf",), LINKS | {"leaf": 10 * MBIT})
     finding, _, steps = tree.measure(find_tree(2, 0), 0)
     assert (finding.kind, steps) == ("flat", 1)
     assert finding.host_rates_bps == pytest.approx([10 * MBIT] * 2, rel=0.1)
 
 
-def test_without_any_echo_the_tree_cannot_be_told() -> None:
+def test_without_echoes_or_load_of_our_own_the_tree_cannot_be_told() -> None:
     tree = QueueTree(leaves(2, 2), ("leaf",), LINKS, loss=1.0, lossy_host=EVERYBODY)
     finding, _, _ = tree.measure(find_tree(4, 0), 0)
     assert finding.kind == "unknown"
     assert "UDP does not pass" in finding.reason
-
-
-def test_round_trips_that_are_long_before_any_load_tell_of_other_traffic() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True, idle_s=0.02)
     finding, _, _ = tree.measure(find_tree(8, 0), 0)
     assert finding.kind == "unknown"
     assert finding.reason.endswith("before any load, so others use the network")
-
-
-def test_links_that_the_hosts_cannot_fill_prove_nothing() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True)
     finding, _, _ = tree.measure(find_tree(8, 0), 0)
     assert finding.kind == "unknown"

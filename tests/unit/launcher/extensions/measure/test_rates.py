@@ -6,18 +6,12 @@ from launcher.extensions.measure.rates import find_exceptions, find_usual, measu
 from launcher.extensions.measure.schedule import NOBODY, LoadRound
 
 
-def test_an_uplink_carries_the_sum_of_what_leaves_or_enters_its_domain() -> None:
+def test_an_uplink_carries_the_highest_sums_and_one_far_from_the_usual_is_an_exception() -> None:
     round = LoadRound(targets=(2, 3, 0, NOBODY, 5, 4))
     received = {2: 30, 3: 12, 0: 20, 4: 99, 5: 99}
     assert measure_domains([(0, 1), (2, 3), (4, 5)], [(round, received)]) == (42, 42, 0)
-
-
-def test_the_highest_sums_count_and_those_near_them_are_averaged() -> None:
     round = LoadRound(targets=(1, 0))
     assert measure_domains([(0,), (1,)], [(round, {0: 100, 1: 96}), (round, {0: 50, 1: 98})]) == (98, 98)
-
-
-def test_a_rate_that_is_far_from_the_usual_one_is_an_exception() -> None:
     rates = (40, 41, 20, 0, 39)
     assert find_usual(rates) == 40
     assert find_exceptions(rates, 0.15) == (2,)

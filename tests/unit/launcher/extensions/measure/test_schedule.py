@@ -6,30 +6,19 @@ from collections import Counter
 
 import pytest
 
-from launcher.extensions.measure.schedule import (
-    NOBODY,
-    list_asked,
-    make_across_round,
-    make_inside_round,
-)
+from launcher.extensions.measure.schedule import NOBODY, list_asked, make_across_round, make_inside_round
 
 GROUPS = ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9))
 
 
-def test_in_a_random_round_all_send_to_one_other_and_receive_from_one() -> None:
+def test_in_a_random_round_all_send_to_one_other_and_who_is_left_out_to_none() -> None:
     for turn in range(20):
         targets = make_inside_round(10, [range(10)], 3, turn).targets
         assert sorted(targets) == list(range(10))
         assert all(target != sender for sender, target in enumerate(targets))
-
-
-def test_who_is_left_out_neither_sends_nor_receives() -> None:
     targets = make_inside_round(4, [[0, 1, 3]], 3, 0).targets
     assert targets[2] == NOBODY
     assert 2 not in targets
-
-
-def test_rounds_differ_by_their_turn_and_are_the_same_on_every_node() -> None:
     made = [make_inside_round(16, [range(16)], 3, turn) for turn in (0, 1, 0)]
     assert made[0] == made[2] != made[1]
 
@@ -42,20 +31,14 @@ def test_across_groups_none_sends_inside_its_own(turn: int) -> None:
     assert sorted(targets) == list(range(10))
 
 
-def test_a_group_of_more_than_half_has_members_that_do_not_send() -> None:
+def test_across_none_sends_to_its_own_parent_and_inside_all_to_a_mate() -> None:
     targets = make_across_round(10, [((0, 1, 2, 3, 4, 5, 6), (7, 8, 9))], 5, 0).targets
     assert Counter(targets)[NOBODY] == 4
     assert {target for target in targets[:7] if target != NOBODY} == {7, 8, 9}
-
-
-def test_with_parents_none_sends_to_another_parent() -> None:
     parents = (((0, 1), (2, 3)), ((4, 5), (6, 7)))
     for turn in range(20):
         targets = make_across_round(8, parents, 5, turn).targets
         assert all(sender // 4 == target // 4 and sender // 2 != target // 2 for sender, target in enumerate(targets))
-
-
-def test_inside_groups_all_but_single_ones_send_to_a_mate() -> None:
     targets = make_inside_round(5, ((0, 2, 4), (1,)), 5, 0).targets
     assert sorted(targets[sender] for sender in (0, 2, 4)) == [0, 2, 4]
     assert targets[1] == targets[3] == NOBODY

@@ -115,11 +115,17 @@ NAMES = [f"h{number}" for number in range(8)]
 LEAVES = [{"h0", "h1", "h2", "h3"}, {"h4", "h5", "h6", "h7"}]
 
 
-def test_all_get_the_same_answer_and_nothing_stays_in_the_store() -> None:
+def test_all_get_the_same_answer_unless_two_have_one_name() -> None:
     results = Sessions(NAMES).results
     assert set(results) == set(NAMES)
     assert all(result == results["h0"] for result in results.values())
     assert list_groups(results["h0"]) == LEAVES
+    played: list[int] = []
+    results = Sessions(["h1", "h2", "h2"], ModelPlayers(lambda name, number: played.append(number))).results
+    for result in results.values():
+        assert isinstance(result, Answer)
+        assert result.finding.reason == "2 nodes are called h2; set --node-name to a different name on each"
+    assert played == []
 
 
 def interrupt(victim: str, round_number: int) -> Interfering:
@@ -218,15 +224,6 @@ def test_too_few_nodes_are_named_at_the_limit(monkeypatch: pytest.MonkeyPatch) -
     common = "2 of 3 nodes have joined the measurement within 60 s: h0, h1"
     assert said[0] == common
     assert said[1].removeprefix(common) in ("", "; left again: h0", "; left again: h1")
-
-
-def test_two_nodes_of_one_name_are_named_and_nothing_is_loaded() -> None:
-    played: list[int] = []
-    results = Sessions(["h1", "h2", "h2"], ModelPlayers(lambda name, number: played.append(number))).results
-    for result in results.values():
-        assert isinstance(result, Answer)
-        assert result.finding.reason == "2 nodes are called h2; set --node-name to a different name on each"
-    assert played == []
 
 
 def put_members(players: ModelPlayers, names: dict[str, str]) -> int:

@@ -50,16 +50,13 @@ def make_answer(finding: TreeFinding = TREE, leaves: Sequence[str] = "-----", sp
     return Answer(participants=participants, finding=finding)
 
 
-def test_a_tree_is_told_with_the_rates_that_differ() -> None:
+def test_a_tree_is_told_with_the_rates_that_differ_and_a_line_for_each_host() -> None:
     assert describe(make_answer(), LEVELS) == [
         "tree: 5 nodes in 2 domains of level leaf",
         "leaf l0: h1, h3, h4; its uplink carries 20Mbit, 4.5 to 1",
         "leaf l1: h10, h2; its uplink carries 40Mbit, 2.0 to 1",
         "a host's link carries 40Mbit; h4: 10Mbit",
     ]
-
-
-def test_the_places_are_a_line_for_each_host_below_the_rates() -> None:
     finding = replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it has not answered in time"),))
     assert make_places(make_answer(finding), LEVELS) == (
         "# measured: --rates leaf=40Mbit,leaf:l0=20Mbit,host=40Mbit,host:h4=10Mbit\n"
@@ -120,13 +117,18 @@ def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
         assert [node.id for node in spec.nodes] == names
 
 
-def test_stated_names_stay_and_a_node_that_stands_elsewhere_is_named() -> None:
+def test_stated_names_stay_a_number_makes_none_and_one_level_has_the_innermost() -> None:
     answer = make_answer(leaves="xyxyx")
     assert find_paths(answer, LEVELS) == [(("leaf", leaf),) for leaf in "xyxyy"]
     assert list_contradictions(answer, LEVELS) == ["node h4 has leaf x but answers like leaf y"]
     right = make_answer(leaves="xyxyy")
     assert list_contradictions(right, LEVELS) == []
     assert describe(right, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf as stated"
+    assert name_domains(make_answer(leaves=["l0"] * 5), LEVELS) == (("leaf",), (("l2", "l1"),))
+    assert name_domains(make_answer(THREE, leaves=["l0"] * 4 + ["y"]), LEVELS)[1] == (("l2", "l1", "y"),)
+    two = replace(TREE, levels=(((0, 1, 2, 3, 4),), *TREE.levels), rates_bps=((0,), *TREE.rates_bps))
+    assert find_paths(make_answer(two), LEVELS)[0] == (("spine", "s0"), ("leaf", "l1"))
+    assert find_paths(make_answer(), LEVELS)[0] == (("leaf", "l1"),)
 
 
 THREE = replace(TREE, levels=(((0, 2), (1, 3), (4,)),), rates_bps=((0, 0, 0),))
@@ -136,11 +138,7 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
 @pytest.mark.parametrize(
     ("answer", "verdict", "contradictions"),
     [
-        (
-            make_answer(THREE, "xxxxy"),
-            "3 domains of level leaf",
-            ["nodes of leaf x answer like those of 2 domains"],
-        ),
+        (make_answer(THREE, "xxxxy"), "3 domains of level leaf", ["nodes of leaf x answer like those of 2 domains"]),
         (
             make_answer(replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it is late"),)), "xxyyy"),
             "2 domains of level leaf",
@@ -156,21 +154,11 @@ SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((
             "nodes of leaf a/x, b/x answer like those of one domain: h10, h2",
             "node h4 has leaf a/x but answers like leaf b/x",
         ]),
-        (
-            make_answer(SPINES, "xyxyz"),
-            "2 domains of level spine, 3 domains of level leaf as stated",
-            [],
-        ),
-        (
-            make_answer(SPINES, "xyxyx"),
-            "2 domains of level spine, 3 domains of level leaf",
-            ["nodes of leaf x answer like those of 2 domains"],
-        ),
-        (
-            make_answer(SPINES, "xyxyz", "ababb"),
-            "2 domains of level spine, 3 domains of level leaf as stated",
-            ["node h4 has spine b but answers like spine a"],
-        ),
+        (make_answer(SPINES, "xyxyz"), "2 domains of level spine, 3 domains of level leaf as stated", []),
+        (make_answer(SPINES, "xyxyx"), "2 domains of level spine, 3 domains of level leaf",
+         ["nodes of leaf x answer like those of 2 domains"]),
+        (make_answer(SPINES, "xyxyz", "ababb"), "2 domains of level spine, 3 domains of level leaf as stated",
+         ["node h4 has spine b but answers like spine a"]),
     ],
     ids=[
         "one is two", "mixed", "one says nothing", "one says nothing and one is elsewhere", "a level less",
@@ -183,18 +171,7 @@ def test_only_what_is_as_stated_is_said_to_be(answer: Answer, verdict: str, cont
     assert list_contradictions(answer, LEVELS) == contradictions
 
 
-def test_a_number_makes_no_name_that_is_stated() -> None:
-    assert name_domains(make_answer(leaves=["l0"] * 5), LEVELS) == (("leaf",), (("l2", "l1"),))
-    assert name_domains(make_answer(THREE, leaves=["l0"] * 4 + ["y"]), LEVELS)[1] == (("l2", "l1", "y"),)
-
-
-def test_two_levels_have_both_names_and_one_has_the_innermost() -> None:
-    two = replace(TREE, levels=(((0, 1, 2, 3, 4),), *TREE.levels), rates_bps=((0,), *TREE.rates_bps))
-    assert find_paths(make_answer(two), LEVELS)[0] == (("spine", "s0"), ("leaf", "l1"))
-    assert find_paths(make_answer(), LEVELS)[0] == (("leaf", "l1"),)
-
-
-def test_what_is_flat_or_cannot_be_told_says_what_a_flow_reached() -> None:
+def test_what_is_flat_or_left_out_is_told_with_its_figures() -> None:
     flat = TreeFinding(kind="flat", host_rates_bps=(40 * MBIT,) * 5, flow_bps=40 * MBIT)
     assert describe(make_answer(flat), LEVELS) == [
         "flat: no link between 5 nodes is full before those of the hosts; one flow reached 40Mbit",
@@ -203,9 +180,6 @@ def test_what_is_flat_or_cannot_be_told_says_what_a_flow_reached() -> None:
     unknown = TreeFinding(kind="unknown", reason="the nodes have filled no link", flow_bps=5 * MBIT)
     sentence = "cannot tell: the nodes have filled no link; one flow reached 5Mbit"
     assert describe(make_answer(unknown), LEVELS) == [sentence]
-
-
-def test_who_is_left_out_and_pairs_without_echoes_are_named() -> None:
     finding = replace(TREE, left_out=((4, "it has not answered in time"),), blocked=((0, 1), (2, 3)))
     said = describe(make_answer(finding), LEVELS)
     assert "node h4 is left out: it has not answered in time" in said

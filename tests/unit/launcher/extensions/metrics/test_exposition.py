@@ -23,20 +23,14 @@ def test_both_forms_have_every_metric_and_the_labels(accept: str) -> None:
     assert all(sample.labels["run"] == "exp-41" and sample.labels["node"] == "n0" for sample in samples)
 
 
-def test_a_hostile_name_stays_a_label() -> None:
+def test_a_hostile_name_stays_a_label_and_what_is_not_known_has_no_line() -> None:
     node = 'n"} 1\nmeshrun_evil{x="\\'
     page, _ = encode_report(make_report(node=node), "")
     samples = [sample for family in parse_text(page.decode()) for sample in family.samples]
     assert {sample.labels["node"] for sample in samples} == {node}
     assert "meshrun_evil" not in {sample.name for sample in samples}
-
-
-def test_a_metric_without_samples_is_left_out() -> None:
     page, _ = encode_report(make_report(member_count=-1, ranks=(make_rank(0, step=-1),)), "")
     assert b"meshrun_nodes" not in page
     assert b"meshrun_worker_step" not in page
-
-
-def test_a_version_that_is_no_number_gets_a_page_all_the_same() -> None:
     for accept in ("application/openmetrics-text;version=x.y", "text/plain;version=\xff"):
         assert b"meshrun_round{" in encode_report(make_report(), accept)[0]

@@ -14,10 +14,17 @@ def read(name: str, report: NodeReport) -> dict[tuple[str, ...], float]:
     return dict(metric.read(report))
 
 
-def test_every_value_of_a_full_report_is_told() -> None:
+def test_every_value_of_a_full_report_is_told_and_states_are_complete_from_the_start() -> None:
     report = make_report()
     empty = [metric.full_name for metric in METRICS if not list(metric.read(report))]
     assert empty == []
+    idle = make_report(state="waiting", round=0, ranks=(), end_counts={}, failure_counts={})
+    assert read("meshrun_node_state", idle)[("waiting",)] == 1
+    assert sum(read("meshrun_node_state", idle).values()) == 1
+    assert set(read("meshrun_rounds_ended_total", idle).values()) == {0}
+    assert ("loss",) in read("meshrun_rounds_ended_total", idle)
+    assert ("user code",) in read("meshrun_failures_total", idle)
+    assert read("meshrun_rounds_total", idle) == {(): 0}
 
 
 @pytest.mark.parametrize(
@@ -34,39 +41,23 @@ def test_what_an_agent_does_not_know_is_left_out(name: str, field: str) -> None:
     assert read(name, make_report(**{field: 0})) == {(): 0.0}
 
 
-def test_states_causes_and_classes_are_complete_from_the_start() -> None:
-    idle = make_report(state="waiting", round=0, ranks=(), end_counts={}, failure_counts={})
-    assert read("meshrun_node_state", idle)[("waiting",)] == 1
-    assert sum(read("meshrun_node_state", idle).values()) == 1
-    assert set(read("meshrun_rounds_ended_total", idle).values()) == {0}
-    assert ("loss",) in read("meshrun_rounds_ended_total", idle)
-    assert ("user code",) in read("meshrun_failures_total", idle)
-    assert read("meshrun_rounds_total", idle) == {(): 0}
-
-
-def test_a_round_that_runs_counts_as_started() -> None:
+def test_a_round_that_runs_counts_as_started_and_a_spare_has_no_goodput() -> None:
     assert read("meshrun_rounds_total", make_report()) == {(): 2}
     assert read("meshrun_rounds_total", make_report(round=0)) == {(): 1}
-
-
-def test_only_workers_that_run_use_anything() -> None:
-    ranks = (make_rank(0), make_rank(1, state="blocked"), make_rank(2, state="failed", rss_bytes=0))
-    report = make_report(ranks=ranks)
-    assert read("meshrun_worker_resident_memory_bytes", report).keys() == {("0",), ("1",)}
-    states = read("meshrun_ranks", report)
-    assert (states["running",], states["blocked",], states["failed",], states["succeeded",]) == (1, 1, 1, 0)
-
-
-def test_a_worker_without_known_progress_or_device_has_no_such_sample() -> None:
-    report = make_report(ranks=(make_rank(0, progress_age_s=-1.0, step=-1, device_memory_bytes=-1),))
-    assert read("meshrun_worker_progress_age_seconds", report) == {}
-    assert read("meshrun_worker_step", report) == {}
-    assert read("meshrun_worker_device_memory_used_bytes", report) == {}
-
-
-def test_a_spare_that_never_ran_has_no_goodput() -> None:
     spare = make_report(state="spare", round=0, rounds=(), ranks=())
     assert read("meshrun_goodput_ratio", spare) == {}
     assert read("meshrun_lost_seconds", spare) == {}
     assert read("meshrun_goodput_ratio", make_report()) == {(): 0.8}
     assert read("meshrun_lost_seconds", make_report())["failure",] == 15.0
+
+
+def test_only_workers_that_run_and_have_figures_have_samples() -> None:
+    ranks = (make_rank(0), make_rank(1, state="blocked"), make_rank(2, state="failed", rss_bytes=0))
+    report = make_report(ranks=ranks)
+    assert read("meshrun_worker_resident_memory_bytes", report).keys() == {("0",), ("1",)}
+    states = read("meshrun_ranks", report)
+    assert (states["running",], states["blocked",], states["failed",], states["succeeded",]) == (1, 1, 1, 0)
+    report = make_report(ranks=(make_rank(0, progress_age_s=-1.0, step=-1, device_memory_bytes=-1),))
+    assert read("meshrun_worker_progress_age_seconds", report) == {}
+    assert read("meshrun_worker_step", report) == {}
+    assert read("meshrun_worker_device_memory_used_bytes", report) == {}

@@ -7,13 +7,7 @@ import math
 import pytest
 
 from launcher.agent.loop import GRACE_LEAST_S
-from launcher.extensions.notices.notice import (
-    LEAD_S,
-    NodeOutlook,
-    Notice,
-    NoticeChange,
-    compare_notices,
-)
+from launcher.extensions.notices.notice import LEAD_S, NodeOutlook, Notice, NoticeChange, compare_notices
 from rendezvous.reasons import Reason
 from tests.support.reasons import because
 
@@ -40,14 +34,11 @@ def limit_save(outlook: NodeOutlook, grace_s: float, now: float) -> tuple[float,
     return grace_s, min(now + grace_s, save_by)
 
 
-def test_what_is_near_makes_the_node_leave_at_once() -> None:
+def test_what_is_near_makes_the_node_leave_at_once_and_what_is_far_just_in_time() -> None:
     outlook, said = look(make())
     assert outlook.leave_at <= 1000.0
     assert said == ["AWS announces a spot interruption in 1 min 58 s: this node leaves"]
     assert outlook.reason == Reason.of("hardware/notice", source="AWS", notice=because("announces a spot interruption"))
-
-
-def test_what_is_far_is_waited_for_until_there_is_just_time_enough() -> None:
     outlook, said = look(make(left_s=3600.0))
     assert outlook.leave_at == 1000.0 + 3600.0 - LEAD_S
     assert said == ["AWS announces a spot interruption in 1 h: this node leaves in 57 min"]
@@ -65,10 +56,17 @@ def test_a_time_that_is_unknown_or_past_shortens_no_save(left_s: float | None, e
     assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
-def test_workers_are_told_the_least_time_and_are_not_killed_then() -> None:
+def test_workers_are_told_the_least_time_and_the_leaving_change_only_it() -> None:
     outlook, _ = look(make(left_s=None, least_s=30.0))
     assert limit_save(outlook, 300.0, 1000.0)[0] == 300.0
     assert limit_save(outlook, 300.0, 1000.0)[1] == 1030.0
+    outlook, _ = look(make(left_s=118.0))
+    update = outlook.take(read(make("other", 20.0)), 1000.0, is_leaving=True)
+    assert update.sentence == "AWS announces a spot interruption in 20 s: this node is leaving already"
+    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
+    late = outlook.take(read(make("other", 20.0), is_withdrawn=True), 1001.0, is_leaving=True)
+    assert late.sentence == "AWS no longer announces a spot interruption: this node is leaving already"
+    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
 
 
 @pytest.mark.parametrize(
@@ -80,57 +78,16 @@ def test_a_save_ends_before_the_machine_does(left_s: float, grace_s: float) -> N
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
 
 
-def test_a_recommendation_is_only_said() -> None:
+def test_recommendations_and_reports_make_nobody_leave_and_only_changes_are_told() -> None:
     outlook, said = look(make(what=because("recommends replacing this machine"), ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
     assert outlook.leave_at == math.inf
     assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
-
-
-def test_a_node_that_only_reports_stays() -> None:
     outlook, said = look(make(left_s=10.0), acts=False)
     assert said == ["AWS announces a spot interruption in 10 s: this node stays (--notices report)"]
     assert outlook.leave_at == math.inf
     assert limit_save(outlook, 30.0, 1000.0)[0] == 30.0
     assert limit_save(outlook, 30.0, 1000.0)[1] == 1030.0
-
-
-def test_a_notice_that_is_withdrawn_in_time_has_no_effect() -> None:
-    outlook, _ = look(make(left_s=3600.0))
-    update = outlook.take(read(make(left_s=3600.0), is_withdrawn=True), 1100.0, is_leaving=False)
-    assert update.sentence == "AWS no longer announces a spot interruption: this node stays"
-    assert (update.state, update.leaves) == ("withdrawn", False)
-    assert outlook.leave_at == math.inf
-
-
-def test_what_comes_while_the_node_leaves_changes_no_more_than_the_time() -> None:
-    outlook, _ = look(make(left_s=118.0))
-    update = outlook.take(read(make("other", 20.0)), 1000.0, is_leaving=True)
-    assert update.sentence == "AWS announces a spot interruption in 20 s: this node is leaving already"
-    assert limit_save(outlook, 30.0, 1000.0)[0] == 18.0
-    late = outlook.take(read(make("other", 20.0), is_withdrawn=True), 1001.0, is_leaving=True)
-    assert late.sentence == "AWS no longer announces a spot interruption: this node is leaving already"
-    assert limit_save(outlook, 30.0, 1001.0)[0] == 30.0
-
-
-def test_of_several_notices_the_first_makes_the_node_leave() -> None:
-    outlook, _ = look(
-        make("late", 7200.0, what=because("announces a reboot")), make("soon", 600.0, what=because("announces its end"))
-    )
-    assert outlook.leave_at == 1000.0 + 600.0 - LEAD_S
-    assert outlook.reason == Reason.of("hardware/notice", source="AWS", notice=because("announces its end"))
-
-
-def test_a_node_that_leaves_because_of_another_notice_is_not_said_to_stay() -> None:
-    outlook, said = look(make("reboot", 600.0, what=because("announces a reboot")), make(left_s=None, ends_node=False))
-    assert said[1] == "AWS announces a spot interruption: this node leaves in 7 min"
-    outlook.take(read(make("other", 3600.0)), 1000.0, is_leaving=False)
-    update = outlook.take(read(make("other", 3600.0), is_withdrawn=True), 1060.0, is_leaving=False)
-    assert update.sentence == "AWS no longer announces a spot interruption: this node leaves in 6 min"
-    assert not update.leaves
-
-
-def test_only_what_is_new_moved_or_gone_is_a_change() -> None:
     kept, moved, gone = make("kept"), make("moved", when="18:00"), make("gone")
     later = make("moved", 200.0, when="18:05")
     known = {notice.key: notice for notice in (kept, moved, gone)}
@@ -138,3 +95,22 @@ def test_only_what_is_new_moved_or_gone_is_a_change() -> None:
     assert [(change.notice.key, change.is_withdrawn, change.read_at) for change in changes] == [
         ("gone", True, 5.0), ("moved", False, 5.0), ("new", False, 5.0),
     ]  # fmt: skip
+
+
+def test_of_several_notices_the_first_makes_the_node_leave_though_another_is_withdrawn() -> None:
+    outlook, _ = look(
+        make("late", 7200.0, what=because("announces a reboot")), make("soon", 600.0, what=because("announces its end"))
+    )
+    assert outlook.leave_at == 1000.0 + 600.0 - LEAD_S
+    assert outlook.reason == Reason.of("hardware/notice", source="AWS", notice=because("announces its end"))
+    outlook, said = look(make("reboot", 600.0, what=because("announces a reboot")), make(left_s=None, ends_node=False))
+    assert said[1] == "AWS announces a spot interruption: this node leaves in 7 min"
+    outlook.take(read(make("other", 3600.0)), 1000.0, is_leaving=False)
+    update = outlook.take(read(make("other", 3600.0), is_withdrawn=True), 1060.0, is_leaving=False)
+    assert update.sentence == "AWS no longer announces a spot interruption: this node leaves in 6 min"
+    assert not update.leaves
+    outlook, _ = look(make(left_s=3600.0))
+    update = outlook.take(read(make(left_s=3600.0), is_withdrawn=True), 1100.0, is_leaving=False)
+    assert update.sentence == "AWS no longer announces a spot interruption: this node stays"
+    assert (update.state, update.leaves) == ("withdrawn", False)
+    assert outlook.leave_at == math.inf

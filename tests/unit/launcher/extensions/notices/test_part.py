@@ -65,7 +65,7 @@ def read_update(effect: Effect) -> NoticeRead:
     return effect.what
 
 
-def test_a_notice_makes_the_node_leave_as_sigterm_does() -> None:
+def test_a_notice_makes_the_node_leave_once_as_sigterm_does() -> None:
     part, announced = watch()
     assert part.wake_at == math.inf
     announced.announce(120.0, 12.0)
@@ -77,20 +77,6 @@ def test_a_notice_makes_the_node_leave_as_sigterm_does() -> None:
     )
     assert turn(part, 13.0) == []
     assert turn(part, 131.0) == [LimitGrace(math.inf, 132.0)]  # the machine is still there
-
-
-def test_a_notice_of_later_is_acted_on_later_unless_it_is_withdrawn() -> None:
-    part, announced = watch()
-    announced.announce(900.0, 12.0)
-    told, _ = turn(part, 12.0)
-    assert read_update(told).leaves
-    assert part.wake_at == 12.0 + 900.0 - LEAD_S
-    announced.announce(900.0, 12.0, is_withdrawn=True)
-    assert turn(part, 100.0)[1:] == [NO_LIMIT]
-    assert part.wake_at == math.inf
-
-
-def test_a_node_that_leaves_already_is_not_told_again() -> None:
     part, announced = watch()
     announced.announce(900.0, 12.0)
     turn(part, 12.0)
@@ -101,11 +87,15 @@ def test_a_node_that_leaves_already_is_not_told_again() -> None:
     assert grace == LimitGrace(31.0, 33.0)
 
 
-def make(*words: str) -> NoticePart | None:
-    return make_notice_part(resolve(*words).extensions.get("notices"), 30.0, {}, lambda: None, lambda: 0.0)
-
-
-def test_what_was_said_before_there_was_an_agent_is_said_again() -> None:
+def test_a_notice_of_later_is_acted_on_later_and_what_was_said_early_again() -> None:
+    part, announced = watch()
+    announced.announce(900.0, 12.0)
+    told, _ = turn(part, 12.0)
+    assert read_update(told).leaves
+    assert part.wake_at == 12.0 + 900.0 - LEAD_S
+    announced.announce(900.0, 12.0, is_withdrawn=True)
+    assert turn(part, 100.0)[1:] == [NO_LIMIT]
+    assert part.wake_at == math.inf
     part, announced = watch()
     part.take(Fact(RoundStarting(None, None), 1, 11.0, 0.0))  # type: ignore[arg-type]
     assert turn(part, 11.0) == []
@@ -116,6 +106,10 @@ def test_what_was_said_before_there_was_an_agent_is_said_again() -> None:
     assert turn(part, 14.0) == []
 
 
+def make(*words: str) -> NoticePart | None:
+    return make_notice_part(resolve(*words).extensions.get("notices"), 30.0, {}, lambda: None, lambda: 0.0)
+
+
 def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.extensions.notices.watcher.find_cloud", lambda root: "gce")
     with no_threads(), pytest.raises(OSError, match=NO_THREAD[:20]):
@@ -124,8 +118,7 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [((), ""), (("--notices=leave",), "meshrun: preemption notices cannot be read: no cloud\n")],
+    ("words", "said"), [((), ""), (("--notices=leave",), "meshrun: preemption notices cannot be read: no cloud\n")]
 )
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -15,26 +15,23 @@ NPU = Slot(index=0, devices=(Device(kind="npu", index=0, id="npu0", visible="0")
 SMALL = replace(PLACE, slot=CPU, rank=2, world_size=3, local_rank=0, local_world_size=1, group_world_size=2)
 
 
-def test_init_parallel_env_finds_all_that_it_needs() -> None:
+def test_init_parallel_env_finds_what_it_needs_and_what_needs_more_is_named() -> None:
     assert make_paddle().variables(SMALL, {}) == {
-        "PADDLE_TRAINER_ID": "2",
-        "PADDLE_TRAINERS_NUM": "3",
-        "PADDLE_MASTER": "10.0.0.9:29400",
+        "PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "3", "PADDLE_MASTER": "10.0.0.9:29400",
         "PADDLE_TRAINER_ENDPOINTS": "10.0.0.9:29400,10.0.0.9:29401,10.0.0.9:29402",
-        "PADDLE_CURRENT_ENDPOINT": "10.0.0.9:29402",
-        "PADDLE_GLOBAL_RANK": "2",
-        "PADDLE_GLOBAL_SIZE": "3",
-        "PADDLE_LOCAL_RANK": "0",
-        "PADDLE_LOCAL_SIZE": "1",
-        "PADDLE_RANK_IN_NODE": "0",
-        "PADDLE_NNODES": "2",
+        "PADDLE_CURRENT_ENDPOINT": "10.0.0.9:29402", "PADDLE_GLOBAL_RANK": "2", "PADDLE_GLOBAL_SIZE": "3",
+        "PADDLE_LOCAL_RANK": "0", "PADDLE_LOCAL_SIZE": "1", "PADDLE_RANK_IN_NODE": "0", "PADDLE_NNODES": "2",
         "PADDLE_DISTRI_BACKEND": "gloo",
-    }
-
-
-def test_the_variables_of_an_outer_launcher_do_not_reach_a_worker() -> None:
+    }  # fmt: skip
     outer = {name: "outer" for name in make_paddle().variables(SMALL, {}) if name != "PADDLE_DISTRI_BACKEND"}
     assert make_paddle().variables(SMALL, outer) == make_paddle().variables(SMALL, {})
+    (sentence,) = make_paddle().remarks([NPU], {}, has_other_nodes=False)
+    assert "for npu devices" in sentence
+    assert not make_paddle().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
+    assert (
+        not {"FLAGS_selected_gpus", "PADDLE_DISTRI_BACKEND"}
+        & make_paddle().variables(replace(SMALL, slot=NPU), {}).keys()
+    )
 
 
 @pytest.mark.parametrize("given", ["heter", "nonsense"])
@@ -52,22 +49,10 @@ def test_a_backend_of_the_user_stays(given: str) -> None:
         ("local-rank", False, gpus(4, 5), "0,1"),
     ],
 )
-def test_a_worker_selects_its_gpus_among_those_that_it_sees(
-    binding: str, is_virtual: bool, slot: Slot, selected: str
-) -> None:
+def test_a_worker_selects_its_gpus_of_those_it_sees(binding: str, is_virtual: bool, slot: Slot, selected: str) -> None:
     paddle = make_paddle(device_binding=binding, virtual_local_rank=is_virtual)
     found = paddle.variables(replace(PLACE, slot=slot), {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"})
     assert found["FLAGS_selected_gpus"] == selected
-
-
-def test_devices_that_need_more_than_is_set_are_named() -> None:
-    (sentence,) = make_paddle().remarks([NPU], {}, has_other_nodes=False)
-    assert "for npu devices" in sentence
-    assert not make_paddle().remarks([CPU, gpus(0)], {}, has_other_nodes=False)
-    assert (
-        not {"FLAGS_selected_gpus", "PADDLE_DISTRI_BACKEND"}
-        & make_paddle().variables(replace(SMALL, slot=NPU), {}).keys()
-    )
 
 
 @pytest.mark.parametrize("port", [29400, 65535, 1])
@@ -81,13 +66,17 @@ def test_512_workers_have_endpoints_of_their_own(port: int) -> None:
     assert all(1 <= int(endpoint.partition(":")[2]) <= 65535 for endpoint in endpoints)
 
 
-def test_more_endpoints_than_linux_passes_on_are_refused() -> None:
+def test_more_endpoints_than_linux_passes_on_and_an_ipv6_address_are_refused() -> None:
     host = "node-17.cluster.example"
     with pytest.raises(UsageError, match=r"10,000,000 workers at node-17\.cluster\.example, and Linux allows 131,046"):
         make_paddle().variables(replace(SMALL, world_size=10_000_000, master_addr=host), {})
     most = next(size for size in range(4600, 0, -1) if is_possible(size, host))
     text = make_paddle().variables(replace(SMALL, world_size=most, master_addr=host), {})
     assert 120_000 < len("PADDLE_TRAINER_ENDPOINTS=" + text["PADDLE_TRAINER_ENDPOINTS"]) < 128 * 1024
+    with pytest.raises(UsageError, match="rank 0 at fd00::7") as caught:
+        make_paddle().variables(replace(SMALL, master_addr="fd00::7"), {})
+    assert "--local-addr" in caught.value.hint
+    assert make_paddle().variables(replace(SMALL, master_addr="n1"), {})["PADDLE_MASTER"] == "n1:29400"
 
 
 def is_possible(size: int, host: str) -> bool:
@@ -95,10 +84,3 @@ def is_possible(size: int, host: str) -> bool:
         return bool(make_paddle().variables(replace(SMALL, world_size=size, master_addr=host), {}))
     except UsageError:
         return False
-
-
-def test_an_ipv6_address_is_refused_and_a_name_is_not() -> None:
-    with pytest.raises(UsageError, match="rank 0 at fd00::7") as caught:
-        make_paddle().variables(replace(SMALL, master_addr="fd00::7"), {})
-    assert "--local-addr" in caught.value.hint
-    assert make_paddle().variables(replace(SMALL, master_addr="n1"), {})["PADDLE_MASTER"] == "n1:29400"

@@ -10,8 +10,7 @@ GATE = Admission(token="right", names={"node7", "node7.cluster"})
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["localhost", "localhost:9000", "127.0.0.1:8080", "10.0.0.7:80", "[::1]:8080", "Node7.Cluster:80", "node7"],
+    "host", ["localhost", "localhost:9000", "127.0.0.1:8080", "10.0.0.7:80", "[::1]:8080", "Node7.Cluster:80", "node7"]
 )
 def test_addresses_and_this_machine_are_answered(host: str) -> None:
     assert GATE.check_origin({"host": host}) is None

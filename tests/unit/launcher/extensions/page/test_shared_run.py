@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_two_hundred_readers_cost_one_question_a_second() -> None:
+def test_readers_share_one_question_a_second_and_its_compressed_answer() -> None:
     source, clock = FakeRun(4), Clock()
     shared = SharedRun(source, clock)
     source.gate.clear()
@@ -40,23 +40,17 @@ def test_two_hundred_readers_cost_one_question_a_second() -> None:
     shared.read_run()
     shared.read_run()
     assert source.counts == {"run": 2}
-
-
-def test_the_compressed_answer_is_the_same() -> None:
     body = SharedRun(FakeRun(4)).read_run()
     assert gzip.decompress(body.gzip) == body.text
 
 
-def test_what_was_last_known_is_shown_with_its_age() -> None:
+def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -> None:
     source, clock = FakeRun(4), Clock()
     shared = SharedRun(source, clock)
     shared.read_run()
     source.problem, clock.now = "the agent has ended", 190.0
     view = msgspec.json.decode(shared.read_run().text)
     assert (view["problem"], view["age_s"], len(view["nodes"])) == ("the agent has ended", 90.0, 6)
-
-
-def test_a_run_that_has_never_answered_is_an_error() -> None:
     source, clock = FakeRun(4), Clock()
     source.problem = "no leader has answered"
     shared = SharedRun(source, clock)
@@ -64,6 +58,10 @@ def test_a_run_that_has_never_answered_is_an_error() -> None:
         with pytest.raises(TemporaryError, match="no leader"):
             shared.read_run()
     assert source.counts == {"run": 1}
+    source = FakeRun(4)
+    source.ask_why = lambda: b"{}\n"  # type: ignore[method-assign]
+    with pytest.raises(TemporaryError, match="has answered in time"):
+        SharedRun(source).ask_why()
 
 
 def test_an_inquiry_into_all_ranks_is_made_once_in_ten_seconds() -> None:
@@ -76,13 +74,6 @@ def test_an_inquiry_into_all_ranks_is_made_once_in_ten_seconds() -> None:
     clock.now += 2
     shared.ask_why()
     assert source.counts == {"why": 2}
-
-
-def test_an_empty_answer_to_why_is_an_error() -> None:
-    source = FakeRun(4)
-    source.ask_why = lambda: b"{}\n"  # type: ignore[method-assign]
-    with pytest.raises(TemporaryError, match="has answered in time"):
-        SharedRun(source).ask_why()
 
 
 def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +113,7 @@ class EventRun(FakeRun):
         return EventPage(lines=found, first=start, next_after=after, is_last=after + 1 >= len(self.lines))
 
 
-def test_events_are_read_once_each_by_every_reader() -> None:
+def test_events_are_read_once_by_each_and_those_kept_no_more_counted() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = [f"e{index}" for index in range(10)]
@@ -133,6 +124,14 @@ def test_events_are_read_once_each_by_every_reader() -> None:
     clock.now += 1
     assert shared.list_events(9).lines == ("e10",)
     assert shared.list_events(7) == EventPage(first=8, lines=("e8", "e9", "e10"), next_after=10)
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = [f"e{index}" for index in range(30)]
+    shared.list_events(-1)
+    source.lines += [f"e{index}" for index in range(30, 50)]
+    source.first, clock.now = 40, 102.0
+    page = shared.list_events(29)
+    assert (page.first, page.dropped, page.lines[0]) == (40, 10, "e40")
 
 
 def make_lines(node: str, times: Iterable[int]) -> list[str]:
@@ -171,18 +170,7 @@ def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
     assert shared.list_events(5).lines == tuple(make_lines("h1", range(5, 12)))
 
 
-def test_events_that_are_kept_no_more_are_counted() -> None:
-    source, clock = EventRun(), Clock()
-    shared = SharedRun(source, clock)
-    source.lines = [f"e{index}" for index in range(30)]
-    shared.list_events(-1)
-    source.lines += [f"e{index}" for index in range(30, 50)]
-    source.first, clock.now = 40, 102.0
-    page = shared.list_events(29)
-    assert (page.first, page.dropped, page.lines[0]) == (40, 10, "e40")
-
-
-def test_events_are_bounded() -> None:
+def test_events_and_answers_are_bounded() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = [f"e{index}" for index in range(EVENTS_MAX + 500)]
@@ -191,9 +179,6 @@ def test_events_are_bounded() -> None:
         clock.now += 1
     page = shared.list_events(-1)
     assert (page.first, len(page.lines), page.dropped) == (500, EVENTS_MAX, 500)
-
-
-def test_answers_that_are_kept_are_bounded() -> None:
     before = threading.active_count()
     shared = SharedRun(FakeRun(4))
     for rank in range(shared_run.ANSWERS_MAX * 2):

@@ -66,7 +66,7 @@ def list_words(text: str) -> list[str]:
     return [each.text or "" for each in xml.fromstring(text).iter(f"{SVG}text")]
 
 
-def test_every_node_has_its_place_its_ranks_and_the_colour_of_its_replica() -> None:
+def test_the_head_says_world_cost_and_spares_and_every_node_has_its_place() -> None:
     nodes = list_nodes(samples.lost_one().svg())
     assert len(nodes) == 31
     assert nodes["h15"].tip == "h15; l1; pp 2 · dp 0; 112-119"
@@ -74,9 +74,6 @@ def test_every_node_has_its_place_its_ranks_and_the_colour_of_its_replica() -> N
     assert nodes["h15"].colours == nodes["h1"].colours == [HUES[0]]
     assert nodes["h16"].colours == [HUES[1]]
     assert (nodes["h31"].kind, nodes["h31"].words, nodes["h31"].colours) == ("node spare", ["h31", "spare"], [])
-
-
-def test_the_head_says_world_cost_and_spares_and_the_legend_what_is_drawn() -> None:
     words = list_words(samples.lost_one().svg())
     assert words[:2] == ["mesh pp=4, dp=7, tp=8: 224 ranks on 28 nodes", "J 1,552, lower bound 1,008.5; 3 spares"]
     assert words[2:11] == ["dp 0", "1", "2", "3", "4", "5", "6", "spare", "leaf l0"]
@@ -95,10 +92,15 @@ def test_a_change_is_told_and_marked() -> None:
     assert {"spare", "lost", "new, or has ranks of another node"} <= set(words)
 
 
-def test_a_node_of_two_replicas_has_a_band_for_each() -> None:
+def test_a_node_of_two_replicas_has_two_bands_and_thousands_have_no_words() -> None:
     node = list_nodes(samples.two_groups_a_node().svg())["h1"]
     assert node.colours == [HUES[2], HUES[3]]
     assert "pp 0 · dp 2-3" in node.words
+    text = samples.too_many().svg()
+    nodes = list_nodes(text)
+    assert len(nodes) == 4096
+    assert not any(box.words for box in nodes.values())
+    assert nodes["h1"].tip == "h1; p0/l0; pp 0 · dp 1; 8-15"
 
 
 @pytest.mark.parametrize(
@@ -112,29 +114,25 @@ def test_a_node_of_two_replicas_has_a_band_for_each() -> None:
         ("tp=1", (1,), "tp 0", []),
     ],
 )
-def test_the_axis_whose_coordinates_are_the_colours(
-    mesh: str, shape: Sequence[int], first: str, colours: list[str]
-) -> None:
+def test_the_axis_whose_places_are_the_colours(mesh: str, shape: Sequence[int], first: str, colours: list[str]) -> None:
     text = samples.filled(samples.hosts(1, 1, 8), mesh, shape).svg()
     assert first in list_words(text)
     assert list_nodes(text)["h1"].colours == colours
 
 
-def test_thousands_of_nodes_are_drawn_without_words() -> None:
-    text = samples.too_many().svg()
-    nodes = list_nodes(text)
-    assert len(nodes) == 4096
-    assert not any(box.words for box in nodes.values())
-    assert nodes["h1"].tip == "h1; p0/l0; pp 0 · dp 1; 8-15"
-
-
-def test_long_sentences_are_wrapped_below_each_other() -> None:
+def test_long_sentences_are_wrapped_and_what_is_too_wide_widens_the_sheet() -> None:
     case = samples.small()
     root = xml.fromstring(case._replace(change=Change(nodes=tuple(case.nodes), sentence="word " * 90)).svg())
     lines = next(group for group in root.iter(f"{SVG}g") if (group.findtext(f"{SVG}text") or "").startswith("word"))
     places = [group.get("transform") for group in lines.findall(f"{SVG}g")]
     assert len(places) >= 2
     assert places == [f"translate(0 {15.6 * (index + 1):g})" for index in range(len(places))]
+    levels = tuple(f"level{depth}" for depth in range(90))
+    nodes = [Node(id=f"h{index}", slot_count=1, path=("a",) * 90) for index in range(3)]
+    text = samples.filled(nodes, "dp=*", (3,), levels).svg()
+    width = float(xml.fromstring(text).get("width", ""))
+    assert all(box.right < width for box in list_boxes(text))
+    assert len([box for box in list_boxes(text) if box.kind == "frame"]) == 6  # the outermost levels
 
 
 @pytest.mark.parametrize("case", [samples.changed, samples.hostile])
@@ -206,15 +204,6 @@ def test_boxes_stand_apart_inside_their_frames_and_the_sheet(case: Callable[[], 
         assert all(is_inside(node, frame) for frame in around)
 
 
-def test_what_is_wider_than_the_sheet_makes_it_wider() -> None:
-    levels = tuple(f"level{depth}" for depth in range(90))
-    nodes = [Node(id=f"h{index}", slot_count=1, path=("a",) * 90) for index in range(3)]
-    text = samples.filled(nodes, "dp=*", (3,), levels).svg()
-    width = float(xml.fromstring(text).get("width", ""))
-    assert all(box.right < width for box in list_boxes(text))
-    assert len([box for box in list_boxes(text) if box.kind == "frame"]) == 6  # the outermost levels
-
-
 # The page.
 
 
@@ -229,15 +218,12 @@ def test_a_page_is_the_picture_and_tables_and_needs_nothing_besides_itself() -> 
     assert "Time" not in page
 
 
-def test_a_page_tells_a_change_and_compares_orders() -> None:
+def test_a_page_tells_a_change_and_compares_orders_and_times() -> None:
     case = samples.changed()
     page = case.html()
     assert "<tr><td>h3<td>l0<td>lost" in page
     assert "<tr><td>h7<td>l0<td>24-31 from h3" in page
     assert "<tr><td>join order<td>7,336<td>95.5 % more" in page
-
-
-def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
     case = samples.filled(samples.hosts(1, 2, 2, slot_count=1), "dp=*", (4,))
     costs = Costs(traffic=parse_traffic("dp=1MB", case.mesh), rates=parse_rates("host=40Mbit,leaf:l0=20Mbit"))
     page = case._replace(plan=plan(case.nodes, case.mesh, case.limits, costs, None), costs=costs).html()

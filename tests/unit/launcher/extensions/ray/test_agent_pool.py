@@ -14,25 +14,6 @@ from pathlib import Path
 import pytest
 
 from launcher.extensions.ray import agent_pool
-from launcher.extensions.ray.agent_pool import (
-    ActorDied,
-    ActorUnreachable,
-    AgentPool,
-    AskAgain,
-    ClusterView,
-    DiscardActor,
-    EndReported,
-    FinishJob,
-    PoolAction,
-    PoolEvent,
-    RemoveGroup,
-    RequestGroup,
-    Say,
-    StartAgent,
-    StartReported,
-    StopRequested,
-    merge_outcomes,
-)
 from launcher.extensions.ray.bundles import ClusterNode, Demand
 from launcher.logs.reports.outcome import RunOutcome
 from launcher.logs.reports.report import WorkerFailure
@@ -57,20 +38,20 @@ class Cluster:
 
     def __init__(self, least: int, most: int, **limits: float) -> None:
         demand = Demand(bundle={"GPU": 8}, label_selector={}, least=least, most=most)
-        self.pool = AgentPool(demand=demand, grace_s=2.0, format_moment="at {:g}".format, **limits)
+        self.pool = agent_pool.AgentPool(demand=demand, grace_s=2.0, format_moment="at {:g}".format, **limits)
         self.nodes = list("abcdef")
         self.placed: dict[int, str] = {}
         self.draining: set[str] = set()
         self.now = 100.0
 
-    def step(self, *events: PoolEvent, after_s: float = 0.0) -> list[PoolAction]:
+    def step(self, *events: agent_pool.PoolEvent, after_s: float = 0.0) -> list[agent_pool.PoolAction]:
         """One step, and what Ray makes of it before the next."""
         self.now += after_s
         nodes = [ClusterNode(id=name, address=name, resources={"GPU": 8}, labels={}) for name in self.nodes]
-        view = ClusterView(nodes=nodes, placed=dict(self.placed), draining=frozenset(self.draining))
+        view = agent_pool.ClusterView(nodes=nodes, placed=dict(self.placed), draining=frozenset(self.draining))
         actions = list(self.pool.step(events, view, self.now))
         for action in actions:
-            if isinstance(action, RemoveGroup):
+            if isinstance(action, agent_pool.RemoveGroup):
                 self.placed.pop(action.slot, None)
         return actions
 
@@ -91,7 +72,7 @@ class Cluster:
         elif verb == "run":  # two steps, and then these slots' agents run
             yield from map(show, [*self.step(), *self.step()])
             slots = [int(slot) for slot in words]
-            yield from map(show, self.step(*(StartReported(slot, self.placed[slot]) for slot in slots)))
+            yield from map(show, self.step(*(agent_pool.StartReported(slot, self.placed[slot]) for slot in slots)))
         elif verb == "step":
             after_s = float(words.pop(0)) if words and words[0][0] == "+" else 0.0
             events = [read_event(text) for text in " ".join(words).split(";") if text]
@@ -101,35 +82,35 @@ class Cluster:
             while self.now - began < float(words[1]):
                 actions = self.step(after_s=float(words[0]))
                 yield from (f"after {self.now - began:g} s: {show(action)}" for action in actions)
-                if verb == "until" and any(isinstance(action, StartAgent) for action in actions):
+                if verb == "until" and any(isinstance(action, agent_pool.StartAgent) for action in actions):
                     break
         else:
             raise ValueError(line)
 
 
-def read_event(text: str) -> PoolEvent:
+def read_event(text: str) -> agent_pool.PoolEvent:
     kind, first, *rest = text.split()
     if kind == "started":
-        return StartReported(int(first), rest[0])
+        return agent_pool.StartReported(int(first), rest[0])
     if kind == "ended":
-        return EndReported(int(first), int(rest[0]), OUTCOMES["".join(rest[1:])])
+        return agent_pool.EndReported(int(first), int(rest[0]), OUTCOMES["".join(rest[1:])])
     if kind == "unreachable":
-        return ActorUnreachable(int(first))
+        return agent_pool.ActorUnreachable(int(first))
     if kind == "died":
-        return ActorDied(int(first), " ".join(rest))
+        return agent_pool.ActorDied(int(first), " ".join(rest))
     assert kind == "stop", text
-    return StopRequested(int(first))
+    return agent_pool.StopRequested(int(first))
 
 
-def show(action: PoolAction) -> str:
-    if isinstance(action, Say):
+def show(action: agent_pool.PoolAction) -> str:
+    if isinstance(action, agent_pool.Say):
         return f"say: {action.sentence.partition(': of ')[0]}"  # what the cluster has: test_bundles
-    if isinstance(action, FinishJob):
+    if isinstance(action, agent_pool.FinishJob):
         return f"end with {action.outcome.exit_code}: {action.outcome.reason}"
-    if isinstance(action, RequestGroup):
+    if isinstance(action, agent_pool.RequestGroup):
         slots = ", ".join(map(str, action.slots))
         return f"request {slots}" + (f" but not on {', '.join(action.excluded)}" if action.excluded else "")
-    if isinstance(action, StartAgent):
+    if isinstance(action, agent_pool.StartAgent):
         return f"start {action.slot} on {action.node}, agent {action.number}"
     return f"{type(action).__name__} {action.slot}"
 
@@ -155,23 +136,20 @@ def test_the_transcript_is_what_happens(scenario: str) -> None:
     assert play(scenario).splitlines() == scenario.splitlines()
 
 
-def test_the_transcript_is_written_anew_when_that_is_asked_for() -> None:
-    if os.environ.get("UPDATE_TRANSCRIPTS"):
-        TRANSCRIPT.write_text("\n\n".join(map(play, SCENARIOS)) + "\n")
-
-
-def get_end(actions: Sequence[PoolAction]) -> RunOutcome | None:
-    ends = [action.outcome for action in actions if isinstance(action, FinishJob)]
+def get_end(actions: Sequence[agent_pool.PoolAction]) -> RunOutcome | None:
+    ends = [action.outcome for action in actions if isinstance(action, agent_pool.FinishJob)]
     return ends[0] if ends else None
 
 
-def test_the_report_is_that_of_the_agent_with_the_last_lines() -> None:
+def test_the_report_has_the_last_lines_and_the_transcript_is_written_anew_when_asked() -> None:
     values: Mapping[str, object] = {"rank": 1, "local_rank": 0, "pid": 7, "exit_code": 3, "time": "", "host": "b"}
     short = RunOutcome(exit_code=3, reason="", round=1, ranks=(0,), failures=(WorkerFailure(**values),))
     whole = RunOutcome(exit_code=3, reason="", round=1, ranks=(1,), failures=(WorkerFailure(**values, tail=("no",)),))
-    for merged in (merge_outcomes(short, whole), merge_outcomes(whole, short)):
+    for merged in (agent_pool.merge_outcomes(short, whole), agent_pool.merge_outcomes(whole, short)):
         assert merged.ranks == (0, 1)
         assert merged.failures == whole.failures
+    if os.environ.get("UPDATE_TRANSCRIPTS"):
+        TRANSCRIPT.write_text("\n\n".join(map(play, SCENARIOS)) + "\n")
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -192,31 +170,31 @@ def test_whatever_happens_a_slot_has_one_agent_and_a_stop_ends_the_job(seed: int
         cluster.draining = {node for node in cluster.nodes if chance.random() < 0.02}
         answers = [slot for slot, call in awaited.items() if call and chance.random() < 0.3]
         events = [make_answer(chance, slot, awaited[slot], cluster) for slot in answers]
-        awaited |= {event.slot: "wait" if isinstance(event, StartReported) else "" for event in events}
-        stale = EndReported(chance.randrange(most), 0, SUCCESS)
+        awaited |= {event.slot: "wait" if isinstance(event, agent_pool.StartReported) else "" for event in events}
+        stale = agent_pool.EndReported(chance.randrange(most), 0, SUCCESS)
         has_stop = number == count or chance.random() < 0.005
         actions = cluster.step(
             *events,
             *([stale] if stale.slot not in awaited else []),
-            *([StopRequested(15)] if has_stop else []),
+            *([agent_pool.StopRequested(15)] if has_stop else []),
             after_s=chance.choice([0.1, 0.2, 5.0]),
         )
         for action in actions:
-            if isinstance(action, RequestGroup):
+            if isinstance(action, agent_pool.RequestGroup):
                 assert groups.isdisjoint(action.slots)
                 groups |= {*action.slots}
-            elif isinstance(action, RemoveGroup):
+            elif isinstance(action, agent_pool.RemoveGroup):
                 assert action.slot not in awaited
                 groups.remove(action.slot)
-            elif isinstance(action, StartAgent):
+            elif isinstance(action, agent_pool.StartAgent):
                 assert action.slot not in awaited
                 assert action.slot in groups
                 assert limit_at == float("inf")
                 awaited[action.slot] = "start"
-            elif isinstance(action, AskAgain):
+            elif isinstance(action, agent_pool.AskAgain):
                 assert awaited[action.slot] == ""
                 awaited[action.slot] = "start"
-            elif isinstance(action, DiscardActor):
+            elif isinstance(action, agent_pool.DiscardActor):
                 del awaited[action.slot]
         if get_end(actions) is not None:
             assert not awaited
@@ -229,10 +207,10 @@ def test_whatever_happens_a_slot_has_one_agent_and_a_stop_ends_the_job(seed: int
 
 def make_answer(
     chance: random.Random, slot: int, call: str, cluster: Cluster
-) -> StartReported | EndReported | ActorUnreachable | ActorDied:
+) -> agent_pool.StartReported | agent_pool.EndReported | agent_pool.ActorUnreachable | agent_pool.ActorDied:
     if chance.random() < 0.2:
-        return ActorUnreachable(slot) if chance.random() < 0.5 else ActorDied(slot, "it has died")
+        return agent_pool.ActorUnreachable(slot) if chance.random() < 0.5 else agent_pool.ActorDied(slot, "it has died")
     if call == "start":
-        return StartReported(slot, cluster.placed.get(slot, "a"))
+        return agent_pool.StartReported(slot, cluster.placed.get(slot, "a"))
     ends: list[tuple[int, RunOutcome | None]] = [(-9, None), (143, LEFT), (0, SUCCESS), (3, FAILURE), (70, None)]
-    return EndReported(slot, *chance.choice(ends))
+    return agent_pool.EndReported(slot, *chance.choice(ends))

@@ -47,21 +47,21 @@ CPUS = make_nodes({"CPU": 4}, {"CPU": 4})
         (["--nproc-per-node=cpu"], CPUS, {"CPU": 4}),
     ],
 )
-def test_a_bundle_holds_the_devices_of_the_workers(
-    words: list[str], nodes: list[ClusterNode], bundle: dict[str, float]
-) -> None:
+def test_a_bundle_has_the_workers_devices(words: list[str], nodes: list[ClusterNode], bundle: dict[str, float]) -> None:
     assert choose_bundle(command.parse([*STORE, *words, "t.py"], {}).devices, nodes) == (bundle, "")
 
 
-def test_of_unequal_nodes_the_smallest_counts_and_that_is_said() -> None:
+def test_of_unequal_nodes_the_smallest_counts_and_some_are_excluded_by_id() -> None:
     bundle, remark = choose_bundle(command.parse([*STORE, "t.py"], {}).devices, make_nodes({"GPU": 8}, {"GPU": 4}))
     assert bundle == {"GPU": 4}
     assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N overrides it"
-
-
-def test_devices_that_no_node_has_are_refused() -> None:
     with pytest.raises(UsageError, match="no node of the Ray cluster has GPU"):
         choose_bundle(command.parse([*STORE, "--nproc-per-node=gpu", "t.py"], {}).devices, CPUS)
+    with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
+        choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
+    assert exclude_nodes({"a": "b"}, []) == {"a": "b"}
+    assert exclude_nodes({"a": "b"}, ["n2", "n1"]) == {"a": "b", "ray.io/node-id": "!in(n1,n2)"}
+    assert exclude_nodes({}, ["n1"]) == {"ray.io/node-id": "!n1"}
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,6 @@ def test_how_many_bundles_are_wanted(words: list[str], least: int, most: int) ->
     assert (demand.least, demand.most) == (least, most)
 
 
-def test_without_a_number_a_cluster_without_such_nodes_is_refused() -> None:
-    with pytest.raises(TemporaryError, match="none of the 2 nodes of the Ray cluster has GPU=8"):
-        choose_demand(command.parse([*STORE, "t.py"], {}).placement, CPUS, {"GPU": 8}, {}, spares=0)
-
-
 @pytest.mark.parametrize(
     ("label", "condition", "is_met"),
     [
@@ -94,12 +89,6 @@ def test_without_a_number_a_cluster_without_such_nodes_is_refused() -> None:
 )  # fmt: skip
 def test_a_label_meets_a_condition_as_in_ray(label: str | None, condition: str, is_met: bool) -> None:
     assert is_selected(label, condition) is is_met
-
-
-def test_nodes_are_excluded_by_their_ids() -> None:
-    assert exclude_nodes({"a": "b"}, []) == {"a": "b"}
-    assert exclude_nodes({"a": "b"}, ["n2", "n1"]) == {"a": "b", "ray.io/node-id": "!in(n1,n2)"}
-    assert exclude_nodes({}, ["n1"]) == {"ray.io/node-id": "!n1"}
 
 
 @pytest.mark.parametrize(

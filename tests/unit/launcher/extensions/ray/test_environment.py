@@ -29,8 +29,12 @@ def make(
     )  # fmt: skip
 
 
-def test_what_ray_sets_for_its_own_processes_is_left_out() -> None:
+def test_what_ray_sets_for_itself_is_left_out_and_what_the_driver_sends_counts_for_more() -> None:
     assert make({**RAYS, "PATH": "/bin", "RAY_ADDRESS": "h:1"}) == {"PATH": "/bin", "RAY_ADDRESS": "h:1"}
+    assert make({"A": "node", **RAYS}, {"A": "driver", "OMP_NUM_THREADS": "1"}) == {
+        "A": "driver",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 @pytest.mark.parametrize("name", RAYS)
@@ -38,34 +42,21 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     assert make({name: RAYS[name]}, own={name: RAYS[name]}) == {name: RAYS[name]}
 
 
-def test_an_agent_that_was_granted_no_device_sees_none() -> None:
+def test_an_agent_sees_the_devices_that_it_was_granted_and_no_others() -> None:
     assert make({"CUDA_VISIBLE_DEVICES": "0,1"}, bundle={"CPU": 4}) == {
         "CUDA_VISIBLE_DEVICES": "", "TPU_VISIBLE_CHIPS": "",
     }  # fmt: skip
     assert make({"CUDA_VISIBLE_DEVICES": "2,3"}, bundle={"GPU": 2, "TPU": 1}) == {"CUDA_VISIBLE_DEVICES": "2,3"}
-
-
-def test_devices_that_ray_was_told_not_to_show_are_shown_to_the_agent() -> None:
     assert make({}, granted={"GPU": ["2", "3"]}) == {"CUDA_VISIBLE_DEVICES": "2,3"}
     assert make({"HIP_VISIBLE_DEVICES": "0"}, granted={"GPU": ["0"]}) == {"HIP_VISIBLE_DEVICES": "0"}
 
 
-def test_what_the_driver_sends_counts_for_more() -> None:
-    assert make({"A": "node", **RAYS}, {"A": "driver", "OMP_NUM_THREADS": "1"}) == {
-        "A": "driver",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-def test_labels_of_the_ray_node_reach_the_agent_after_the_user_s() -> None:
+def test_labels_of_the_ray_node_reach_the_agent_and_name_levels() -> None:
     given = {"LAUNCHER_NODE_LABELS": 'zone="a b",rack=r2'}
     text = make(given, labels={"rack": "r1", "ray.io/gpu-domain": "d1", "bad": "x,y"})["LAUNCHER_NODE_LABELS"]
     assert parse_labels(text) == {"rack": "r2", "ray.io/gpu-domain": "d1", "zone": "a b"}
     json = '{"rack": "r2"}'
     assert make({"LAUNCHER_NODE_LABELS": json}, labels={"rack": "r1"}) == {"LAUNCHER_NODE_LABELS": json}
-
-
-def test_labels_of_ray_name_levels() -> None:
     labels = {
         "ray.io/node-id": "f00", "ray.io/availability-zone": "z1", "ray.io/gpu-domain": "d1",
         "ray.io/tpu-slice-name": "s1", "ray.io/tpu-worker-id": "1",

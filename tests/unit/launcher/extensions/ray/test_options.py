@@ -23,7 +23,7 @@ def parse(*words: str, **environ: str):  # type: ignore[no-untyped-def]
     return split(command_line.parse(words, OPTIONS), environ)
 
 
-def test_options_of_both_kinds_stand_in_any_order() -> None:
+def test_options_of_both_kinds_stand_in_any_order_beside_the_clusters_variable() -> None:
     words = ["--spares", "2", "--nnodes=2:4", "--bundle=GPU=8,CPU=16", "-m", "train", "--spares", "9"]
     own, rest = parse(*words)
     assert own.spares == 2
@@ -31,6 +31,10 @@ def test_options_of_both_kinds_stand_in_any_order() -> None:
     assert make_agent_words(rest, {"nnodes": "9", "rdzv-id": "r"}) == [
         "--nnodes=2:4", "--rdzv-id=r", "--module", "--", "train", "--spares", "9",
     ]  # fmt: skip
+    assert parse("t.py", RAY_ADDRESS="h:6379")[0].address == "h:6379"
+    assert parse("--address=other:1", "t.py", RAY_ADDRESS="h:6379")[0].address == "other:1"
+    with pytest.raises(UsageError, match=r"^RAY_ADDRESS=ray://h:10001: through Ray Client"):
+        parse("t.py", RAY_ADDRESS="ray://h:10001")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +50,16 @@ def test_options_of_a_call_are_written_as_on_a_command_line(options: dict[str, O
     assert format_arguments(options, OPTIONS) == words
 
 
-def test_a_selector_may_have_commas_inside_parentheses() -> None:
+def test_selectors_may_have_commas_and_misspelt_options_are_recognised() -> None:
     own, _ = parse("--label-selector=ray.io/market-type=!spot,rack=in(a,b),pool=!in(x,y)", "t.py")
     assert own.label_selector == {"ray.io/market-type": "!spot", "rack": "in(a,b)", "pool": "!in(x,y)"}
+    args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
+    assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
+    with pytest.raises(UsageError) as caught:
+        command_line.parse(["--bundel=GPU=1", "t.py"], OPTIONS)
+    assert caught.value.hint == "did you mean --bundle?"
+    with pytest.raises(UsageError, match="unknown option --bundle"):
+        command_line.parse(["--bundle=GPU=1", "t.py"])
 
 
 @pytest.mark.parametrize(
@@ -74,29 +85,14 @@ def test_a_mistake_is_refused_with_the_option_s_name(word: str, sentence: str) -
     assert str(caught.value).startswith(sentence)
 
 
-def test_the_variable_that_names_a_cluster_counts_and_is_named() -> None:
-    assert parse("t.py", RAY_ADDRESS="h:6379")[0].address == "h:6379"
-    assert parse("--address=other:1", "t.py", RAY_ADDRESS="h:6379")[0].address == "other:1"
-    with pytest.raises(UsageError, match=r"^RAY_ADDRESS=ray://h:10001: through Ray Client"):
-        parse("t.py", RAY_ADDRESS="ray://h:10001")
-
-
-def test_an_option_of_an_extension_is_passed_on_to_the_agents() -> None:
-    args = command_line.parse(["--serve=8080", "--metrics-port", "0", "--module", "m"], OPTIONS)
-    assert make_agent_words(args, {}) == ["--serve=8080", "--metrics-port=0", "--module", "--", "m"]
-
-
-def test_a_misspelt_option_of_ray_s_is_recognised() -> None:
-    with pytest.raises(UsageError) as caught:
-        command_line.parse(["--bundel=GPU=1", "t.py"], OPTIONS)
-    assert caught.value.hint == "did you mean --bundle?"
-    with pytest.raises(UsageError, match="unknown option --bundle"):
-        command_line.parse(["--bundle=GPU=1", "t.py"])
-
-
-def test_the_run_is_named_after_the_submission() -> None:
+def test_the_run_is_named_after_the_submission_and_agents_get_its_variables() -> None:
     config = {"metadata": {"job_submission_id": "exp-41", "job_name": "x"}, "runtime_env": {}}
     assert find_run_id({"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config), "RAY_JOB_ID": "01000000"}) == "exp-41"
+    environ = {"LAUNCHER_LOG_DIR": "d", "PET_STANDALONE": "1", "PET_MAX_RESTARTS": "3", "A": "1", "B": "2"}
+    environ |= {"LAUNCHER_NODE_LABELS_FILE": "f", "LAUNCHER_STORE_TOKEN_FILE": "f", "LAUNCHER_END_FILE": "f"}
+    found, remarks = select_variables(environ, ("A", "C"))
+    assert found == {"LAUNCHER_LOG_DIR": "d", "PET_MAX_RESTARTS": "3", "A": "1"}
+    assert remarks == ["--export C: the driver has no such variable"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"metadata": null}', '{"metadata": {"job_submission_id": 7}}'])
@@ -108,11 +104,3 @@ def test_outside_of_a_ray_job_no_run_is_named(text: str) -> None:
 def test_ray_s_wait_is_read_as_ray_reads_it(text: str, wait_s: float) -> None:
     assert find_stop_wait_s({"RAY_JOB_STOP_WAIT_TIME_S": text}) == wait_s
     assert find_stop_wait_s({}) == 3.0
-
-
-def test_agents_get_variables_of_options_and_exported_ones() -> None:
-    environ = {"LAUNCHER_LOG_DIR": "d", "PET_STANDALONE": "1", "PET_MAX_RESTARTS": "3", "A": "1", "B": "2"}
-    environ |= {"LAUNCHER_NODE_LABELS_FILE": "f", "LAUNCHER_STORE_TOKEN_FILE": "f", "LAUNCHER_END_FILE": "f"}
-    found, remarks = select_variables(environ, ("A", "C"))
-    assert found == {"LAUNCHER_LOG_DIR": "d", "PET_MAX_RESTARTS": "3", "A": "1"}
-    assert remarks == ["--export C: the driver has no such variable"]

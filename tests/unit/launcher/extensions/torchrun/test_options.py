@@ -32,15 +32,14 @@ def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunO
     return read_options(Told(config={"timeout": 900, **conf}, **given), environ or {})  # type: ignore[arg-type]
 
 
-def test_the_endpoint_the_name_and_the_numbers_of_nodes_are_torchrun_s() -> None:
+def test_the_endpoint_and_the_settings_of_the_backend_are_torchrun_s() -> None:
     found = told(local_addr="10.0.0.5")
     assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
     assert (found.network.backend, found.network.endpoints) == ("etcd", ("etcd-0:2379",))
     assert (found.config.rendezvous.run_id, found.config.rendezvous.local_addr) == ("job", "10.0.0.5")
     assert (found.slot_count, found.knows_workers, str(found.config.placement.grid)) == (1, False, "dp=*")
-
-
-def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
+    assert "start_timeout_s" not in told().config.rendezvous.settings
+    assert told(conf={"timeout": "900"}).config.rendezvous.settings["start_timeout_s"] == 900
     conf = {"cacert": "/ca.pem", "user": "trainer", "join_timeout": "60", "last_call_timeout": "3"}
     found = told(conf=conf, endpoint="etcds://a:1,b:2")
     assert (found.network.uses_tls, found.network.ca_file, found.network.user) == (True, "/ca.pem", "trainer")
@@ -51,16 +50,14 @@ def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
     assert found.network.endpoints == ("a:1", "b:2")
 
 
-def test_a_timeout_that_nobody_gave_is_none() -> None:
-    assert "start_timeout_s" not in told().config.rendezvous.settings
-    assert told(conf={"timeout": "900"}).config.rendezvous.settings["start_timeout_s"] == 900
-
-
-def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
+def test_what_torchrun_lacks_comes_from_our_variables_and_it_counts_restarts() -> None:
     environ = {"LAUNCHER_GROW": "delay=7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
     assert (found.config.rendezvous.settings["grow_delay_s"], found.config.rendezvous.node_name) == (7, "n1")
     assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
+    found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
+    assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
+    assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes
 
 
 @pytest.mark.parametrize(
@@ -90,21 +87,13 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
     ],
 )
-def test_what_cannot_work_is_refused_in_torchrun_s_words(
-    given: dict[str, object], environ: dict[str, str], words: str
-) -> None:
+def test_what_cannot_be_is_refused_in_its_words(given: dict[str, object], environ: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as refusal:
         told(environ=environ, **given)
     assert str(refusal.value).startswith(words)
 
 
-def test_under_torchrun_restarts_are_not_counted_and_nodes_not_quarantined() -> None:
-    found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
-    assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
-    assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes
-
-
-def test_an_offered_port_is_reserved_and_differs_in_the_next_round() -> None:
+def test_an_offered_port_is_reserved_and_one_of_no_free_range_named() -> None:
     offer = OfferedPort("127.0.0.1", None)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", offer.number))
@@ -115,9 +104,6 @@ def test_an_offered_port_is_reserved_and_differs_in_the_next_round() -> None:
         server.listen()
         socket.create_connection(("127.0.0.1", first)).close()
     offer.close()
-
-
-def test_a_range_without_a_free_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(TemporaryError) as refusal:

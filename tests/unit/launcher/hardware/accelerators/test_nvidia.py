@@ -106,12 +106,6 @@ def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[NvidiaGpu], 
     assert bool(choice.mistake) == (not uuids)
 
 
-def test_ids_are_believed_where_none_can_be_read() -> None:
-    gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
-    assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
-    assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
-
-
 # Sources
 
 
@@ -128,9 +122,8 @@ def test_nvml_is_asked_first_and_closed_again(machine: Path) -> None:
     add_pci(machine, "0000:02:00.0", "0x10de", "0x030200", numa_node=1)
     nvml = FakeNvml()
     inventory = detect(machine, nvml)
-    assert inventory.devices[1] == Device(
-        kind="nvidia", index=1, id=UUIDS[1], visible="1", numa_node=1, model="Fast One"
-    )
+    second = Device(kind="nvidia", index=1, id=UUIDS[1], visible="1", numa_node=1, model="Fast One")
+    assert inventory.devices[1] == second
     assert ids(inventory) == list(UUIDS)
     assert inventory.reason == "4 found by NVML"
     assert not nvml.is_open
@@ -152,7 +145,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
-def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
+def test_a_hanging_driver_makes_all_unresponsive_and_is_asked_once(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, asked = threading.Event(), []
@@ -187,12 +180,9 @@ def test_a_gpu_that_this_process_may_not_use_is_not_numbered(machine: Path) -> N
     assert ids(detect(machine, nvml, "1,0")) == [UUIDS[3], UUIDS[1]]
 
 
-def test_a_pci_domain_may_have_more_than_four_digits(machine: Path) -> None:
+def test_a_gpu_is_found_in_a_long_pci_domain_and_told_by_its_id_beside_other_models(machine: Path) -> None:
     add_pci(machine, "10000:01:00.0", "0x10de", "0x030200", numa_node=1)
     assert detect(machine, FakeNvml(UUIDS[:1], pci_domain=0x10000)).devices[0].numa_node == 1
-
-
-def test_gpus_of_several_models_are_told_apart_by_their_ids(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(models=("Fast One", "Fast One", "Slow One", "Slow One")))
     assert [device.visible for device in inventory.devices] == list(UUIDS)
     assert [device.model for device in inventory.devices] == ["Fast One"] * 2 + ["Slow One"] * 2
@@ -261,25 +251,20 @@ def test_mig_instances_are_one_device_unless_each_worker_gets_its_own(
     assert asked or [device.visible for device in inventory.devices] == found
 
 
-def test_a_mig_instance_is_near_where_its_gpu_is(machine: Path) -> None:
+def test_a_mig_instance_is_where_its_gpu_is_and_a_gpu_without_one_is_none(machine: Path) -> None:
     add_pci(machine, "0000:01:00.0", "0x10de", "0x030200", numa_node=1)
     assert detect(machine, FakeNvml(migs=ON_FIRST), "MIG-2,MIG-1").devices[0].numa_node == 1
-
-
-def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(migs={1: [None]}))
     assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
-    assert (inventory.reason, inventory.unresponsive_count) == (
-        "3 found by NVML, 1 more with MIG enabled but no MIG instance",
-        0,
-    )
+    assert inventory.reason == "3 found by NVML, 1 more with MIG enabled but no MIG instance"
+    assert inventory.unresponsive_count == 0
     assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()
 
 
 # The driver's files, and the bus
 
 
-def test_the_drivers_own_files_answer_without_nvml(machine: Path) -> None:
+def test_the_drivers_files_answer_without_nvml_and_ids_are_believed_without_any(machine: Path) -> None:
     add_nvidia(machine, "0000:81:00.0", "GPU-b", 1, numa_node=1)
     add_nvidia(machine, "0000:01:00.0", "GPU-a", 0, numa_node=0)
     add_nvidia(machine, "0000:a1:00.0", "GPU-????????-????", 2)
@@ -288,6 +273,9 @@ def test_the_drivers_own_files_answer_without_nvml(machine: Path) -> None:
     assert [device.numa_node for device in inventory.devices] == [0, 1, None]
     assert inventory.devices[0].model == "Fast One"
     assert inventory.reason == "3 found by /proc/driver/nvidia"
+    gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
+    assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
+    assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
 
 
 def test_a_gpu_whose_device_file_is_missing_belongs_to_somebody_else(machine: Path) -> None:

@@ -13,28 +13,17 @@ from msgspec.structs import replace
 
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
-from launcher.hardware.accelerators.contract import (
-    KINDS,
-    MISTAKE_HINT,
-    CpuDetector,
-    DeviceKind,
-    Inventory,
-    find_visible_variable,
-    format_visible_variable,
-)
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 from tests.support.sections import assign_devices
 
 
 def test_cpus_are_those_this_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
+    assert len(contract.CpuDetector().detect({}).devices) == len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2})
-    inventory = CpuDetector().detect({})
-    assert [(device.index, device.id, device.visible) for device in inventory.devices] == [
-        (0, "cpu2", "2"),
-        (1, "cpu5", "5"),
-    ]
+    inventory = contract.CpuDetector().detect({})
+    found = [(device.index, device.id, device.visible) for device in inventory.devices]
+    assert found == [(0, "cpu2", "2"), (1, "cpu5", "5")]
 
 
 # Workers and their devices
@@ -44,9 +33,9 @@ class Fixed:
     def __init__(self, kind: str, count: int) -> None:
         self.kind = kind
         devices = (Device(kind=kind, index=i, id=f"{kind}{i}", visible=str(i)) for i in range(count))
-        self.inventory = Inventory(tuple(devices), f"{count} found" if count else "no NVIDIA driver")
+        self.inventory = contract.Inventory(tuple(devices), f"{count} found" if count else "no NVIDIA driver")
 
-    def detect(self, environ: object) -> Inventory:
+    def detect(self, environ: object) -> contract.Inventory:
         return self.inventory
 
 
@@ -92,9 +81,7 @@ def test_devices_are_shared_out_among_the_workers(
         ("auto", 8, 4, "1 worker with 8 GPUs each: 8 GPUs are needed, 4 are present (4 found)"),
     ],
 )
-def test_what_cannot_be_shared_out_is_said(
-    worker_count: Any, devices_per_worker: Any, gpus: int, sentence: str
-) -> None:
+def test_what_cannot_be_shared_is_told(worker_count: Any, devices_per_worker: Any, gpus: int, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         share(worker_count, devices_per_worker, gpus=gpus)
     assert str(caught.value) == sentence
@@ -115,7 +102,7 @@ def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) 
         return f"{error} | {error.hint}"
 
 
-def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
+def test_two_kinds_or_a_variable_that_cannot_be_meant_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 0), ("tpu", 4)) == "4 workers, one per TPU chip (4 found)"
     refusal = (
         "this node has 8 GPUs of kind nvidia (8 found) and 1 GPU of kind amd (1 found), but a job "
@@ -124,30 +111,27 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 8), ("amd", 1), ("intel", 0)) == refusal
     assert find(("nvidia", 8), ("amd", 1), worker_count=4) == refusal
     assert find(("nvidia", 8), ("tpu", 4), worker_count="cpu") == "2 workers, one per CPU (2 found)"
-
-
-def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
     twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice"
     for worker_count in (None, "auto", "gpu", 3):
-        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {MISTAKE_HINT}"
+        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {contract.MISTAKE_HINT}"
         # It leaves two, but not those that were named.
-        assert find(("nvidia", 2), mistake="no GPU 9", worker_count=worker_count) == f"no GPU 9 | {MISTAKE_HINT}"
+        assert (
+            find(("nvidia", 2), mistake="no GPU 9", worker_count=worker_count) == f"no GPU 9 | {contract.MISTAKE_HINT}"
+        )
     assert find(("nvidia", 0), mistake=twice, worker_count="cpu") == "2 workers, one per CPU (2 found)"
 
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
     inventory = replace(Fixed("nvidia", 1).inventory, unresponsive_count=1, reason="3 found")
-    assert str(contract.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
-    assert (
-        str(contract.make_unresponsive_error(replace(inventory, mistake="no GPU 1")))
-        == "1 device does not answer (3 found)"
-    )
+    for mistake, who in (("", "1 of 2 devices"), ("no GPU 1", "1 device")):
+        error = contract.make_unresponsive_error(replace(inventory, mistake=mistake))
+        assert str(error) == f"{who} does not answer (3 found)"
 
 
 @pytest.mark.parametrize("count", [None, 8])
 def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: int | None) -> None:
     driver = Fixed("nvidia", 0)
-    driver.inventory = Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
+    driver.inventory = contract.Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
     with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):
         assign_devices(None, 1, {}, request=DeviceRequest("nvidia", count), accelerators=[driver])
 
@@ -155,9 +139,9 @@ def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kfd").touch()
     known = {
-        "nvidia": DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
-        "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
-        "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
+        "nvidia": contract.DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": contract.DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "tpu": contract.DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(contract, "KINDS", known)
     assert [detector.kind for detector in slots.list_candidates(known, {}, False)] == ["amd"]
@@ -186,8 +170,13 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     ]
 
 
-def test_every_kind_has_its_detector() -> None:
-    assert [named.make_detector(kind).kind for kind in KINDS] == list(KINDS)
+def test_every_kind_has_its_detector_and_the_type_of_a_tpu_its_chips() -> None:
+    assert [named.make_detector(kind).kind for kind in contract.KINDS] == list(contract.KINDS)
+    request = DeviceRequest("tpu", shape="v5litepod-16")
+    count, _, reason = asked(request, worker_count=4)
+    assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
+    with pytest.raises((UnfitError, UsageError), match=r"4 requested, 2 found"):
+        asked(request, found=2)
 
 
 # What makes devices visible
@@ -197,17 +186,16 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
     def device(kind: str, visible: str, variable: str = "") -> Device:
         return Device(kind=kind, index=0, id=visible, visible=visible, variable=variable)
 
-    assert format_visible_variable([device("nvidia", "3"), device("nvidia", "GPU-a")]) == (
-        "CUDA_VISIBLE_DEVICES",
-        "3,GPU-a",
-    )
-    assert format_visible_variable([device("tpu", "0")]) == ("TPU_VISIBLE_CHIPS", "0")
-    assert format_visible_variable([device("intel", "1")]) == ("ZE_AFFINITY_MASK", "1")
-    assert format_visible_variable([device("foo", "1", "FOO")]) == ("FOO", "1")
-    assert format_visible_variable([device("foo", "1")]) is None
-    assert format_visible_variable([device("cpu", "1")]) is None
-    assert format_visible_variable([]) is None
-    assert find_visible_variable("foo") is None  # at the plug-in's devices
+    for devices, variable in (
+        ([device("nvidia", "3"), device("nvidia", "GPU-a")], ("CUDA_VISIBLE_DEVICES", "3,GPU-a")),
+        ([device("tpu", "0")], ("TPU_VISIBLE_CHIPS", "0")),
+        ([device("intel", "1")], ("ZE_AFFINITY_MASK", "1")),
+        ([device("foo", "1", "FOO")], ("FOO", "1")),
+        *(([device(kind, "1")], None) for kind in ("foo", "cpu")),
+        ([], None),
+    ):
+        assert contract.format_visible_variable(devices) == variable
+    assert contract.find_visible_variable("foo") is None  # at the plug-in's devices
 
 
 # --devices
@@ -247,7 +235,7 @@ FOO = DeviceRequest("foo", 3, variable="FOO_VISIBLE")
          (3, ["5"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")),
     ],
 )  # fmt: skip
-def test_a_kind_with_a_number_takes_so_many(
+def test_a_number_takes_so_many(
     wanted: DeviceRequest, more: dict[str, Any], answer: tuple[int, list[str], str]
 ) -> None:
     assert asked(wanted, **more) == answer
@@ -261,23 +249,15 @@ def test_a_kind_with_a_number_takes_so_many(
         (DeviceRequest("amd"), {"found": 0}, "--devices amd: no such device found (no NVIDIA driver)",
          "run `meshctl doctor` to see what was examined"),
         (DeviceRequest("amd"), {"found": 2, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
-         MISTAKE_HINT),
+         contract.MISTAKE_HINT),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 requested, but FOO_VISIBLE=5,7 has 2", None),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7,7"}},
          "--devices foo:3: FOO_VISIBLE=5,7,7 has an empty or duplicate entry", None),
     ],
 )  # fmt: skip
-def test_devices_that_are_not_there_are_refused(
+def test_absent_devices_are_refused(
     wanted: DeviceRequest, more: dict[str, Any], sentence: str, hint: str | None
 ) -> None:
     with pytest.raises((UnfitError, UsageError)) as caught:
         asked(wanted, **more)
     assert (str(caught.value), caught.value.hint) == (sentence, hint)
-
-
-def test_a_tpu_type_says_how_many_chips_this_host_has() -> None:
-    request = DeviceRequest("tpu", shape="v5litepod-16")
-    count, _, reason = asked(request, worker_count=4)
-    assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
-    with pytest.raises((UnfitError, UsageError), match=r"4 requested, 2 found"):
-        asked(request, found=2)

@@ -25,13 +25,7 @@ def test_the_own_group_is_found_below_its_mount(own: str, mount: str, found: str
     assert (place.directory if place else "") == found
 
 
-def test_the_path_upwards_ends_at_the_mount() -> None:
-    assert GroupPlace("/cg", "/cg/a/b").path == ["/cg/a/b", "/cg/a", "/cg"]
-    assert GroupPlace("/cg", "/cg").path == ["/cg"]
-    assert GroupPlace("/cg", "").path == ["/cg"]
-
-
-def test_a_controller_of_version_1_is_found_in_each_of_its_mounts() -> None:
+def test_version_1_is_found_in_each_mount_and_a_path_ends_there() -> None:
     mounts = "".join(
         f"3{number} 23 0:2{number} / {at} rw - {kind} {kind} rw,{options}\n"
         for number, (at, kind, options) in enumerate(
@@ -41,3 +35,6 @@ def test_a_controller_of_version_1_is_found_in_each_of_its_mounts() -> None:
     found = find_groups("4:memory:/job\n0::/other\n", mounts, "memory")
     assert [place.directory for place in found] == ["/cg/memory/job", "/m/job"]
     assert list(find_groups("4:cpu:/job\n", mounts, "memory")) == []
+    assert GroupPlace("/cg", "/cg/a/b").path == ["/cg/a/b", "/cg/a", "/cg"]
+    assert GroupPlace("/cg", "/cg").path == ["/cg"]
+    assert GroupPlace("/cg", "").path == ["/cg"]

@@ -50,9 +50,7 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     assert find("a.lock", first, second) == str(first / "a.lock")
 
 
-def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_with_a_suffix_is_remembered_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(tmp_path / "places")
     os.mkdir(folder, 0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's

@@ -78,7 +78,7 @@ class Orders:
         self.sent.append((signum, only))
 
 
-def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: SharedPage, be: Any) -> None:
+def test_a_stop_reaches_the_workers_of_its_round_and_the_agent_sees_who_has_asked(board: SharedPage, be: Any) -> None:
     board.begin(2, None)
     be(board, 1, round=3)
     assert not stop_requested()
@@ -86,9 +86,6 @@ def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: Shar
     assert stop_requested()
     be(board, 1, round=4)
     assert not stop_requested()
-
-
-def test_the_agent_sees_who_has_asked_in_this_round(board: SharedPage, be: Any) -> None:
     board.begin(3, None)
     be(board, 2, round=5)
     assert board.list_stop_pollers(5) == frozenset()
@@ -106,18 +103,20 @@ def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Sh
     assert board.read_heartbeats() == [0, 0]
 
 
-def test_of_a_page_that_a_worker_has_cut_nothing_is_read(board: SharedPage) -> None:
+def test_a_page_that_was_cut_is_not_read_and_none_is_needed_for_what_nobody_asked(board: SharedPage) -> None:
     board.begin(3, 60)
     os.ftruncate(board.descriptor, LINE_SIZE + NUMBER_SIZE)
     assert board.read_heartbeats() == [0, 0, 0]
     assert board.read_phases() == [(0, 0.0, "")] * 3
     assert (board.read_step(), board.list_claims()) == (-1, {})
+    with pytest.raises(UsageError, match="--heartbeat-timeout"):
+        WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--grow checkpoint"):
+        WorkerChannel(None, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
-    is_read: bool, board: SharedPage, be: Any
-) -> None:
+def test_a_beat_without_a_limit_counts_and_says_whether_it_is_read(is_read: bool, board: SharedPage, be: Any) -> None:
     board.begin(1, None, reads_heartbeats=is_read)
     be(board)
     before = faulthandler.is_enabled()
@@ -131,9 +130,13 @@ def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
     assert board.read_heartbeats() == [1]
 
 
-def test_without_a_shared_page_there_is_no_stop_and_no_listener(be: Any) -> None:
+def test_without_a_page_there_is_no_stop_and_no_listener_and_a_claim_still_ends_the_worker(be: Any) -> None:
     be(None)
     assert (stop_requested(), heartbeat()) == (False, False)
+    be(None)
+    with pytest.raises(SystemExit) as end:
+        blame_node("bad GPU")
+    assert end.value.code == 75
 
 
 @pytest.mark.parametrize("what", ["closed", "another file", "rubbish"])
@@ -184,7 +187,7 @@ def test_a_low_limit_on_open_files_keeps_the_shared_pages_descriptor() -> None:
     os.close(made.descriptor)
 
 
-def test_a_worker_is_unresponsive_after_a_whole_timeout_without_a_change() -> None:
+def test_a_worker_is_unresponsive_after_a_whole_timeout_in_which_it_was_looked_at() -> None:
     beats, now = Heartbeats(8.0, 0.0), 0.0
     found: list[int] = []
     while not found:
@@ -193,14 +196,8 @@ def test_a_worker_is_unresponsive_after_a_whole_timeout_without_a_change() -> No
     assert found == [0]
     assert 8.0 < now <= 8.0 + 2 * 8.0 / CHECKS_PER_TIMEOUT
     assert beats.observe([5, 99, 0], {0, 1, 2}, now + 1) == []  # told once
-
-
-def test_a_worker_that_never_beats_or_has_ended_is_not_silent() -> None:
     beats = Heartbeats(1.0, 0.0)
     assert not any(beats.observe([0, 3], {0}, look / 10) for look in range(100))
-
-
-def test_time_in_which_nobody_looked_is_nobodys_silence() -> None:
     beats = Heartbeats(8.0, 0.0)
     assert beats.observe([1], {0}, 1.0) == []
     assert beats.observe([1], {0}, 1000.0) == []
@@ -250,20 +247,11 @@ def test_workers_that_are_told_to_end_may_be_silent(channel: Channel) -> None:
     assert orders.sent == []
 
 
-@pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("--heartbeat-timeout=2.5",), 2.5)])
+@pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("2.5",), 2.5), (("0",), None)])
 def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str, ...], timeout_s: float | None) -> None:
-    assert parse((*words, "train.py"), {}).hangs.heartbeat_timeout_s == timeout_s
-    assert (
-        parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).hangs.heartbeat_timeout_s
-        is None
-    )
-
-
-def test_what_needs_the_shared_page_is_refused_where_there_is_none() -> None:
-    with pytest.raises(UsageError, match="--heartbeat-timeout"):
-        WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--grow checkpoint"):
-        WorkerChannel(None, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
+    environ = {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"} if words else {}
+    made = parse((*(f"--heartbeat-timeout={word}" for word in words), "train.py"), environ)
+    assert made.hangs.heartbeat_timeout_s == timeout_s
 
 
 def test_a_saved_checkpoint_reaches_the_agent_once_in_its_round(board: SharedPage, be: Any) -> None:
@@ -349,9 +337,7 @@ def test_a_notice_goes_to_the_workers_that_handle_it(
 @pytest.mark.parametrize(
     ("reason", "read"), [("n2 leaves", "n2 leaves"), ("", ""), ("ä" * 400, "ä" * 256), ("a\0b", "a\0b")]
 )
-def test_a_worker_learns_why_it_has_to_stop_and_how_long_it_has(
-    board: SharedPage, be: Any, reason: str, read: str
-) -> None:
+def test_a_worker_learns_why_it_must_stop_and_its_time(board: SharedPage, be: Any, reason: str, read: str) -> None:
     board.begin(2, None)
     be(board, 1)
     assert stop_request() is None
@@ -491,10 +477,3 @@ def test_a_claim_reaches_the_agent_with_its_reason_and_ends_the_worker(
     assert capfd.readouterr().err == f"this worker gives up: {reason}\n"
     board.begin(2, None)
     assert board.list_claims() == {}
-
-
-def test_without_a_page_a_claim_still_ends_the_worker(be: Any) -> None:
-    be(None)
-    with pytest.raises(SystemExit) as end:
-        blame_node("bad GPU")
-    assert end.value.code == 75

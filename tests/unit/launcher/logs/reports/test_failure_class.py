@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.logs.reports.failure_class import (
-    RULES,
-    Consequence,
-    FailureEvidence,
-    classify,
-    find_consequence,
-)
+from launcher.logs.reports.failure_class import RULES, Consequence, FailureEvidence, classify, find_consequence
 from rendezvous.reasons import Reason
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -24,131 +18,48 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 CASES: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("unknown", {"exit_code": -6, "is_unresponsive": True}, "an abort of its own", {"exit_code": -6}, "user code"),
     ("preemption", {"exit_code": 1, "is_leaving": True}, "SIGTERM from elsewhere", {"exit_code": -15}, "unknown"),
-    (
-        "configuration",
-        {"exit_code": 127, "spawn_error": errno.ENOENT},
-        "a shell that finds no program",
-        {"exit_code": 127},
-        "unknown",
-    ),
-    (
-        "memory",
-        {"exit_code": 1, "spawn_error": errno.ENOMEM},
-        "a number that is no errno of a start",
-        {"exit_code": errno.ENOMEM},
-        "unknown",
-    ),
-    (
-        "launcher",
-        {"exit_code": 1, "spawn_error": errno.EAGAIN},
-        "a worker that may start no processes",
-        {"exit_code": 1, "exception": "BlockingIOError: [Errno 11] Resource temporarily unavailable"},
-        "user code",
-    ),
+    ("configuration", {"exit_code": 127, "spawn_error": errno.ENOENT}, "a shell that finds no program",
+     {"exit_code": 127}, "unknown"),
+    ("memory", {"exit_code": 1, "spawn_error": errno.ENOMEM}, "a number that is no errno of a start",
+     {"exit_code": errno.ENOMEM}, "unknown"),
+    ("launcher", {"exit_code": 1, "spawn_error": errno.EAGAIN}, "a worker that may start no processes",
+     {"exit_code": 1, "exception": "BlockingIOError: [Errno 11] Resource temporarily unavailable"}, "user code"),
     ("launcher", {"exit_code": 1, "spawn_error": errno.ELOOP}, "one that ran", {"exit_code": 1}, "unknown"),
-    (
-        "launcher",
-        {"exit_code": 1, "is_port_taken": True},
-        "a port of the script's own",
-        {"exit_code": 1, "exception": "OSError: [Errno 98] Address already in use"},
-        "network",
-    ),
-    (
-        "memory",
-        {"exit_code": -9, "is_out_of_memory": True},
-        "SIGKILL from elsewhere",
-        {"exit_code": -9},
-        "unknown",
-    ),
-    (
-        "user code",
-        {"exit_code": -6, "xid": 31},
-        "a GPU that is gone",
-        {"exit_code": -6, "xid": 79},
-        "device",
-    ),
+    ("launcher", {"exit_code": 1, "is_port_taken": True}, "a port of the script's own",
+     {"exit_code": 1, "exception": "OSError: [Errno 98] Address already in use"}, "network"),
+    ("memory", {"exit_code": -9, "is_out_of_memory": True}, "SIGKILL from elsewhere", {"exit_code": -9}, "unknown"),
+    ("user code", {"exit_code": -6, "xid": 31}, "a GPU that is gone", {"exit_code": -6, "xid": 79}, "device"),
     ("device", {"exit_code": 1, "xid": 48}, "its exit code alone", {"exit_code": 48}, "unknown"),
-    (
-        "memory",
-        {"exit_code": 1, "exception": OOM},
-        "a program that says so",
-        {"exit_code": 1, "exception": "ValueError: out of memory"},
-        "user code",
-    ),
-    (
-        "memory",
-        {"exit_code": 1, "exception": "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"},
-        "the word under another type",
-        {"exit_code": 1, "exception": "grpc.RpcError: RESOURCE_EXHAUSTED: quota"},
-        "user code",
-    ),
-    (
-        "memory",
-        {"exit_code": 1, "exception": "OSError: [Errno 12] Cannot allocate memory"},
-        "no space on a disk",
-        {"exit_code": 1, "exception": "OSError: [Errno 28] No space left on device"},
-        "storage",
-    ),
-    (
-        "device",
-        {"exit_code": 1, "exception": ECC},
-        "an assertion in a kernel of the script",
-        {"exit_code": 1, "exception": "torch.AcceleratorError: CUDA error: device-side assert triggered"},
-        "user code",
-    ),
-    (
-        "network",
-        {"exit_code": 1, "is_peer_loss": True, "exception": "RuntimeError: Connection closed by peer"},
-        "a bug that names a connection",
-        {"exit_code": 1, "exception": "RuntimeError: no connection is configured"},
-        "user code",
-    ),
-    (
-        "network",
-        {"exit_code": 1, "exception": "torch.distributed.DistNetworkError: failed to connect"},
-        "a bug in a script of that name",
-        {"exit_code": 1, "exception": "ValueError: DistNetworkError"},
-        "user code",
-    ),
-    (
-        "network",
-        {"exit_code": 1, "exception": "OSError: [Errno 113] No route to host"},
-        "another error of an OSError",
-        {"exit_code": 1, "exception": "FileNotFoundError: [Errno 2] No such file or directory: 'a'"},
-        "user code",
-    ),
-    (
-        "network",
-        {"exit_code": 1, "exception": "jax.errors.JaxRuntimeError: UNAVAILABLE: failed to connect"},
-        "a program that XLA cannot compile",
-        {"exit_code": 1, "exception": "jax.errors.JaxRuntimeError: INVALID_ARGUMENT: shapes"},
-        "user code",
-    ),
-    (
-        "storage",
-        {"exit_code": 1, "exception": "OSError: [Errno 116] Stale file handle"},
-        "the words without the errno",
-        {"exit_code": 1, "exception": "OSError: Stale file handle"},
-        "user code",
-    ),
+    ("memory", {"exit_code": 1, "exception": OOM}, "a program that says so",
+     {"exit_code": 1, "exception": "ValueError: out of memory"}, "user code"),
+    ("memory", {"exit_code": 1, "exception": "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"},
+     "the word under another type", {"exit_code": 1, "exception": "grpc.RpcError: RESOURCE_EXHAUSTED: quota"},
+     "user code"),
+    ("memory", {"exit_code": 1, "exception": "OSError: [Errno 12] Cannot allocate memory"}, "no space on a disk",
+     {"exit_code": 1, "exception": "OSError: [Errno 28] No space left on device"}, "storage"),
+    ("device", {"exit_code": 1, "exception": ECC}, "an assertion in a kernel of the script",
+     {"exit_code": 1, "exception": "torch.AcceleratorError: CUDA error: device-side assert triggered"}, "user code"),
+    ("network", {"exit_code": 1, "is_peer_loss": True, "exception": "RuntimeError: Connection closed by peer"},
+     "a bug that names a connection", {"exit_code": 1, "exception": "RuntimeError: no connection is configured"},
+     "user code"),
+    ("network", {"exit_code": 1, "exception": "torch.distributed.DistNetworkError: failed to connect"},
+     "a bug in a script of that name", {"exit_code": 1, "exception": "ValueError: DistNetworkError"}, "user code"),
+    ("network", {"exit_code": 1, "exception": "OSError: [Errno 113] No route to host"}, "another error of an OSError",
+     {"exit_code": 1, "exception": "FileNotFoundError: [Errno 2] No such file or directory: 'a'"}, "user code"),
+    ("network", {"exit_code": 1, "exception": "jax.errors.JaxRuntimeError: UNAVAILABLE: failed to connect"},
+     "a program that XLA cannot compile",
+     {"exit_code": 1, "exception": "jax.errors.JaxRuntimeError: INVALID_ARGUMENT: shapes"}, "user code"),
+    ("storage", {"exit_code": 1, "exception": "OSError: [Errno 116] Stale file handle"}, "the words without the errno",
+     {"exit_code": 1, "exception": "OSError: Stale file handle"}, "user code"),
     ("storage", {"exit_code": -signal.SIGXFSZ}, "CPU time", {"exit_code": -signal.SIGXCPU}, "unknown"),
-    (
-        "configuration",
-        {"exit_code": 1, "exception": "ModuleNotFoundError: No module named 'x'"},
-        "an attribute that is missing",
-        {"exit_code": 1, "exception": "AttributeError: module 'x' has no attribute 'y'"},
-        "user code",
-    ),
-    (
-        "configuration",
-        {"exit_code": 2},
-        "the same code beside an exception",
-        {"exit_code": 2, "exception": "ValueError: bad"},
-        "user code",
-    ),
+    ("configuration", {"exit_code": 1, "exception": "ModuleNotFoundError: No module named 'x'"},
+     "an attribute that is missing", {"exit_code": 1, "exception": "AttributeError: module 'x' has no attribute 'y'"},
+     "user code"),
+    ("configuration", {"exit_code": 2}, "the same code beside an exception",
+     {"exit_code": 2, "exception": "ValueError: bad"}, "user code"),
     ("user code", {"exit_code": 1, "exception": "KeyError: 3"}, "no exception", {"exit_code": 1}, "unknown"),
     ("user code", {"exit_code": -11}, "a crash that its GPU explains", {"exit_code": -11, "xid": 79}, "device"),
-]
+]  # fmt: skip
 
 NO_PROGRAM = Consequence(Reason.of("logs/no-program"))
 
@@ -180,28 +91,18 @@ def test_what_a_program_says_in_words_decides_nothing(exception: str) -> None:
     assert classify(FailureEvidence(exit_code=1, exception=exception)).failure_class == "user code"
 
 
-def test_a_program_that_is_gone_decides_nothing_while_its_node_leaves() -> None:
-    gone = FailureEvidence(exit_code=127, spawn_error=errno.ENOENT, is_leaving=True)
-    assert find_consequence(gone, is_alone=True) == Consequence()
-
-
 def test_a_class_says_why() -> None:
-    assert classify(FailureEvidence(exit_code=1, exception=OOM)) == (
-        "memory",
-        Reason.of("logs/exception", type="OutOfMemoryError"),
-    )
-    killed = FailureEvidence(exit_code=-9, is_out_of_memory=True)
-    assert classify(killed) == ("memory", Reason.of("logs/killed-for-memory"))
+    for evidence, why in (
+        (FailureEvidence(exit_code=1, exception=OOM), Reason.of("logs/exception", type="OutOfMemoryError")),
+        (FailureEvidence(exit_code=-9, is_out_of_memory=True), Reason.of("logs/killed-for-memory")),
+    ):
+        assert classify(evidence) == ("memory", why)
 
 
 @pytest.mark.parametrize(
     ("evidence", "is_alone", "expected"),
     [
-        (
-            {"exit_code": 127, "spawn_error": errno.ENOENT},
-            True,
-            NO_PROGRAM,
-        ),
+        ({"exit_code": 127, "spawn_error": errno.ENOENT}, True, NO_PROGRAM),
         ({"exit_code": 127, "spawn_error": errno.ENOENT}, False, Consequence(is_node_fault=True)),
         ({"exit_code": 127, "spawn_error": errno.ENOENT, "is_leaving": True}, True, Consequence()),
         ({"exit_code": 127}, True, Consequence()),
@@ -209,8 +110,8 @@ def test_a_class_says_why() -> None:
         ({"exit_code": 1, "spawn_error": errno.EAGAIN}, True, Consequence()),
         ({"exit_code": 1, "exception": ECC}, False, Consequence()),
     ],
-)
-def test_only_a_program_that_does_not_exist_changes_what_follows(
+)  # fmt: skip
+def test_only_an_absent_program_ends_a_job_or_node(
     evidence: dict[str, Any], is_alone: bool, expected: Consequence
 ) -> None:
     assert find_consequence(FailureEvidence(**evidence), is_alone=is_alone) == expected

@@ -42,15 +42,10 @@ def told(capfd: pytest.CaptureFixture[str], verdict: Verdict) -> str:
     return capfd.readouterr().err
 
 
-def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failures_of_other_nodes_are_reported_once_as_if_they_were_here(capfd: pytest.CaptureFixture[str]) -> None:
     text = told(capfd, verdict(codec.encode(CAUSE).decode()))
     assert "\nRoot Cause (first observed failure): rank 3 on h2\n" in text
     assert "the cause" in text
-
-
-def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
     other = codec.encode(replace(CAUSE, rank=0, host="h3", pid=5)).decode()
     cause = codec.encode(CAUSE).decode()
     text = told(capfd, verdict(cause, other, other, cause, "rubbish", is_first_sure=False))
@@ -70,11 +65,8 @@ def test_a_failure_that_cannot_be_read_leaves_the_reason(capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("aborts_echo", "exit_code", "is_echo"), [(True, -6, True), (True, -9, False), (False, -6, False)]
 )
-def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
-    aborts_echo: bool, exit_code: int, is_echo: bool
-) -> None:
-    failures = Failures("h1", None, aborts_are_secondary=aborts_echo)
-    failures.begin(1, SHARE, lambda local_rank: "")
+def test_under_jax_an_abort_may_be_an_echo_of_another(aborts_echo: bool, exit_code: int, is_echo: bool) -> None:
+    failures = begin(aborts_are_secondary=aborts_echo)
     assert (failures.note(1, 4711, exit_code, 0.0, None) == "another") is is_echo
 
 
@@ -86,6 +78,13 @@ class FakePump:
 
     def read_tail(self, local_rank: int, stream: str, limit_s: float = 0.0) -> tuple[str, ...]:
         return self.lines
+
+
+def begin(text: str | None = None, error_file: object = "", **how: bool) -> Failures:
+    """In a round of two workers, which leave this text as their last lines, and this error file."""
+    failures = Failures("h1", None if text is None else FakePump(text), **how)  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: str(error_file))
+    return failures
 
 
 NCCL_TIMEOUT = "[E] [PG 0 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)"
@@ -111,24 +110,17 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
         (-9, "", "no heartbeat for 5 s", "unclear"),
     ],
 )
-def test_a_failure_began_elsewhere_only_where_its_end_may_say_so(
-    exit_code: int, text: str, sentence: str | None, origin: str
-) -> None:
-    failures = Failures("h1", FakePump(text))  # type: ignore[arg-type]
-    failures.begin(1, SHARE, lambda local_rank: "")
-    assert failures.note(1, 4711, exit_code, 0.0, sentence) == origin
+def test_a_failure_began_elsewhere_if_it_says_so(exit_code: int, text: str, sentence: str | None, origin: str) -> None:
+    assert begin(text).note(1, 4711, exit_code, 0.0, sentence) == origin
 
 
 @pytest.mark.parametrize(("pid", "claim"), [(0, None), (4711, (1, "a bad disk"))], ids=["never ran", "says why"])
 def test_a_worker_that_never_ran_or_says_why_it_fails_is_no_victim(pid: int, claim: tuple[int, str] | None) -> None:
-    failures = Failures("h1", FakePump(NCCL_TIMEOUT))  # type: ignore[arg-type]
-    failures.begin(1, SHARE, lambda local_rank: "")
-    assert failures.note(1, pid, -6, 0.0, "cannot be run", claim=claim) == "own"
+    assert begin(NCCL_TIMEOUT).note(1, pid, -6, 0.0, "cannot be run", claim=claim) == "own"
 
 
 def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixture[str]) -> None:
-    failures = Failures("h1", None)
-    failures.begin(1, SHARE, lambda local_rank: "")
+    failures = begin()
     failures.note(1, 7, 76, 0.0, None, claim=(1, "the loss: nan"))
     cause = failures.set_root_cause(1)
     assert cause.failure_class == Reason.of("logs/claim", claim="gave up")
@@ -144,11 +136,8 @@ def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixtu
         (1, f"{TRACEBACK}\nKeyError: 'b'", Reason.of("logs/exception", type="KeyError")),
     ],
 )
-def test_a_failure_is_the_same_if_it_has_the_same_class_for_the_same_cause(
-    exit_code: int, text: str, why: Reason
-) -> None:
-    failures = Failures("h1", FakePump(text))  # type: ignore[arg-type]
-    failures.begin(1, SHARE, lambda local_rank: "")
+def test_a_failure_is_the_same_if_its_class_and_cause_are(exit_code: int, text: str, why: Reason) -> None:
+    failures = begin(text)
     failures.note(1, 7, exit_code, 0.0, None)
     found = failures.set_root_cause(1).failure_class
     assert found == Reason.of("logs/failure", failure_class="user code" if text else "unknown", why=why)
@@ -168,8 +157,7 @@ def test_what_the_kernels_log_says_of_a_process_makes_its_class(
 ) -> None:
     (tmp_path / "kmsg").write_text(f"3,900,100,-;{text}\n")
     monkeypatch.setattr(kernel_log, "KernelLog", lambda: KernelLog(str(tmp_path / "kmsg")))
-    failures = Failures("h1", None)
-    failures.begin(1, SHARE, lambda local_rank: "")
+    failures = begin()
     failures.note(1, 7, exit_code, 0.0, None)
     found = failures.set_root_cause(1).failure_class
     assert found is not None
@@ -181,8 +169,7 @@ def test_a_failure_in_words_of_its_own_is_the_same_whatever_they_are(tmp_path: P
     found = []
     for pid in (41, 42):
         (tmp_path / "error.json").write_text(json.dumps({"message": {"message": f"pid {pid} lost 10.0.0.{pid}: bad"}}))
-        failures = Failures("h1", None)
-        failures.begin(1, SHARE, lambda local_rank: str(tmp_path / "error.json"))
+        failures = begin(error_file=tmp_path / "error.json")
         failures.note(1, pid, 1, 0.0, None)
         found.append(failures.set_root_cause(1).failure_class)
     how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exit-code", exit_code=1))
@@ -200,19 +187,17 @@ def test_a_failure_in_words_of_its_own_is_the_same_whatever_they_are(tmp_path: P
 def test_a_worker_that_ran_is_not_said_to_have_never_started(
     pid: int, exit_code: int, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    failures = Failures("h1", None)
-    failures.begin(1, SHARE, lambda local_rank: "")
+    failures = begin()
     failures.note(1, pid, exit_code, 0.0, "no heartbeat for 8 s")
     failures.set_root_cause(1)
     assert capfd.readouterr().err == f"meshrun: {told}\n"
 
 
 @pytest.mark.parametrize(("last_round", "others"), [(1, "rank 0 (exit code 9)"), (3, "")])
-def test_failures_of_an_earlier_round_are_not_part_of_the_report(
+def test_failures_of_earlier_rounds_are_not_told(
     last_round: int, others: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    failures = Failures("h1", None)
-    failures.begin(1, SHARE, lambda local_rank: "")
+    failures = begin()
     failures.note(0, 5, 9, 0.0, None)
     end = verdict(codec.encode(CAUSE).decode())
     failures.report_end(Exit(7, end.reason, replace(end, round=last_round)), "train.py", None)
@@ -244,46 +229,31 @@ ROOT = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 V2 = "30 21 0:26 / {sys} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "mounts", "files", "expected"),
-    [
-        pytest.param(
-            "0::/user.slice/session-1.scope\n",
-            [ROOT, V2],
-            {"user.slice/session-1.scope/memory.events": EVENTS, "user.slice/memory.events": "oom_kill 9\n"},
-            2,
-            id="a host with version 2",
-        ),
-        pytest.param("0::/\n", [ROOT, V2], {"cpu.stat": ""}, None, id="the root group, which has no count"),
-        pytest.param(
-            "9:cpu,cpuacct:/job\n4:memory:/job\n0::/\n",
-            [
-                ROOT,
-                "31 21 0:27 / {sys}/cpu rw - cgroup cgroup rw,cpu,cpuacct",
-                "32 21 0:28 / {sys}/memory rw - cgroup cgroup rw,memory",
-                "33 21 0:29 / {sys}/unified rw - cgroup2 cgroup2 rw",
-            ],
-            {"memory/job/memory.oom_control": OOM_CONTROL, "unified/memory.events": "oom_kill 9\n"},
-            5,
-            id="version 1, with an empty version 2 beside it",
-        ),
-        pytest.param(
-            "4:memory:/\n",
-            [ROOT, "32 21 0:28 / {sys}/memory rw - cgroup cgroup rw,memory"],
-            {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"},
-            None,
-            id="a kernel before 4.13",
-        ),
-        pytest.param("rubbish\n::\n", ["rubbish", "a b - c"], {}, None, id="rubbish"),
-    ],
-)
-def test_the_count_of_the_own_group_is_found(
-    tmp_path: Path, cgroup: str, mounts: list[str], files: dict[str, str], expected: int | None
-) -> None:
+SCOPE = "user.slice/session-1.scope"
+UNIFIED = "33 21 0:29 / {sys}/unified rw - cgroup2 cgroup2 rw"
+CPU = "31 21 0:27 / {sys}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
+MEMORY = "32 21 0:28 / {sys}/memory rw - cgroup cgroup rw,memory"
+GROUPS: dict[str, tuple[str, list[str], dict[str, str], int | None]] = {
+    "a host with version 2": (f"0::/{SCOPE}\n", [ROOT, V2],
+        {f"{SCOPE}/memory.events": EVENTS, "user.slice/memory.events": "oom_kill 9\n"}, 2),
+    "the root group, which has no count": ("0::/\n", [ROOT, V2], {"cpu.stat": ""}, None),
+    "version 1, with an empty version 2 beside it":
+        ("9:cpu,cpuacct:/job\n4:memory:/job\n0::/\n", [ROOT, CPU, MEMORY, UNIFIED],
+         {"memory/job/memory.oom_control": OOM_CONTROL, "unified/memory.events": "oom_kill 9\n"}, 5),
+    "a kernel before 4.13": ("4:memory:/\n", [ROOT, MEMORY],
+        {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"}, None),
+    "rubbish": ("rubbish\n::\n", ["rubbish", "a b - c"], {}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_the_count_of_the_own_group_is_found(tmp_path: Path, kind: str) -> None:
+    cgroup, mounts, files, expected = GROUPS[kind]
     assert count_oom_kills(events(tmp_path, cgroup=cgroup, mounts=mounts, files=files)) == expected
 
 
 def test_the_count_is_read_anew_each_time(tmp_path: Path) -> None:
+    assert count_oom_kills(str(tmp_path / "missing")) is None
     memory = events(tmp_path, cgroup="0::/\n", mounts=[V2], files={"memory.events": EVENTS})
     assert count_oom_kills(memory) == 2
     (tmp_path / "sys" / "memory.events").write_text("oom_kill 3\n")
@@ -292,19 +262,9 @@ def test_the_count_is_read_anew_each_time(tmp_path: Path) -> None:
     assert count_oom_kills(memory) is None
 
 
-def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
-    assert count_oom_kills(str(tmp_path / "missing")) is None
-
-
 @pytest.mark.parametrize(
     ("exit_code", "before", "after", "expected"),
-    [
-        (-9, 2, 3, True),
-        (-9, 2, 2, False),
-        (-9, None, 3, False),
-        (-9, 2, None, False),
-        (-15, 2, 3, False),
-    ],
+    [(-9, 2, 3, True), (-9, 2, 2, False), (-9, None, 3, False), (-9, 2, None, False), (-15, 2, 3, False)],
 )
 def test_only_a_sigkill_while_the_count_grew_is_a_kill_for_memory(
     exit_code: int, before: int | None, after: int | None, expected: bool
@@ -344,20 +304,18 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize("text", ECHOES)
+@pytest.mark.parametrize("text", [*ECHOES, *CAUSES])
 def test_the_loss_of_a_peer_is_known_wherever_it_stands(text: str) -> None:
-    assert is_peer_loss(text)
-    assert is_peer_loss(f"Traceback (most recent call last):\n  ...\n{text}\nsome lines after it")
+    assert is_peer_loss(text) is (text in ECHOES)
+    assert is_peer_loss(f"Traceback (most recent call last):\n  ...\n{text}\nsome lines after it") is (text in ECHOES)
 
 
-@pytest.mark.parametrize("text", CAUSES)
-def test_a_failure_with_a_cause_of_its_own_is_not_an_echo(text: str) -> None:
-    assert not is_peer_loss(text)
-
-
-def test_an_abort_without_an_explanation_is_told_from_one_with_one() -> None:
-    assert is_abort(-6, None, None)
-    assert not is_abort(-6, "Traceback ...", None)
-    assert not is_abort(-6, None, "no sign of life for 60 s")
-    assert not is_abort(-11, None, None)
-    assert not is_abort(134, None, None)
+@pytest.mark.parametrize(
+    ("exit_code", "message", "sentence", "expected"),
+    [(-6, None, None, True), (-6, "Traceback ...", None, False), (-6, None, "no sign of life for 60 s", False),
+     (-11, None, None, False), (134, None, None, False)],
+)  # fmt: skip
+def test_an_abort_without_an_explanation_is_told_from_one_with_one(
+    exit_code: int, message: str | None, sentence: str | None, expected: bool
+) -> None:
+    assert is_abort(exit_code, message, sentence) is expected

@@ -9,13 +9,7 @@ import sys
 
 import pytest
 
-from launcher.logs.reports.report import (
-    LINE_LIMIT,
-    WIDTH,
-    WorkerFailure,
-    parse_failure,
-    render,
-)
+from launcher.logs.reports.report import LINE_LIMIT, WIDTH, WorkerFailure, parse_failure, render
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
 
@@ -72,10 +66,8 @@ Other failures: ranks 0-2 (exit code 1); rank 7 (SIGKILL, out of memory)
         (failure(3, -9, is_out_of_memory=True), ["  was killed by SIGKILL (out of memory)"]),
         (failure(3, 7, tail=("loading", "no data")), ["  failed with exit code 7", "    loading", "    no data"]),
         (failure(3, pid=0, sentence="no such file"), ["  could not be started: no such file"]),
-        (
-            failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
-            ["  gave no heartbeat for 30 s and was killed"],
-        ),
+        (failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
+         ["  gave no heartbeat for 30 s and was killed"]),
         (failure(3, exception="launcher says so", message="launcher says so"), ["  launcher says so"]),
         (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab\\x07"]),
     ],
@@ -85,15 +77,22 @@ def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: li
     assert shown[3 : shown.index(next(line for line in shown if "exitcode" in line))] == lines
 
 
-def test_a_thousand_failures_are_a_few_lines() -> None:
+def test_a_thousand_failures_are_a_few_lines_that_steer_no_terminal() -> None:
     roots = [cause(), *(failure(rank, rank % 9 - 3) for rank in range(1000))]
     text = render("train.py", roots, outcome="-")
     assert len(text.split("\n")) < 24
     assert "Other failures: 112 ranks (SIGQUIT); 111 ranks (SIGINT)" in text
     assert "; and " in text
+    tail = ("\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\x07 \x1b[2J\x9b1m", "z" * 10_000)
+    report = render("tr\nain.py", [failure(tail=tail, host="a\x1b[1mb")], outcome="-")
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", report) is None
+    assert "    red  bell\\x07 \\x9b1m\n" in report
+    assert max(map(len, report.splitlines())) < LINE_LIMIT + 20
+    assert " on ab\n" in report
+    assert "tr\\nain.py FAILED" in report
 
 
-def test_where_the_output_is_depends_on_who_reads() -> None:
+def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> None:
     def hint(root: WorkerFailure, here: str) -> str:
         return hint_of(render("train.py", [root], outcome="-", here=here))
 
@@ -101,9 +100,6 @@ def test_where_the_output_is_depends_on_who_reads() -> None:
     assert "look for its traceback in the output of node-a;" in hint(failure(3), "node-b")
     assert "traceback in /logs/stderr.log on node-a" in hint(failure(3, log_file="/logs/stderr.log"), "node-b")
     assert hint(cause(), "node-b") == ""
-
-
-def test_a_file_on_another_host_has_its_name() -> None:
     for root, line in (
         (cause(error_file="/e"), "error_file: "),
         (cause(error_file="/e", log_file="/l"), "log       : "),
@@ -142,23 +138,10 @@ def test_the_hint_fits_the_first_failure(root: WorkerFailure, expected: str) -> 
         assert hint == ""
 
 
-def test_the_report_says_if_it_does_not_know_which_host_failed_first() -> None:
+def test_an_unknown_order_is_said_and_own_sentences_keep_to_eighty_columns() -> None:
     report = render("train.py", [failure(0), failure(9)], outcome="-", is_order_known=False)
     heading = "\nRoot Cause (first reported; others failed at nearly the same time): rank 0 on\nnode-a\n"
     assert heading in report
-
-
-def test_output_of_a_worker_neither_moves_the_cursor_nor_fills_the_screen() -> None:
-    tail = ("\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\x07 \x1b[2J\x9b1m", "z" * 10_000)
-    report = render("tr\nain.py", [failure(tail=tail, host="a\x1b[1mb")], outcome="-")
-    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", report) is None
-    assert "    red  bell\\x07 \\x9b1m\n" in report
-    assert max(map(len, report.splitlines())) < LINE_LIMIT + 20
-    assert " on ab\n" in report
-    assert "tr\\nain.py FAILED" in report
-
-
-def test_own_sentences_keep_to_eighty_columns() -> None:
     outcome = "restarts used 2 of 2, " * 20
     report = render("train.py", [failure(0, code) for code in (-9,)], outcome=outcome)
     assert max(map(len, report.splitlines())) <= WIDTH
@@ -180,23 +163,21 @@ def test_signals_have_names(exit_code: int, expected: str | None) -> None:
     assert find_signal_name(exit_code) == expected
 
 
-def test_a_failure_survives_its_way_through_the_store() -> None:
-    whole = failure(
-        9, -9, error_file="/x", message=TRACEBACK, tail=("a", "b"), is_out_of_memory=True, sentence="it fell"
-    )
-    assert [parse_failure(codec.encode(original).decode()) for original in (whole, failure())] == [whole, failure()]
-
-
-def test_a_character_that_utf8_does_not_have_costs_no_failure_its_report() -> None:
-    assert parse_failure(codec.encode(failure(error_file="/x\udcff")).decode()) == failure(error_file="/x?")
-
-
 def changed(**fields: object) -> str:
     return json.dumps({**json.loads(codec.encode(failure()).decode()), **fields})
 
 
-def test_a_field_of_a_later_version_does_no_harm() -> None:
-    assert parse_failure(changed(colour="red")) == failure()
+def test_a_failure_survives_its_way_through_the_store() -> None:
+    whole = failure(
+        9, -9, error_file="/x", message=TRACEBACK, tail=("a", "b"), is_out_of_memory=True, sentence="it fell"
+    )
+    for sent, read in (
+        (whole, whole),
+        (failure(), failure()),
+        (failure(error_file="/x\udcff"), failure(error_file="/x?")),  # a character that UTF-8 does not have
+    ):
+        assert parse_failure(codec.encode(sent).decode()) == read
+    assert parse_failure(changed(colour="red")) == failure(), "a field of a later version does no harm"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
-def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_round_is_told_by_each_node_and_by_one_alone_only_restarts(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     narrator.log_end(1, because("node h17 lost in round 1"))
@@ -40,9 +40,6 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
         "meshrun: round 1 ends: node h17 lost in round 1",
         "meshrun: round 2: 28 of 31 nodes, 224 ranks, dp=7; 1 of 3 restarts used; ranks 8-11 here",
     ]
-
-
-def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=True, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 4, "h:1", ""), SHARE)
     narrator.log_end(1, because("a worker failed"))
@@ -50,7 +47,7 @@ def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]
     assert told(capfd) == ["meshrun: round 2 starts with 4 workers, 1 of 3 restarts used"]
 
 
-def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_waited_for_is_told_once_it_lasts_or_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.note(Log(because("waiting for nodes: 2 are present")), 10.0)
     narrator.advance(10.0)
@@ -60,11 +57,6 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
     narrator.advance(30.0)
     assert told(capfd) == ["meshrun: waiting for nodes: 2 are present"]
     assert narrator.wake_at == math.inf
-
-
-def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
         narrator.note(Log(because(f"{count} nodes are present")), 10.0)
@@ -98,13 +90,10 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
     assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
 
 
-def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_from_elsewhere_makes_no_line_and_who_goes_waits_not(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.log_end(1, because("lost\nmeshrun: all is well\x1b[2J"))
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
-
-
-def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
     narrator.set_leaving()
     narrator.advance(10.0)
@@ -160,13 +149,10 @@ GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="g
     ("entry", "settings", "end"),
     [
         (GROWTH, {}, "; the job restarts with it in 298 s (--grow)"),
-        (
-            Log(because("round 1 could"), setting="grow"),
-            {"grow": "checkpoint"},
-            "; the job restarts with it then (--grow checkpoint)",
-        ),
+        (Log(because("round 1 could"), setting="grow"), {"grow": "checkpoint"},
+         "; the job restarts with it then (--grow checkpoint)"),
     ],
-)
+)  # fmt: skip
 def test_growth_is_announced_while_the_round_runs(
     entry: Log, settings: dict[str, Any], end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,9 +178,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
     assert told(capfd) == []
 
 
-def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
     narrator.begin_round()
     narrator.note_success((4, 5, 6), 0, 2, 100.0)

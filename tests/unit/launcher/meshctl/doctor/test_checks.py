@@ -14,19 +14,13 @@ from launcher.model.text import format_bytes, format_number
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOMY = MachineInfo(
-    cpu_count=64,
-    memory=512 * GIB,
-    memory_limit=CgroupLimit(256 * GIB, GIB, "/sys/fs/cgroup/memory.max"),
+    cpu_count=64, memory=512 * GIB, memory_limit=CgroupLimit(256 * GIB, GIB, "/sys/fs/cgroup/memory.max"),
     process_limit=CgroupLimit(100_000, 100, "/sys/fs/cgroup/pids.max"),
-    shared_memory=DiskSpace("/dev/shm", 256 * GIB, 256 * GIB),
-    logs=DiskSpace("/logs", 100 * GIB, 50 * GIB, 1_000_000),
-    open_files=ResourceLimit(1024, 1_048_576),
-    user_processes=ResourceLimit(500_000, 500_000),
-    locked_memory=ResourceLimit(None, None),
-    rdma_devices=("mlx5_0",),
-    numa_nodes={0: "0-31", 1: "32-63"},
+    shared_memory=DiskSpace("/dev/shm", 256 * GIB, 256 * GIB), logs=DiskSpace("/logs", 100 * GIB, 50 * GIB, 1_000_000),
+    open_files=ResourceLimit(1024, 1_048_576), user_processes=ResourceLimit(500_000, 500_000),
+    locked_memory=ResourceLimit(None, None), rdma_devices=("mlx5_0",), numa_nodes={0: "0-31", 1: "32-63"},
     listening_ports=frozenset({22, 15001}),
-)
+)  # fmt: skip
 RUN = PlannedRun(worker_count=8, accelerators=frozenset({"nvidia"}), node_count=32, frameworks=("torch",))
 
 
@@ -144,18 +138,18 @@ def test_nothing_is_said_of_a_machine_that_has_enough(machine: dict[str, Any], r
     assert found(replace(ROOMY, **machine), replace(RUN, **run)) == []
 
 
-def test_nothing_is_said_of_a_machine_whose_kernel_says_nothing() -> None:
-    assert found(MachineInfo(), PlannedRun()) == []
-
-
-def test_a_grace_is_a_number_and_one_that_is_short_has_its_remedy() -> None:
+def test_a_short_grace_has_its_remedy_and_a_silent_kernel_no_word() -> None:
     (finding,) = found(run=replace(RUN, environ={"LAUNCHER_POD_GRACE": "long"}))
     assert finding.seen == "LAUNCHER_POD_GRACE='long' is not a number of seconds"
     (finding,) = found(run=replace(RUN, environ=TOLD, shutdown_timeout_s=60))
     assert finding.remedy == "set terminationGracePeriodSeconds: 75, or a shorter --shutdown-timeout"
+    assert found(MachineInfo(), PlannedRun()) == []
 
 
-def test_the_worst_comes_first_and_the_verdict_counts() -> None:
+def test_sizes_are_written_as_people_read_them_and_the_worst_comes_first() -> None:
+    words = ["0 bytes", "1,023 bytes", "64 MiB", "1.5 GiB"]
+    assert [format_bytes(count) for count in (-1, 1023, 64 * MIB, 1.5 * GIB)] == words
+    assert format_number(20000) == "20,000"
     note, hurt, stop = (Finding(level, level, level) for level in ("note", "hurt", "stop"))
     assert sort_findings([note, hurt, stop, hurt]) == [stop, hurt, hurt, note]
     starts = "a job would start here"
@@ -164,9 +158,3 @@ def test_the_worst_comes_first_and_the_verdict_counts() -> None:
     assert describe_verdict([hurt, hurt]) == f"{starts}; 2 problems may hurt it"
     assert describe_verdict([stop]) == "1 problem would stop a job here"
     assert describe_verdict([stop, stop, hurt]) == "2 problems would stop a job here, 1 may hurt it"
-
-
-def test_sizes_are_written_as_people_read_them() -> None:
-    words = ["0 bytes", "1,023 bytes", "64 MiB", "1.5 GiB"]
-    assert [format_bytes(count) for count in (-1, 1023, 64 * MIB, 1.5 * GIB)] == words
-    assert format_number(20000) == "20,000"

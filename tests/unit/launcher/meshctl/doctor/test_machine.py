@@ -114,19 +114,14 @@ def test_ports_nodes_devices_and_capabilities_are_read(tmp_path: Path) -> None:
         {
             "proc/net/tcp": head + "   0: 0100007F:3A99 00000000:0000 0A 0\n   1: 0100007F:3A9E 0100007F:0016 01 0\n",
             "proc/net/tcp6": head + "   0: 00000000000000000000000000000000:0016 0:0000 0A 0\nrubbish\n",
-            "proc/self/status": "Name:\tx\nCapEff:\t0000000000004000\n",
-            "proc/meminfo": "MemTotal:        1024 kB\n",
-            "proc/sys/kernel/numa_balancing": "1\n",
-            "sys/devices/system/node/node0/cpulist": "0-3\n",
-            "sys/devices/system/node/node1/cpulist": "4-7\n",
-            "sys/devices/system/node/possible": "0-1\n",
-            "sys/class/infiniband/mlx5_0/node_guid": "x\n",
-            "sys/class/net/nosuch0/mtu": "9000\n",
-            "sys/class/net/nosuch0/speed": "-1\n",
-            "sys/class/net/nosuch0/flags": "0x1003\n",
+            "proc/self/status": "Name:\tx\nCapEff:\t0000000000004000\n", "proc/meminfo": "MemTotal:        1024 kB\n",
+            "proc/sys/kernel/numa_balancing": "1\n", "sys/devices/system/node/node0/cpulist": "0-3\n",
+            "sys/devices/system/node/node1/cpulist": "4-7\n", "sys/devices/system/node/possible": "0-1\n",
+            "sys/class/infiniband/mlx5_0/node_guid": "x\n", "sys/class/net/nosuch0/mtu": "9000\n",
+            "sys/class/net/nosuch0/speed": "-1\n", "sys/class/net/nosuch0/flags": "0x1003\n",
             "sys/class/net/bonding_masters": "bond0\n",
         },
-    )
+    )  # fmt: skip
     machine = read_machine({}, os.devnull, root=root)
     assert machine.listening_ports == {15001, 22}
     assert machine.may_lock

@@ -16,28 +16,20 @@ from launcher.model.text import WIDTH
 
 GPUS = tuple(
     Device(
-        kind="nvidia",
-        index=index,
-        id=f"GPU-5a1c0c1e-7d53-4b0f-9f3a-00000000000{index}",
-        visible=str(index),
-        numa_node=index // 4,
-        domain="3f2a.1",
-        model="NVIDIA H100 80GB HBM3",
+        kind="nvidia", index=index, id=f"GPU-5a1c0c1e-7d53-4b0f-9f3a-00000000000{index}", visible=str(index),
+        numa_node=index // 4, domain="3f2a.1", model="NVIDIA H100 80GB HBM3",
     )
     for index in range(8)
-)
+)  # fmt: skip
 
 
-def test_a_long_name_has_a_line_for_itself() -> None:
+def test_long_names_and_values_move_no_column() -> None:
     assert list(format_row("duplicate-stdout-filters", "loss", "PET_DUPLICATE_STDOUT_FILTERS")) == [
         "  duplicate-stdout-filters",
         "                          loss                PET_DUPLICATE_STDOUT_FILTERS",
     ]
-
-
-def test_a_long_value_moves_no_column() -> None:
     assert list(format_row("traffic", "tp=100,cp=30,ep=20", "LAUNCHER_TRAFFIC")) == [
-        "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC",
+        "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC"
     ]
     assert list(format_row("traffic", "tp=100,cp=30,ep=20,dp=10", "LAUNCHER_TRAFFIC")) == [
         "  traffic                 tp=100,cp=30,ep=20,dp=10",
@@ -60,19 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     return examined
 
 
-def test_devices_that_do_not_answer_may_hurt_and_stop_a_job_that_wants_all(
-    found: Callable[..., dict[str, Any]],
-) -> None:
-    def amiss(*given: str) -> list[tuple[str, str, str]]:
-        findings = found(*given, silent=2)["findings"]
-        told = [(finding["check"], finding["level"], finding["seen"]) for finding in findings]
-        return [each for each in told if each[0] in ("workers", "devices")]
-
-    assert amiss("--devices=nvidia:8") == [("devices", "hurt", "2 more nvidia devices do not respond")]
-    assert amiss() == [("workers", "stop", "2 of 10 devices do not answer (8 found by NVML)")]
-
-
-def test_the_worst_stands_first_after_the_verdict(found: Callable[..., dict[str, Any]]) -> None:
+def test_the_worst_stands_first_and_devices_that_do_not_answer_may_hurt(found: Callable[..., dict[str, Any]]) -> None:
     whole = found("--monitor-interval=3", "--devices=nvidia:8", "no-such-script.py", silent=1)
     levels = [finding["level"] for finding in whole["findings"]]
     assert levels == sorted(levels, key=["stop", "hurt", "note"].index)
@@ -80,6 +60,14 @@ def test_the_worst_stands_first_after_the_verdict(found: Callable[..., dict[str,
     at = [text.index(f"\n{word}: ") for word in ("would stop a job", "may hurt", "note")]
     assert at == sorted(at)
     assert text.startswith("verdict: 1 problem would stop a job here, ")
+
+    def amiss(*given: str) -> list[tuple[str, str, str]]:
+        findings = found(*given, silent=2)["findings"]
+        told = [(finding["check"], finding["level"], finding["seen"]) for finding in findings]
+        return [each for each in told if each[0] in ("workers", "devices")]
+
+    assert amiss("--devices=nvidia:8") == [("devices", "hurt", "2 more nvidia devices do not respond")]
+    assert amiss() == [("workers", "stop", "2 of 10 devices do not answer (8 found by NVML)")]
 
 
 def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: Any) -> None:

@@ -66,9 +66,7 @@ def test_json_is_what_the_nodes_have_written_in_order_of_time(source: FakeSource
     assert [json.loads(line)["time"] for line in lines] == sorted(json.loads(line)["time"] for line in lines)
 
 
-def test_following_shows_each_event_once_and_ends_with_the_run(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "PAUSE_S", 0.01)
     monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
     monkeypatch.setattr(views, "HOLD_S", 0.05)
@@ -89,15 +87,23 @@ def test_following_shows_each_event_once_and_ends_with_the_run(
     assert remarks == ["run exp no longer has an agent on this machine: it was last seen in round 2"]
 
 
-def test_the_same_of_one_rank_twice_is_two_lines() -> None:
+def test_every_kind_of_event_is_a_line_with_its_own_sentence_that_controls_no_terminal() -> None:
+    assert set(EVENT_NAMES) == set(views._SENTENCES), "each has a row in _SENTENCES of launcher/meshctl/live/events.py"
     line = make_event("worker_started", "h0", "08:05:01.000", rank=0, local_rank=0, pid=1)
     event = read_event(line, "h0")
     assert event is not None
     assert len(format_events([event, event], NOW)) == 2
-
-
-def test_every_kind_of_event_has_its_own_sentence() -> None:
-    assert set(EVENT_NAMES) == set(views._SENTENCES), "each has a row in _SENTENCES of launcher/meshctl/live/events.py"
+    line = make_event("remark", "\x1b[2J", "08:00:00.000", sentence="\x1b]0;x\x07")
+    event = read_event(line, "h0")
+    assert event is not None
+    assert all(letter.isprintable() for letter in format_events([event], NOW)[0])
+    fields = {"event": "worker_ended", "rank": 1, "outcome": "failed", "exit_code": -9}
+    assert describe_event(fields) == "rank 1 was killed by signal 9"
+    ended = {"event": "round_ended", "round": 2, "ran_s": 65.0, "reason": "node h9 is lost", "step": 7}
+    assert describe_event(ended) == "round 2 ended after 1 min 5 s, at step 7: node h9 is lost"
+    assert describe_event({"event": "agent_ended", "exit_code": 0, "verdict": "success"}) == (
+        "the agent ended with exit code 0, the job: success"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,20 +123,3 @@ def test_an_event_of_another_version_is_shown_as_it_is(line: str, sentence: str)
 @pytest.mark.parametrize("line", ["", "[]", "{"])
 def test_what_is_no_event_is_left_out(line: str) -> None:
     assert read_event(line, "h0") is None
-
-
-def test_nothing_in_an_event_controls_a_terminal() -> None:
-    line = make_event("remark", "\x1b[2J", "08:00:00.000", sentence="\x1b]0;x\x07")
-    event = read_event(line, "h0")
-    assert event is not None
-    assert all(letter.isprintable() for letter in format_events([event], NOW)[0])
-
-
-def test_sentences_of_endings() -> None:
-    fields = {"event": "worker_ended", "rank": 1, "outcome": "failed", "exit_code": -9}
-    assert describe_event(fields) == "rank 1 was killed by signal 9"
-    ended = {"event": "round_ended", "round": 2, "ran_s": 65.0, "reason": "node h9 is lost", "step": 7}
-    assert describe_event(ended) == "round 2 ended after 1 min 5 s, at step 7: node h9 is lost"
-    assert describe_event({"event": "agent_ended", "exit_code": 0, "verdict": "success"}) == (
-        "the agent ended with exit code 0, the job: success"
-    )

@@ -57,7 +57,7 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
 
 
-def test_a_long_sentence_stays_in_its_column() -> None:
+def test_a_long_sentence_stays_in_its_column_and_programs_read_sentences_too() -> None:
     runs = [
         ListedRun(run_id="exp-41", phase="running", now="round 2 is being stopped: " + "a reason " * 9, pids=(41, 42)),
         ListedRun(run_id="exp-42", phase="running", now="round 1 runs"),
@@ -69,9 +69,6 @@ def test_a_long_sentence_stays_in_its_column() -> None:
     begin = first.index("now")
     assert {line[begin - 1] for line in rest} == {" "}
     assert " ".join(line[begin:] for line in rest) == " ".join(line[begin:] for line in wide.splitlines()[1:])
-
-
-def test_a_report_has_sentences_for_programs_that_know_no_kinds() -> None:
     how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
     failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
     node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))

@@ -24,21 +24,15 @@ def merge(*texts: str) -> list[str]:
     return [format_line(line) for line in merger.take(0.0, is_final=True)]
 
 
-def test_equal_lines_of_several_ranks_are_one_line() -> None:
+def test_equal_lines_of_several_ranks_are_one_line_and_others_do_not_tear_them_apart() -> None:
     same = "step 1\nstep 2\n"
     assert merge(same, same, "step 1\n") == ["[0-2] step 1", "[0-1] step 2"]
-
-
-def test_a_line_of_one_rank_does_not_tear_apart_common_ones() -> None:
     assert merge("a\nb\nc\n", "a\nmine\nb\nc\n") == ["[0-1] a", "[1] mine", "[0-1] b", "[0-1] c"]
     assert merge("hello 0\nend\n", "hello 1\nend\n") == ["[0] hello 0", "[1] hello 1", "[0-1] end"]
-
-
-def test_ranks_that_are_no_range_are_a_list() -> None:
     assert merge("x\n", "y\n", "x\n", "x\n") == ["[0,2-3] x", "[1] y"]
 
 
-def test_a_line_waits_for_other_ranks_and_no_longer_than_that() -> None:
+def test_a_line_waits_for_other_ranks_and_for_its_end_and_no_longer_than_that() -> None:
     merger = LineMerger()
     merger.add(make_file(0), "one\n", 0.0)
     merger.add(make_file(1), "", 0.0)
@@ -48,17 +42,6 @@ def test_a_line_waits_for_other_ranks_and_no_longer_than_that() -> None:
     merger.add(make_file(0), "two\n", 10.0)
     assert list(merger.take(10.0)) == []
     assert [line.ranks for line in merger.take(10.0 + HOLD_S)] == [(0,)]
-
-
-def test_lines_of_other_streams_and_rounds_are_other_lines() -> None:
-    merger = LineMerger()
-    for file in (make_file(0), make_file(0, stream="stderr"), make_file(1, round=2)):
-        merger.add(file, "x\n", 0.0)
-    found = {(line.ranks, line.stream, line.round) for line in merger.take(0.0, is_final=True)}
-    assert found == {((0,), "stdout", 1), ((0,), "stderr", 1), ((1,), "stdout", 2)}
-
-
-def test_a_line_without_an_end_is_shown_after_a_while() -> None:
     merger = LineMerger()
     merger.add(make_file(0), "half", 0.0)
     assert list(merger.take(HOLD_S)) == []
@@ -69,6 +52,26 @@ def test_a_line_without_an_end_is_shown_after_a_while() -> None:
     assert [len(line.text) for line in merger.take(1.0)] == [UNFINISHED_MAX + 1]
     merger.add(make_file(0), "last words", 2.0)
     assert [line.text for line in merger.take(100.0)] == ["last words"]
+
+
+def test_lines_of_other_streams_and_rounds_are_other_lines_and_older_ones_go_first() -> None:
+    merger = LineMerger()
+    for file in (make_file(0), make_file(0, stream="stderr"), make_file(1, round=2)):
+        merger.add(file, "x\n", 0.0)
+    found = {(line.ranks, line.stream, line.round) for line in merger.take(0.0, is_final=True)}
+    assert found == {((0,), "stdout", 1), ((0,), "stderr", 1), ((1,), "stdout", 2)}
+    merger = LineMerger()
+    merger.add(make_file(0), "one\ntwo\n", 0.0)
+    merger.add(make_file(0, round=2), "three\n", 0.0)
+    merger.add(make_file(1), "Traceback\nKeyError\n", 0.0)
+    rounds = [line.round for line in merger.take(0.0, is_final=True)]
+    assert rounds == [1, 1, 1, 1, 2]
+    merger = LineMerger()
+    for round in (1, 2):
+        for rank in range(50):
+            merger.add(make_file(rank, round), "x\n", 0.0)
+        assert len(list(merger.take(0.0, is_final=True))) == 1
+    assert {file.round for file in merger._files} == {2}
 
 
 @pytest.mark.parametrize(
@@ -117,21 +120,3 @@ def test_no_line_is_lost_or_doubled_however_the_pieces_arrive(outputs: list[list
     shown += merger.take(now, is_final=True)
     assert merger.line_count == 0
     assert collect(shown) == {rank: lines for rank, lines in enumerate(outputs) if lines}
-
-
-def test_lines_of_an_older_round_go_before_those_of_a_newer_one() -> None:
-    merger = LineMerger()
-    merger.add(make_file(0), "one\ntwo\n", 0.0)
-    merger.add(make_file(0, round=2), "three\n", 0.0)
-    merger.add(make_file(1), "Traceback\nKeyError\n", 0.0)
-    rounds = [line.round for line in merger.take(0.0, is_final=True)]
-    assert rounds == [1, 1, 1, 1, 2]
-
-
-def test_files_of_earlier_rounds_are_forgotten() -> None:
-    merger = LineMerger()
-    for round in (1, 2):
-        for rank in range(50):
-            merger.add(make_file(rank, round), "x\n", 0.0)
-        assert len(list(merger.take(0.0, is_final=True))) == 1
-    assert {file.round for file in merger._files} == {2}

@@ -92,10 +92,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
     source.report = replace(source.report, missing=("h7\x1b[2J",))
     screen = Screen().show(source)
     assert screen.lines == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
-    assert screen.remarks == [
-        "node 'h7\\x1b[2J' does not answer",
-        "node h1 does not answer",
-    ]
+    assert screen.remarks == ["node 'h7\\x1b[2J' does not answer", "node h1 does not answer"]
 
 
 def test_no_files_are_a_sentence(source: FakeSource) -> None:
@@ -225,9 +222,7 @@ def test_earlier_rounds_are_not_taken_for_unseen_ones(source: FakeSource, log_di
 
 
 @pytest.mark.usefixtures("is_quick")
-def test_a_file_that_was_empty_until_the_agents_ended_is_read_by_the_file_of_its_round(
-    source: FakeSource, log_dir: Path
-) -> None:
+def test_a_file_that_was_empty_until_the_end_is_read_by_its_round(source: FakeSource, log_dir: Path) -> None:
     path = Path(source.files["m0"][0].path)
     path.write_text("")
     calls = iter(range(1000))

@@ -78,15 +78,12 @@ def test_a_node_that_the_report_misses_is_not_asked_until_it_is_back() -> None:
     polling.look_until(lambda: polling.remarks[-1] == "node h1 answers again", "its return")
 
 
-def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
+def test_a_failing_or_silent_node_is_named_once_and_asked_more_seldom() -> None:
     polling = Polling(replace(REPORT, missing=()))
     polling.broken["m1"] = TemporaryError("its disk hangs")
     polling.look_until(lambda: polling.count("m0") >= 60, "sixty requests to h0")
     assert polling.remarks == ["node h1 does not answer: its disk hangs"]
     assert polling.count("m1") < 15
-
-
-def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
     polling = Polling(replace(REPORT, nodes=(make_node(0),), missing=("h1",)))
     nodes = polling.poller.nodes
     polling.look_until(lambda: len(nodes) == 1, "the first report")

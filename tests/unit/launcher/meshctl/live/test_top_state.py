@@ -26,16 +26,13 @@ def state(monkeypatch: pytest.MonkeyPatch) -> TopState:
     return found
 
 
-def test_the_head_says_how_the_run_is(state: TopState) -> None:
+def test_the_head_says_how_the_run_is_and_nodes_are_those_of_meshctl_status(state: TopState) -> None:
     assert state.describe_head(NOW) == [
         "run exp: round 2 runs 4 ranks on 2 nodes, since T-60 (1 min)",
         "mesh dp=2, tp=2   leader h0   restarts 1 of 3",
         "goodput 93 %: trained 1 min 33 s of 1 min 40 s; lost 5.0 s to failure, 2.0 s to start",
         "lost h9 in round 1   silent h7: no answer",
     ]
-
-
-def test_nodes_and_rounds_are_those_of_meshctl_status(state: TopState) -> None:
     assert state.describe_status() == describe(derive_overview(REPORT))
     assert TopState("exp").describe_status() == ""
 

@@ -49,17 +49,14 @@ def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentenc
     assert str(caught.value) == sentence
 
 
-def test_a_flag_may_be_repeated_and_each_may_have_a_list() -> None:
+def test_a_flag_may_be_repeated_and_the_hint_names_the_nodes_in_their_order() -> None:
     assert parse_list(["h0, h1", "", "h3"], "lose") == ["h0", "h1", "h3"]
-
-
-def test_the_hint_names_the_nodes_in_their_order() -> None:
     with pytest.raises(UsageError) as caught:
         apply_changes(generate("dgx:4x8x8"), ["x"], [])
     assert caught.value.hint == "use one of h0-h31"
 
 
-def test_what_a_change_does_to_each_node_is_told() -> None:
+def test_what_a_change_does_to_each_node_is_told_and_moves_counted_by_place() -> None:
     mesh = parse("dp=*")
     cluster = generate("dgx:3x2")
     after = apply_changes(cluster, ["h1"], ["h5"])
@@ -76,9 +73,6 @@ def test_what_a_change_does_to_each_node_is_told() -> None:
     same = Plan(shape=(6,), ranks={"h0": (0, 1), "h1": (2, 3), "h2": (4, 5)}, spares=(), moved=0, reasons=())
     for previous in (same, None):
         assert describe_change(cluster, cluster, previous, same, mesh) == Change(nodes=cluster.nodes)
-
-
-def test_moves_are_counted_by_coordinates_not_by_rank() -> None:
     before = Plan(shape=(2, 3), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
     # dp shrinks to 2: (0,0) (0,1) (1,0) (1,1) were ranks 0, 1, 3, 4 on a, a, b, c.
     after = Plan(shape=(2, 2), ranks={"a": (0, 1), "c": (2, 3)}, spares=(), moved=1, reasons=())

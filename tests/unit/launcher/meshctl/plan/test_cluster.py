@@ -58,18 +58,12 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
         "c",
     )
     assert found.options == {
-        "mesh": "pp=4,dp=*,tp=8",
-        "traffic": "dp+tp=10:ring,pp=2.5",
-        "unit": "8",
-        "whole": "slice:4",
-        "within": "tp=host",
-        "nnodes": "2:9",
-        "elastic": "1:64",
-        "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
-    }
+        "mesh": "pp=4,dp=*,tp=8", "traffic": "dp+tp=10:ring,pp=2.5", "unit": "8", "whole": "slice:4",
+        "within": "tp=host", "nnodes": "2:9", "elastic": "1:64", "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
+    }  # fmt: skip
 
 
-def test_levels_nobody_named_are_numbered_and_a_flag_names_them_anew() -> None:
+def test_levels_and_a_plan_before_are_read_from_the_file_and_a_misspelt_key_gets_a_question() -> None:
     values = {"nodes": [{**NODE, "path": ["x", "y"]}, {"id": "b", "devices": 4}]}
     assert parse_cluster(values, "c").levels == ("level1", "level2")
     assert [(node.path, node.order) for node in parse_cluster(values, "c").nodes] == [
@@ -77,11 +71,11 @@ def test_levels_nobody_named_are_numbered_and_a_flag_names_them_anew() -> None:
         ((None, None), 1),
     ]
     assert parse_cluster(values, "c", ["pod", "leaf"]).levels == ("pod", "leaf")
-
-
-def test_a_plan_before_is_read_from_the_file() -> None:
     found = parse_cluster({"nodes": [NODE], "previous": {"dims": [2, 1], "plan": {"a": [0], "gone": [1]}}}, "c")
     assert found.previous == Plan(shape=(2, 1), ranks={"a": (0,), "gone": (1,)}, spares=(), moved=0, reasons=())
+    with pytest.raises(UsageError) as caught:
+        parse_cluster({"nodes": [NODE], "leave_costs": {}}, "c")
+    assert caught.value.hint == "did you mean 'leave_cost'?"
 
 
 @pytest.mark.parametrize(
@@ -136,12 +130,6 @@ def test_a_file_that_makes_no_sense_is_told_so_in_a_sentence(values: object, sen
     assert str(caught.value).startswith(sentence)
 
 
-def test_a_misspelt_key_gets_a_question() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_cluster({"nodes": [NODE], "leave_costs": {}}, "c")
-    assert caught.value.hint == "did you mean 'leave_cost'?"
-
-
 @pytest.mark.parametrize(
     ("text", "name", "sentence"),
     [
@@ -158,7 +146,7 @@ def test_a_misspelt_key_gets_a_question() -> None:
         ("a: 2001-99-99", "c.yaml", " has a value that cannot be read as YAML: month must be in 1..12"),
     ],
 )
-def test_what_is_not_json_or_yaml_is_told_with_line_and_column(
+def test_what_is_neither_json_nor_yaml_has_its_line(
     text: str | bytes, name: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -166,13 +154,10 @@ def test_what_is_not_json_or_yaml_is_told_with_line_and_column(
     assert str(caught.value).removeprefix(str(tmp_path / name)).startswith(sentence)
 
 
-def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
+def test_an_alias_stands_for_what_it_names_and_without_an_ending_a_brace_means_json(tmp_path: Path) -> None:
     found = read(tmp_path, "nodes:\n- {id: a, devices: &d 8, path: &p [x]}\n- {id: b, devices: *d, path: *p}", "c.yaml")
     assert found["nodes"][1] == {"id": "b", "devices": 8, "path": ["x"]}
     assert read(tmp_path, "# only a comment", "c.yaml") is None
-
-
-def test_without_an_ending_a_brace_means_json(tmp_path: Path) -> None:
     assert read(tmp_path, ' {"a": [1]}', "cluster") == read(tmp_path, "a: [1]", "cluster") == {"a": [1]}
     with pytest.raises(UsageError, match="is not valid JSON: line 1, column 2"):
         read(tmp_path, "{a: 1}", "cluster")
@@ -219,9 +204,7 @@ def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
         ("tpu:v6e-256:1", ("slice",), 64, 4, ("s0",)),
     ],
 )
-def test_a_generator_makes_what_it_says(
-    text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]
-) -> None:
+def test_a_generator_obeys(text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]) -> None:
     made = generate(text)
     assert is_form(text)
     assert made.levels == levels
@@ -232,7 +215,7 @@ def test_a_generator_makes_what_it_says(
     assert [node.order for node in made.nodes] == list(range(count))
 
 
-def test_generated_nodes_are_shuffled_and_their_addresses_sort_badly() -> None:
+def test_generated_nodes_are_shuffled_and_generated_slices_are_whole_and_in_order() -> None:
     nodes = generate("dgx:4x8x8").nodes
     along_the_tree = sorted(nodes, key=lambda node: int(node.id[1:]))
     assert [node.id for node in nodes][:4] == ["h29", "h18", "h6", "h2"]  # the same on every machine
@@ -240,9 +223,6 @@ def test_generated_nodes_are_shuffled_and_their_addresses_sort_badly() -> None:
     assert sorted(nodes, key=lambda node: node.address)[1].id == "h9"
     assert generate("dgx:1x300x8").nodes != generate("dgx:300x1x8").nodes
     assert len({node.address for node in generate("dgx:8x32x16x8").nodes}) == 4096
-
-
-def test_generated_slices_are_used_as_a_whole_in_the_order_of_their_hosts() -> None:
     made = generate("tpu:v5e-32:2")
     assert made.options == {"whole": "slice:8"}
     assert sorted((node.path, node.index) for node in made.nodes)[7] == (("s0",), 7)

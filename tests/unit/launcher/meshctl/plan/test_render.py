@@ -23,7 +23,7 @@ PLAN = Plan(
 )
 
 
-def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
+def test_the_table_lists_nodes_along_the_tree_in_columns_of_one_width() -> None:
     assert render.format_table(render.list_node_rows(PLAN, NODES, ["leaf"])) == (
         "  node  leaf  ranks\n"
         "  h0    l0    0-1, 6-7\n"
@@ -31,9 +31,6 @@ def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None
         "  h9    ?     8\n"
         "  h10   ?     spare\n"
     )  # fmt: skip
-
-
-def test_nodes_stand_in_columns_of_one_width_that_fit_a_terminal() -> None:
     nodes = [Node(id=f"h{at}", slot_count=4, path=("l0",)) for at in range(5)]
     plan = Plan(shape=(4,), ranks={"h0": (0, 1, 2, 3)}, spares=(), moved=0, reasons=())
     rows = render.list_node_rows(plan, nodes, ["leaf"], {"h0": "from 12 nodes", "h4": "lost"})
@@ -47,18 +44,12 @@ def test_nodes_stand_in_columns_of_one_width_that_fit_a_terminal() -> None:
     assert render.format_table(rows, in_columns=True).count("node") == 1
 
 
-def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:
+def test_spares_and_reasons_are_told_and_none_is_wider_than_a_terminal() -> None:
     text = render.format_world(PLAN, NODES, parse("pp=2,dp=*"), ["leaf"])
     assert text == (
         "world    pp=2, dp=6: 9 ranks on 3 nodes\n"
         "spares   h10; every leaf in use keeps 1 to 2 active\n"
     )  # fmt: skip
-
-
-WHY = (Reason.of("placement/remark", text="one " * 30), Reason.of("placement/no-node"))
-
-
-def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> None:
     plan = Plan(shape=(1,), ranks={"h0": (0,)}, spares=(), moved=0, reasons=WHY)
     lines = render.format_world(plan, NODES[3:], parse("dp=*"), ()).splitlines()
     assert lines[1].startswith("why      one one")
@@ -67,13 +58,7 @@ def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> N
     assert max(map(len, lines)) <= 80
 
 
-def test_many_moves_are_counted_and_a_few_are_named() -> None:
-    moves = [Move(f"h{at}", "h9", 1) for at in range(6)]
-    text = render.format_moves(
-        Plan(shape=(6,), ranks={"h9": (0, 1, 2, 3, 4, 5)}, spares=(), moved=6, reasons=()), moves
-    )
-    assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
-    assert text.endswith(" and 2 more\n")
+WHY = (Reason.of("placement/remark", text="one " * 30), Reason.of("placement/no-node"))
 
 
 @pytest.mark.parametrize("is_absolute", [True, False])
@@ -111,14 +96,7 @@ def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fract
     assert render.format_amount(value) == text
 
 
-def test_long_lists_and_small_shares_stay_short() -> None:
-    assert render.format_percent(Fraction(43, 1000)) == "4.3 %"
-    assert render.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
-    assert render.format_list(["a", "b"]) == "a, b"
-    assert render.format_list([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
-
-
-def test_costs_of_axes_and_of_levels_both_add_up_to_the_plans() -> None:
+def test_costs_add_up_and_long_lists_stay_short() -> None:
     mesh, nodes = parse("pp=2,dp=4"), [Node(id=f"h{at}", slot_count=4, path=(f"l{at}",)) for at in range(2)]
     plan = Plan(shape=(2, 4), ranks={"h0": (0, 1, 2, 3), "h1": (4, 5, 6, 7)}, spares=(), moved=0, reasons=())
     rows = render.format_cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
@@ -126,3 +104,13 @@ def test_costs_of_axes_and_of_levels_both_add_up_to_the_plans() -> None:
     assert "  pp line, weight 3      12    12  36" in rows
     assert "  dp ring, weight 10      0     0   0" in rows
     assert "share of J               24    12  36" in rows
+    assert render.format_percent(Fraction(43, 1000)) == "4.3 %"
+    assert render.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
+    assert render.format_list(["a", "b"]) == "a, b"
+    assert render.format_list([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
+    moves = [Move(f"h{at}", "h9", 1) for at in range(6)]
+    text = render.format_moves(
+        Plan(shape=(6,), ranks={"h9": (0, 1, 2, 3, 4, 5)}, spares=(), moved=6, reasons=()), moves
+    )
+    assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
+    assert text.endswith(" and 2 more\n")

@@ -84,7 +84,7 @@ def test_each_way_a_round_can_go_on_a_node_has_its_state(job: StoredJob) -> None
     assert node(seen, "h4").silent_s is None
 
 
-def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: StoredJob) -> None:
+def test_a_stopped_round_is_stopping_until_nobody_runs_it(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.stop(1, "a worker failed")
@@ -94,9 +94,6 @@ def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: Stored
     assert job.overview().phase == "waiting"
     job.seal(2, 0, 1)
     assert (job.overview().phase, job.overview().stop_reason) == ("running", None)
-
-
-def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.seal(2, 0, 1)
@@ -270,9 +267,17 @@ def test_states_of_ranks_are_those_of_their_node(states: tuple[str, ...], node_s
     assert (seen.nodes[0].state, seen.phase) == (node_state, phase)
 
 
-def test_a_feature_that_has_failed_is_shown_with_its_node() -> None:
+def test_failed_features_and_all_slots_are_shown_and_what_nodes_say_stays_in_its_line() -> None:
     seen = derive_overview(replace(REPORT, nodes=(make_node(1, off=("--hang-timeout", "--serve")),)))
     assert seen.nodes[0].why == "--hang-timeout is off, --serve is off"
+    spare = make_node(0, state="spare", ranks=(), slot_count=8)
+    seen = derive_overview(replace(REPORT, nodes=(spare, make_node(1))))
+    assert [node.slot_count for node in seen.nodes] == [2, 8]
+    forged = make_node(0, node="h0\n", state="up\x1b[2J\u202e", locality=(("rack\n", "r1"),))
+    text = describe(derive_overview(replace(REPORT, nodes=(forged, make_node(1)))))
+    assert text.isascii()
+    assert "up\\x1b[2J\\u202e" in text
+    assert next(line for line in text.splitlines() if line.startswith("h0")).startswith("h0\\n")
 
 
 def test_before_and_between_rounds() -> None:
@@ -302,17 +307,3 @@ def test_a_failure_has_its_class_in_one_field_and_its_error_in_another() -> None
     assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed; KeyError: 'lost'")
     assert past["ended_kind"] == because("").kind
     assert "rank 1 failed; KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
-
-
-def test_slots_are_counted_also_where_no_workers_run() -> None:
-    spare = make_node(0, state="spare", ranks=(), slot_count=8)
-    seen = derive_overview(replace(REPORT, nodes=(spare, make_node(1))))
-    assert [node.slot_count for node in seen.nodes] == [2, 8]
-
-
-def test_what_nodes_say_stays_in_its_line() -> None:
-    forged = make_node(0, node="h0\n", state="up\x1b[2J\u202e", locality=(("rack\n", "r1"),))
-    text = describe(derive_overview(replace(REPORT, nodes=(forged, make_node(1)))))
-    assert text.isascii()
-    assert "up\\x1b[2J\\u202e" in text
-    assert next(line for line in text.splitlines() if line.startswith("h0")).startswith("h0\\n")

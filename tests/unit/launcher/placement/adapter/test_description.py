@@ -39,12 +39,9 @@ def placed(*locality: object) -> str:
     return changed(encode_description(NODE), locality=locality)
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_what_was_written_is_read_again_and_later_fields_are_ignored() -> None:
     assert decode_description(encode_description(NODE)) == NODE
     assert decode_assignment(encode_assignment(SHARE)) == SHARE
-
-
-def test_fields_of_a_later_version_are_ignored() -> None:
     assert decode_description(changed(encode_description(NODE), colour="red")) == NODE
 
 

@@ -34,30 +34,30 @@ def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str,
     return {name: share.ranks for name, share in told.items()}
 
 
-def test_ranks_follow_the_numbers_and_neither_names_nor_arrival() -> None:
+def test_ranks_follow_the_numbers_and_neither_names_nor_sizes_nor_a_shorter_order() -> None:
     nodes = [numbered("h1", 2), numbered("h9", 0), numbered("h10", 1)]
     for order in (nodes, nodes[::-1]):
         assert given(*order, node_count=3) == {"h9": (0, 1), "h10": (2, 3), "h1": (4, 5)}
-
-
-def test_ranks_follow_the_numbers_where_another_order_would_be_shorter() -> None:
     nodes = [numbered(f"h{number}", number, locality=(("leaf", f"leaf{number % 2}"),)) for number in range(4)]
     ranks = given(*nodes, node_count=4, mesh="dp=*,tp=4")
     assert ranks == {"h0": (0, 1), "h1": (2, 3), "h2": (4, 5), "h3": (6, 7)}
-
-
-def test_nodes_of_several_sizes_are_laid_out_in_the_order_of_their_numbers() -> None:
     nodes = [numbered("h1", 0, 1), numbered("h2", 1, 4), numbered("h3", 2, 2)]
     assert given(*nodes, node_count=3) == {"h1": (0,), "h2": (1, 2, 3, 4), "h3": (5, 6)}
 
 
-def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
+def test_each_node_has_the_address_given_and_the_first_of_two_the_number() -> None:
     nodes = numbered("h1", 0, master_addr="localhost"), numbered("h2", 1)
     told = read_assignments(plan(*nodes, **asked(2)), *nodes)
     assert {name: share.master_addr for name, share in told.items()} == {"h1": "localhost", "h2": "head"}
+    found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
+    assert found.reason == (
+        "missing-node-ranks ranks=2 count=1 nodes=3; joined nodes=(names names=h1 (0),h2 (1) count=2); waits "
+        "why=(same-node-rank node=h3 other=h2 rank=1) node=h3 other=h2"
+    )
+    assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
 
-def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> None:
+def test_a_world_waits_for_every_number_and_says_when_nobody_else_can_come() -> None:
     found = size(numbered("h1", 3), numbered("h2", 0), numbered("h3", 5), **asked(8))
     assert (found.world_size, found.is_full) == (0, False)
     assert found.reason == (
@@ -66,22 +66,10 @@ def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> No
     assert size(**asked(2)).reason == "missing-node-ranks ranks=0-1 count=2 nodes=2; none-joined"
     full = size(numbered("h1", 1), numbered("h2", 0), **asked(2))
     assert (full.world_size, full.is_full) == (4, True)
-
-
-def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> None:
     nodes = numbered("h1", 1), numbered("h2", 0)
     waiting, complete = (size(*nodes[:count], **asked(2, "dp=4,tp=2")) for count in (1, 2))
     assert (waiting.world_size, waiting.is_complete) == (0, False)
     assert (complete.world_size, complete.is_complete) == (0, True)
-
-
-def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:
-    found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
-    assert found.reason == (
-        "missing-node-ranks ranks=2 count=1 nodes=3; joined nodes=(names names=h1 (0),h2 (1) count=2); waits "
-        "why=(same-node-rank node=h3 other=h2 rank=1) node=h3 other=h2"
-    )
-    assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
 
 @pytest.mark.parametrize("number", [None, 2])

@@ -63,26 +63,20 @@ def test_rank_is_worker_id_plus_slice_times_hosts(slots: int) -> None:
         assert share.slice_index == {told[f"{name[0]}-0"].ranks[0] // (4 * slots)}.pop()
 
 
-def test_slices_of_one_host_are_joined_as_well() -> None:
+def test_slices_of_one_host_are_joined_and_may_have_one_name() -> None:
     told = shares(plan([host(name, 0, hosts=1, slots=8) for name in ("x", "y")]))
     assert sorted((share.slice_index, share.slice_count, share.ranks[0]) for share in told.values()) == [
         (0, 2, 0),
         (1, 2, 8),
     ]
-
-
-def test_slices_of_one_host_may_have_one_name() -> None:
     told = shares(plan([replace(host("job", 0, hosts=1), name=name) for name in ("x", "y", "z")]))
     assert sorted((share.slice_index, share.slice_count) for share in told.values()) == [(0, 3), (1, 3), (2, 3)]
-
-
-def test_where_one_node_is_in_no_slice_there_are_none() -> None:
     other = Description(slot_count=1, address="10.0.0.9", role="default", name="z", machine="z")
     told = shares(plan([*(host(name, 0, hosts=1) for name in "xy"), other]))
     assert {(share.slice_index, share.slice_count) for share in told.values()} == {(0, 0)}
 
 
-def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> None:
+def test_a_slice_that_lost_a_host_or_is_incomplete_stands_by() -> None:
     first = plan(SCRAMBLED)
     before = shares(first)
     lost = next(name for name in before if before[name].slice_index == 0 and before[name].ranks == (1,))
@@ -93,6 +87,10 @@ def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> 
     assert all(share.ranks == (share.slice_index * 4 + int(name[2:]),) for name, share in after.items())
     missing = f"level=slice domain={lost[0]} present=3 hosts=4 missing=1 indices=1 names={lost[0]}-1"
     assert missing in " ".join(second.reasons)
+    big = [host("big", index, hosts=8) for index in range(5)]
+    planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
+    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
+    assert "slices-differ others=8 usual=4" in planned.remarks
 
 
 @pytest.mark.parametrize(
@@ -128,24 +126,14 @@ def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Descr
     assert planned.spare_reasons == {"x": f"slice-size node=x hosts={other.slice_hosts} slice=a usual=4"}
 
 
-def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
-    big = [host("big", index, hosts=8) for index in range(5)]
-    planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
-    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert "slices-differ others=8 usual=4" in planned.remarks
-
-
 def numbered(numbers: Mapping[int, int]) -> list[Description]:
     """One slice of four; `numbers`: worker id -> --node-rank."""
     return [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
 
 
-def test_given_node_ranks_are_kept_if_they_follow_the_worker_ids() -> None:
+def test_given_node_ranks_are_kept_if_they_follow_the_worker_ids_and_refused_else() -> None:
     told = shares(plan(numbered({2: 2, 0: 0, 3: 3, 1: 1}), numbers=4))
     assert {name: share.ranks for name, share in told.items()} == {f"a-{index}": (index,) for index in range(4)}
-
-
-def test_numbers_that_do_not_are_refused_as_rank_0_would_not_be_the_master() -> None:
     refused = try_plan(numbered({0: 3, 1: 2, 2: 1, 3: 0}), numbers=4)
     assert isinstance(refused, PlanRefused)
     assert refused.reason == ("worker-order node=a-2 worker=2 slice=a rank=1")

@@ -32,45 +32,51 @@ def refusal(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = 
     return str(caught.value), caught.value.hint
 
 
-def test_without_options_only_the_numbers_of_nodes_and_the_levels_are_set() -> None:
+def test_without_options_only_numbers_and_levels_are_set_and_bounds_need_their_axis() -> None:
     assert ask({}, levels=()) == (Limits(), Costs())
     found = parse_limits_and_costs({}, meshes.parse(MESH), levels=["leaf"], nodes_min=2, nodes_max=5)
     assert found == (Limits(nodes_min=2, nodes_max=5, levels=("leaf",)), Costs())
+    hint = "set the size of one of its axes to *"
+    assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
 
 
-def test_every_option_arrives_where_it_belongs() -> None:
+def test_equal_wishes_are_written_alike_and_every_option_arrives() -> None:
     limits, costs = ask(
         {
-            "traffic": "tp=100,dp=10",
-            "unit": "8",
-            "within": "tp=host, dp=pod",
-            "whole": "leaf:4",
-            "level-costs": "leaf=2,pod=4.5,host=0",
-            "elastic": "2:64",
-            "rates": "leaf=40Gbit,host=1GB",
+            "traffic": "tp=100,dp=10", "unit": "8", "within": "tp=host, dp=pod", "whole": "leaf:4",
+            "level-costs": "leaf=2,pod=4.5,host=0", "elastic": "2:64", "rates": "leaf=40Gbit,host=1GB",
         }
-    )
+    )  # fmt: skip
     assert limits == Limits(
-        elastic_min=2,
-        elastic_max=64,
-        levels=LEVELS,
-        block_size=8,
-        within={"tp": "host", "dp": "pod"},
+        elastic_min=2, elastic_max=64, levels=LEVELS, block_size=8, within={"tp": "host", "dp": "pod"},
         all_or_nothing=AllOrNothing(level="leaf", hosts=4),
-    )
+    )  # fmt: skip
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
     assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0},
                           rates=parse_rates("host=8Gbit,leaf=40Gbit"))  # fmt: skip
+    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "level-costs": "leaf=2,host=1", "elastic": ":4"})
+    other = ask(
+        {
+            "traffic": "dp=5:ring, tp=100.0",
+            "within": "dp=leaf, tp=host",
+            "level-costs": "host=1.0,leaf=2",
+            "elastic": "1:4",
+        }
+    )
+    assert list_options(*one) == list_options(*other)
+    assert list_options(*one) == {
+        "--nnodes": "1:",
+        "--elastic": "1:4",
+        "--within": "dp=leaf,tp=host",
+        "--traffic": "pp=3:line,dp=5:ring,tp=100:ring",
+        "--level-costs": "host=1,leaf=2",
+    }
+    assert list_options(Limits(nodes_min=2, nodes_max=4), Costs()) == {"--nnodes": "2:4"}
 
 
 @pytest.mark.parametrize(
     ("texts", "least", "most"),
-    [
-        ({"elastic": "1:64"}, 1, 64),
-        ({"elastic": "3"}, 3, 3),
-        ({"elastic": "3:"}, 3, None),
-        ({"elastic": ":64"}, 1, 64),
-    ],
+    [({"elastic": "1:64"}, 1, 64), ({"elastic": "3"}, 3, 3), ({"elastic": "3:"}, 3, None), ({"elastic": ":64"}, 1, 64)],
 )
 def test_the_elastic_axis_is_bounded_whatever_its_name(texts: dict[str, str], least: int, most: int | None) -> None:
     for mesh in (MESH, "fsdp=*,tp=8"):
@@ -118,28 +124,16 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], se
     assert refusal(texts) == (sentence, hint)
 
 
-def test_bounds_need_an_axis_that_they_bound() -> None:
-    hint = "set the size of one of its axes to *"
-    assert refusal({"elastic": "1:4"}, "dp=4") == ("--elastic 1:4: mesh dp=4 has no elastic axis", hint)
-
-
-def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> None:
-    limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
-    assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
-    assert refusal({"within": "dp=leaf"}, levels=()) == (
-        "--within dp=leaf: unknown level leaf; here only host exists",
-        "use host",
-    )
-    assert refusal({"whole": "leaf:4"}, levels=()) == (
-        "--whole leaf:4: unknown level leaf; here only host exists",
-        "leave it out",
-    )
-
-
-def test_an_error_names_the_variable_the_text_came_from() -> None:
+def test_an_error_names_the_variable_and_a_job_says_by_which_it_was_asked() -> None:
     with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: --unit x is not a whole number") as caught:
         parse_limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
     assert caught.value.exit_code == 2
+    with pytest.raises(
+        UsageError, match=r"^LAUNCHER_WITHIN: --within tp=nvl: unknown level nvl; on one machine only host exists$"
+    ):
+        demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
+    with pytest.raises(UsageError, match=r"^--within tp=nvl: unknown level nvl; on one machine only host exists$"):
+        demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
 
 
 COUNTS = st.integers(1, 99)
@@ -178,47 +172,27 @@ def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
 
 
-def test_the_same_wishes_in_other_words_are_written_alike() -> None:
-    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "level-costs": "leaf=2,host=1", "elastic": ":4"})
-    other = ask(
-        {
-            "traffic": "dp=5:ring, tp=100.0",
-            "within": "dp=leaf, tp=host",
-            "level-costs": "host=1.0,leaf=2",
-            "elastic": "1:4",
-        }
-    )
-    assert list_options(*one) == list_options(*other)
-    assert list_options(*one) == {
-        "--nnodes": "1:",
-        "--elastic": "1:4",
-        "--within": "dp=leaf,tp=host",
-        "--traffic": "pp=3:line,dp=5:ring,tp=100:ring",
-        "--level-costs": "host=1,leaf=2",
-    }
-    assert list_options(Limits(nodes_min=2, nodes_max=4), Costs()) == {"--nnodes": "2:4"}
-
-
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python3")
     return feasibility.resolve_limits(made.placement)
 
 
-def test_a_job_asks_what_its_options_and_variables_ask() -> None:
+def test_a_job_asks_what_its_options_and_variables_ask_of_levels_that_are_known() -> None:
     limits, costs = demands(
         "--mesh=dp=*,tp=2", "--within=tp=host", LAUNCHER_LEVEL_COSTS="host=2", LAUNCHER_ELASTIC="1:2"
     )
     assert limits == Limits(nodes_max=1, elastic_max=2, within={"tp": "host"})
     assert costs == Costs(level_costs={"host": 2})
-
-
-def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
-    with pytest.raises(
-        UsageError, match=r"^LAUNCHER_WITHIN: --within tp=nvl: unknown level nvl; on one machine only host exists$"
-    ):
-        demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
-    with pytest.raises(UsageError, match=r"^--within tp=nvl: unknown level nvl; on one machine only host exists$"):
-        demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
+    limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
+    assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
+    assert refusal({"within": "dp=leaf"}, levels=()) == (
+        "--within dp=leaf: unknown level leaf; here only host exists",
+        "use host",
+    )
+    assert refusal({"whole": "leaf:4"}, levels=()) == (
+        "--whole leaf:4: unknown level leaf; here only host exists",
+        "leave it out",
+    )
 
 
 def test_level_costs_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:

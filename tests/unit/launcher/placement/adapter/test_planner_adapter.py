@@ -45,7 +45,7 @@ def plan(
     return planned
 
 
-def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
+def test_each_node_is_told_its_ranks_by_where_it_stands() -> None:
     planned = plan([candidate("a", 1), candidate("b", 2)], "dp=*,tp=2")
     told = read_assignments(planned)
     assert told["b"] == NodeAssignment(
@@ -55,9 +55,6 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     )  # fmt: skip
     assert (planned.id, planned.world_size) == (7, 4)
     assert (planned.coordinator, planned.coordinator_id) == ("10.0.0.1:0", "a")  # the port that a will offer
-
-
-def test_where_a_node_stands_reaches_the_planner() -> None:
     stands = {"a": ("whole", 1), "b": ("whole", 0), "c": ("half", 0)}
     nodes = [members.node(name, f"slice={domain}", index=index) for name, (domain, index) in stands.items()]
     limits = Limits(all_or_nothing=AllOrNothing(level="slice", hosts=2))
@@ -97,19 +94,16 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
     assert one.compute_size([asking[0], view("b", 2, 4)]).world_size == 6
 
 
-def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
+def test_a_master_port_that_was_asked_for_is_the_one_all_use_and_a_spare_is_told_nothing() -> None:
     planned = plan([candidate("a", 1, master_port=29500), candidate("b", 2, master_port=29500)])
     assert planned.coordinator == "10.0.0.1:29500"
     assert {share.master_port for share in read_assignments(planned).values()} == {29500}
-
-
-def test_a_spare_is_told_nothing() -> None:
     assert set(
         read_assignments(plan([candidate(name, order) for order, name in enumerate("abc", 1)], nodes_max=2))
     ) == {"a", "b"}
 
 
-def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
+def test_who_stays_keeps_its_ranks_and_no_plan_is_a_sentence() -> None:
     nodes = {name: candidate(name, order) for order, name in enumerate("abcd", 1)}
     first = plan(list(nodes.values()), nodes_max=3)
     second = plan([nodes[name] for name in "bcd"], previous=first.assignments, nodes_max=3)
@@ -117,9 +111,6 @@ def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
     assert {name: after[name].ranks for name in "bc"} == {name: before[name].ranks for name in "bc"}
     assert after["d"].ranks == before["a"].ranks
     assert after["b"].master_addr == "10.0.0.4", "the address of rank 0 moves with rank 0"
-
-
-def test_no_plan_is_refused_in_a_sentence() -> None:
     refused = told(planner("dp=2,tp=4").plan(MakePlan(7, 1, (candidate("a", 1),), {})))
     assert refused == PlanRefused(7, "one-node-too-small mesh=dp=2,tp=4 ranks=8 devices=2 nnodes=0")
 

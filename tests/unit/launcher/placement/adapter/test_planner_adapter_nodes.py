@@ -17,7 +17,7 @@ def planner() -> PlannerAdapter:
     return PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs())
 
 
-def test_sentences_name_nodes_and_not_members() -> None:
+def test_sentences_name_nodes_and_who_waits_is_told_who_is_there() -> None:
     planned = plan(*(node(f"h{number}") for number in range(1, 8)), mesh="pp=2,dp=*,tp=2", limits=Limits(nodes_max=5))
     assert planned.reasons[0] == (
         "world ranks=8 nodes=4 present=7 why=(largest size=dp=2 rules=) is_most=False; spares nodes=(names "
@@ -25,6 +25,11 @@ def test_sentences_name_nodes_and_not_members() -> None:
     )
     assert set(planned.spare_reasons.values()) == {"spare ranks=8 sizes=dp=2 nodes=4"}
     assert len(planned.spare_reasons) == 3
+    found = size(node("h1"), node("h2"), limits=Limits(nodes_min=3))
+    assert (found.world_size, found.reason) == (
+        0,
+        "too-few-nodes least=3 present=2; joined nodes=(names names=h1,h2 count=2)",
+    )
 
 
 def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
@@ -41,21 +46,14 @@ def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
     assert summary.endswith(" count=16)")
 
 
-def test_one_machine_needs_no_summary() -> None:
+def test_one_machine_needs_no_summary_and_nobody_who_can_be_used_is_no_plan() -> None:
     alone = Description(slot_count=2, address="127.0.0.1", role="default")
     assert decode_assignment(plan(alone).assignments[f"{1:016x}"]).summary is None
     assert decode_assignment(plan(node("h1")).assignments[f"{1:016x}"]).summary is not None
+    assert isinstance(try_plan("rubbish"), PlanRefused)
 
 
-def test_who_waits_is_told_who_is_there() -> None:
-    found = size(node("h1"), node("h2"), limits=Limits(nodes_min=3))
-    assert (found.world_size, found.reason) == (
-        0,
-        "too-few-nodes least=3 present=2; joined nodes=(names names=h1,h2 count=2)",
-    )
-
-
-def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None:
+def test_members_that_cannot_be_read_are_named_and_successors_of_other_domains() -> None:
     planned = plan(node("h1"), "rubbish", node("h3"))
     assert planned.world_size == 4
     what = "error=its description is not JSON, so it was not written by meshrun"
@@ -65,6 +63,11 @@ def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None
     found = size("rubbish", node("h2"), limits=Limits(nodes_min=2))
     assert found.world_size == 0
     assert found.reason.endswith(f"; joined nodes=(names names=h2 count=1); unreadable-node node=n {what}")
+    nodes = [node(f"h{number}", f"leaf=l{number // 4}") for number in range(1, 9)]
+    planned = plan(*nodes, mesh="dp=*")
+    assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
+    assert len(planned.successors) == SUCCESSORS
+    assert len(plan(node("h1"), node("h1"), node("h2")).successors) == 2  # one name is one machine
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.1.1", "fe80::1%eth0", "localhost"])
@@ -77,32 +80,17 @@ def test_a_loopback_address_is_refused_once_another_machine_has_joined(address: 
     assert plan(node("h1", **one_machine), node("h2", **one_machine)).world_size == 4
 
 
-def test_successors_are_of_different_domains_first_then_in_joining_order() -> None:
-    nodes = [node(f"h{number}", f"leaf=l{number // 4}") for number in range(1, 9)]
-    planned = plan(*nodes, mesh="dp=*")
-    assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
-    assert len(planned.successors) == SUCCESSORS
-    assert len(plan(node("h1"), node("h1"), node("h2")).successors) == 2  # one name is one machine
-
-
-def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
+def test_two_nodes_with_one_name_run_and_unreadable_assignments_are_no_precedent() -> None:
     planned = plan(node("h1"), node("h1"))
     assert planned.world_size == 4
     assert "duplicate-name name=h1 count=2" in planned.remarks
-
-
-def test_unreadable_assignments_of_the_last_round_are_no_precedent() -> None:
     members = roster(node("h1"), node("h2"))
     planned = told(planner().plan(MakePlan(7, 2, members, {members[0].member_id: "rubbish"})))
     assert isinstance(planned, PlanReady)
     assert any("previous-unreadable" in reason for reason in planned.remarks)
 
 
-def test_nobody_who_can_be_used_is_no_plan() -> None:
-    assert isinstance(try_plan("rubbish"), PlanRefused)
-
-
-def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
+def test_a_node_keeps_its_ranks_and_name_as_another_member_or_under_another_leader() -> None:
     texts = [node(f"h{number}") for number in (1, 2, 3)]
     first = told(planner().plan(MakePlan(1, 1, roster(*texts), {})))
     assert isinstance(first, PlanReady)
@@ -113,9 +101,6 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     assert isinstance(second, PlanReady)
     assert decode_assignment(second.assignments["f" * 16]).ranks == decode_assignment(first.assignments[lost]).ranks
     assert "moved moved=0 ranks=6" in second.reasons
-
-
-def test_a_lost_node_is_still_called_by_its_name_when_another_plans() -> None:
     members = roster(node("h1"), node("h2"), node("h3"))
     first = told(planner().plan(MakePlan(1, 1, members[:2], {})))
     assert isinstance(first, PlanReady)

@@ -39,7 +39,7 @@ def test_levels_of_all_nodes_are_one_list_and_missing_ones_are_unknown(
     assert (found.levels, list(found.paths.values())) == (levels, paths)
 
 
-def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> None:
+def test_nodes_without_a_level_are_named_once_and_contradictions_ordered_by_majority() -> None:
     found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
     assert tuple(map(spell, found.remarks)) == (
@@ -47,26 +47,11 @@ def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> No
         "level-unknown level=zone nodes=(names names=h4 count=1)",
         "level-unknown level=leaf nodes=(names names=h2,h3 count=2)",
     )
-
-
-def test_contradictory_levels_are_ordered_by_majority_and_it_is_logged() -> None:
     found = build_topology(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
     assert found.levels == ("row", "rack")
     assert tuple(map(spell, found.remarks)) == (
         "remark text=rack is taken to be inside row, though 1 has it the other way round",
     )
-
-
-def test_nodes_of_one_kernel_share_a_machine_where_that_tells_nodes_apart() -> None:
-    known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
-    assert build_topology(known).levels == ("leaf",)
-    known["h2"] = replace(known["h2"], machine="boot-h1")
-    found = build_topology(known)
-    assert found.levels == ("leaf", "machine")
-    assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
-    known["h3"] = replace(known["h3"], machine="boot-h1")
-    assert build_topology(known).levels == ("leaf",)
-    assert build_topology(known, named=["machine"]).levels == ("leaf", "machine")
 
 
 def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
@@ -94,9 +79,7 @@ def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
     ],
     ids=["neighbours know", "they differ", "there are none", "neighbours of neighbours"],
 )
-def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
-    texts: dict[str, str], zones: list[str | None]
-) -> None:
+def test_a_node_without_a_zone_is_in_its_neighbours_zone(texts: dict[str, str], zones: list[str | None]) -> None:
     found = build_topology(places(**texts))
     assert [path[0] for path in found.paths.values()] == zones
     assert bool([remark for remark in found.remarks if "zone" in spell(remark)]) == (None in zones)
@@ -115,7 +98,7 @@ def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> 
     assert not [remark for remark in found.remarks if "level-unknown level=zone" in spell(remark)]
 
 
-def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
+def test_a_thousand_levels_are_cut_and_ranks_follow_the_leaves() -> None:
     known = places(**{f"h{at}": ",".join(f"x{at}-{each}=a" for each in range(16)) for at in range(1000)})
     known["h0"] = node("h0", "zone=a,leaf=l")
     known |= {name: node(name, "your-row=r") for name in ("h1", "h2")}
@@ -123,6 +106,15 @@ def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
     assert found.levels == ("your-row",), "more than one of them has it"
     assert len(build_topology(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
     assert any(spell(remark).startswith(f"too-many-levels most={LEVELS_MAX} levels=") for remark in found.remarks)
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
+    planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
+    found = read_ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert planned.reasons[-3:] == (
+        "axes-together axes=tp level=host",
+        "axes-together axes=dp level=leaf",
+        "axis-spread axis=pp domains=2 level=leaf",
+    )
 
 
 levels_said = st.lists(
@@ -163,25 +155,18 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     assert read_ranks(planner.plan(MakePlan(3, 1, changed, {}))) != held
 
 
-def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
-    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
-    planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
-    found = read_ranks(planned, *nodes)
-    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert planned.reasons[-3:] == (
-        "axes-together axes=tp level=host",
-        "axes-together axes=dp level=leaf",
-        "axis-spread axis=pp domains=2 level=leaf",
-    )
-
-
-def test_where_all_are_together_no_level_is_spoken_of() -> None:
+def test_a_rule_holds_among_nodes_that_joined_and_no_level_is_spoken_of_where_all_are_together() -> None:
     planned = plan(node("h1", "zone=a,leaf=l"), node("h2", "zone=a,leaf=l"))
     assert not [reason for reason in planned.reasons if "leaf" in reason or "host" in reason]
     assert planned.remarks == ()
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
+    planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
+    found = read_ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
 
-def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
+def test_unknown_levels_are_said_and_nodes_of_one_kernel_share_a_machine() -> None:
     limits = Limits(within={"tp": "leaf"})
     spelt = "unknown-level option=--within tp=leaf level=leaf known=zone,host"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
@@ -191,17 +176,18 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
         "unknown-level option=--whole nvl level=nvl known="
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
+    known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
+    assert build_topology(known).levels == ("leaf",)
+    known["h2"] = replace(known["h2"], machine="boot-h1")
+    found = build_topology(known)
+    assert found.levels == ("leaf", "machine")
+    assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
+    known["h3"] = replace(known["h3"], machine="boot-h1")
+    assert build_topology(known).levels == ("leaf",)
+    assert build_topology(known, named=["machine"]).levels == ("leaf", "machine")
 
 
-def test_a_rule_holds_among_nodes_that_joined() -> None:
-    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
-    planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
-    found = read_ranks(planned, *nodes)
-    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
-
-
-def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
+def test_costs_of_absent_levels_and_unequal_nodes_are_said_once() -> None:
     planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
@@ -209,20 +195,22 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("level-costs-unused levels=(names names=leaf count=1)",), ()]
+    found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
+    assert found.reason == (
+        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
+        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
+    )
 
 
 def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
     return node(name, f"slice={slice}", index=index, slice_hosts=hosts)
 
 
-def test_slices_are_used_whole_in_the_order_of_their_hosts_by_default() -> None:
+def test_slices_are_used_whole_by_default_unless_the_user_wants_another_level_whole() -> None:
     nodes = [tpu_host("h1", "t", 1), tpu_host("h2", "s", 1), tpu_host("h3", "t", 0), tpu_host("h4", "s", 0)]
     assert read_ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
     assert plan(*nodes[:3]).world_size == 4
     assert size(*nodes[:2]).world_size == 0
-
-
-def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
     wish = Limits(all_or_nothing=AllOrNothing(level="leaf", hosts=1))
     known = {"h1": tpu_host("h1", "s", 0)}
     assert resolve_limits(wish, build_topology(known), known.values())[0].all_or_nothing == wish.all_or_nothing
@@ -239,11 +227,3 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
     assert remark.startswith(f"unreadable-node node={2:016x} error=it")
     assert len(remark) < 160
     assert remark.isprintable()
-
-
-def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
-    found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
-    assert found.reason == (
-        "nodes-missing mesh=pp=3,tp=8 nodes=3 devices=8 present=2 most=0; "
-        "odd-nodes nodes=(names names=h3 (4) count=1); joined nodes=(names names=h1,h2,h3 count=3)"
-    )

@@ -48,9 +48,7 @@ MESHES = st.sampled_from(
 
 @settings(max_examples=60)
 @given(MESHES, st.data())
-def test_the_cost_follows_the_definition_for_every_mesh_unit_and_layout(
-    case: tuple[str, int], data: st.DataObject
-) -> None:
+def test_the_cost_follows_the_definition_for_every_mesh_and_layout(case: tuple[str, int], data: st.DataObject) -> None:
     mesh, unit = parse(case[0]), case[1]
     shape = mesh.resolve_shape(mesh.replica_size)
     communicators = list(make_default_traffic(mesh))

@@ -114,9 +114,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[int], Mesh, Tree, Costs, int]:
 
 @settings(max_examples=150, derandomize=True)
 @given(worlds())
-def test_the_time_is_that_of_all_transfers_added_up_link_by_link(
-    world: tuple[list[int], Mesh, Tree, Costs, int],
-) -> None:
+def test_the_time_is_that_of_all_transfers_added_up_by_link(world: tuple[list[int], Mesh, Tree, Costs, int]) -> None:
     holders, mesh, tree, costs, unit = world
     timer = _make_timer(mesh, tree, costs, unit)
     layout = np.array(holders[::unit], dtype=np.int32)
@@ -152,9 +150,7 @@ LEAVES = tuple(f"l{leaf}" for leaf in (0, 0, 0, 1, 1, 1))
         ("device=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "each device's own link", 1.0),
     ],
 )
-def test_a_part_names_the_link_that_it_waits_for(
-    rates: str, mesh: str, weights: str, link: str, seconds: float
-) -> None:
+def test_a_part_names_the_link_it_waits_for(rates: str, mesh: str, weights: str, link: str, seconds: float) -> None:
     grid = parse(mesh)
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     timer = _make_timer(grid, tree, Costs(traffic=traffic.parse(weights, grid), rates=parse_rates(rates)))
@@ -164,7 +160,7 @@ def test_a_part_names_the_link_that_it_waits_for(
     assert (part.link, part.seconds, found.is_absolute) == (link, seconds, True)
 
 
-def test_a_link_has_the_rate_of_its_own_domain() -> None:
+def test_a_link_has_the_rate_of_its_domain_and_an_axis_of_one_rank_needs_none() -> None:
     grid, rates = parse("pp=2,dp=3"), parse_rates("leaf:l0=8Mbit,leaf:l1=4Mbit")
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     timer = _make_timer(grid, tree, Costs(traffic=traffic.parse("dp=0,pp=1MB", grid), rates=rates))
@@ -172,9 +168,6 @@ def test_a_link_has_the_rate_of_its_own_domain() -> None:
     assert found is not None
     (part,) = found.parts
     assert (part.link, part.rate, part.amount) == ("leaf l1's uplink", 4_000_000, 3.0)
-
-
-def test_an_axis_of_one_rank_takes_no_time_and_without_rates_nothing_does() -> None:
     mesh = parse("dp=*,tp=6")
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     weights = traffic.parse("dp=9MB,tp=1MB", mesh)
@@ -186,14 +179,11 @@ def test_an_axis_of_one_rank_takes_no_time_and_without_rates_nothing_does() -> N
     )
 
 
-def test_items_of_several_hosts_are_spread_over_them() -> None:
+def test_items_of_several_hosts_are_spread_and_crowded_ones_behind_the_fullest_link() -> None:
     spread = HostMap(hosts=2, group_size=4, repeats=3)
     layouts = np.array([[5] * 4 + [1] * 4], dtype=np.int32)
     assert spread.find_hosts(layouts).tolist() == [[10, 11, 2, 3]]
     assert spread.expand(layouts).tolist() == [[10] * 3 + [11] * 3 + [2] * 3 + [3] * 3]
-
-
-def test_crowded_items_are_those_behind_the_fullest_link() -> None:
     mesh = parse("dp=3,pp=2")
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     costs = Costs(

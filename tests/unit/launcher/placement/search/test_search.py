@@ -15,15 +15,7 @@ from launcher.model.topology import build_tree
 from launcher.placement.limits import Costs, Limits
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import build_graph, list_neighbours, make_matrix
-from launcher.placement.problem.problem import (
-    Layout,
-    Problem,
-    coarsen,
-    is_valid,
-    make_problem,
-    restrict,
-    round_weights,
-)
+from launcher.placement.problem.problem import Layout, Problem, coarsen, is_valid, make_problem, restrict, round_weights
 from launcher.placement.search.improve import improve
 from launcher.placement.search.line import (
     Digit,
@@ -132,21 +124,20 @@ def test_as_many_nodes_are_active_as_allowed(nodes_min: int, nodes_max: int | No
     assert nodes_min <= len(set(found.tolist())) <= (nodes_max or 7)
 
 
-def test_a_world_that_does_not_fit_has_no_layout() -> None:
+def test_a_world_that_does_not_fit_has_no_layout_and_equal_nodes_have_no_kicks() -> None:
     given = problem([("p0/l0", [1, 1])], "pp=2,dp=1,tp=4")
     assert search(replace(given, capacity=given.capacity[:1], labels=tuple(one[:1] for one in given.labels))) == []
+    given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
+    assert not list(perturb(given, sorted_by_path(given), 5))
 
 
-def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
+def test_large_numbers_are_rounded_and_nodes_of_eight_units_laid_out_as_one() -> None:
     leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 4), ("p1/l2", [1] * 4)]
     plain = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=3,dp=10,tp=100")
     huge = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=300000000,dp=1000000000,tp=1")
     assert round_weights(plain) is plain
     assert max(part.weight for part in round_weights(huge).traffic.parts) < 2**32
     assert plain.compute_cost(searched(plain)) == plain.compute_cost(searched(huge))
-
-
-def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     given = problem([("p0/l0", [8] * 3), ("p1/l1", [8] * 3)], "dp=*,tp=4", 40)
     larger, size = coarsen(given)
     assert (size, larger.traffic.grid, larger.capacity.tolist()) == (8, (5, 1), [1] * 6)
@@ -154,22 +145,19 @@ def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     assert np.array_equal(found, np.repeat(found[::8], 8))
 
 
-def test_coarse_costs_are_the_costs() -> None:
+def test_coarse_costs_are_the_costs_and_restricted_items_obey_the_limits() -> None:
     given = problem([("p0/l0", [2] * 4), ("p1/l1", [2] * 4)], "pp=2,dp=2,ep=4,tp=4")
     larger, size = coarsen(given)
     layout = np.array([3, 0, 5, 1, 7, 2, 6, 4], dtype=np.int32)
     assert size == 2
     assert larger.compute_cost(layout) == given.compute_cost(np.repeat(layout, 2))
-
-
-def test_restricting_items_makes_every_layout_obey_the_limits() -> None:
     given = problem([("p0/l0", [3, 3, 1, 1])], "dp=*,tp=4", 4, Limits(nodes_min=3))
     less = restrict(given)
     assert less is not None
     assert np.sort(less.capacity)[-2:].sum() < 4 <= less.capacity.sum()
 
 
-def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
+def test_orders_are_rows_strips_and_snakes_through_neighbours() -> None:
     given = problem([("p0/l0", [1] * 16)], "pp=4,dp=4,tp=4", weights="pp=10,dp=10")
     grid = given.traffic.grid
     coordinates = np.array(np.unravel_index(np.arange(16), grid))
@@ -179,9 +167,6 @@ def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
     assert [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12] in found
     assert [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15] in found
     assert all(sorted(line) == list(range(16)) for line in found)
-
-
-def test_a_snake_goes_through_neighbours_only() -> None:
     grid = (3, 4, 5)
     coordinates = np.array(np.unravel_index(np.arange(60), grid))
     order = WalkOrder((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
@@ -198,19 +183,16 @@ def test_domains_take_less_than_they_could_where_a_cut_is_cheaper(way: type[part
     assert [take for _, take in chosen] == [7, 7, 7, 7]
 
 
-def test_runs_are_shared_among_items_that_fit_them() -> None:
+def test_runs_are_shared_among_items_that_fit_and_bricks_fill_rows_of_one_height() -> None:
     taken = divide_runs([2, 1, 2, 1], [(0, 1), (1, 2), (3, 3)], [0, *[1] * 5, 0])
     assert taken is not None
     assert sorted((start, amount) for _, start, amount in taken) == [(0, 1), (1, 2), (3, 2), (5, 1)]
     assert divide_runs([2, 2], [(0, 1), (1, 1), (2, 1)], [0, 1, 1, 0]) is None
-
-
-def test_bricks_fill_rows_that_are_built_up_together() -> None:
     assert _fill_rows([2, 1, 1, 2, 2, 1, 1, 2], 2, 6, 2) == [0, 0, 3, 3, 7, 7, 1, 2, 4, 4, 5, 6]
     assert _fill_rows([2, 2], 2, 3, 2) is None
 
 
-def test_the_graph_counts_every_pair_once() -> None:
+def test_the_graph_counts_every_pair_once_and_kicks_are_valid_and_sorted() -> None:
     talk = problem([("p0/l0", [1] * 6)], "pp=3,dp=2,tp=4").traffic
     found = build_graph(talk)
     ends, weights = list_neighbours(found)
@@ -221,9 +203,6 @@ def test_the_graph_counts_every_pair_once() -> None:
         for end, weight in zip(ends[unit].tolist(), weights[unit].tolist(), strict=True):
             assert weight == square[unit, end]
             assert weight or end == unit  # rows of those who talk to fewer are filled up with themselves
-
-
-def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     given = problem([("p0/l0", [1, 2, 1]), ("p0/l1", [2, 2]), ("p1/l2", [1, 2, 1])], "pp=2,dp=*,tp=4", 6)
     layout = reorder(given, sorted_by_path(given))
     found = list(perturb(given, layout, 5))
@@ -232,8 +211,3 @@ def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     assert all(is_valid(given, each) for each in found)
     assert costs == sorted(costs)
     assert costs[0] >= given.compute_cost(layout), "nothing that is cheaper was left by reorder"
-
-
-def test_nodes_of_one_size_have_no_kicks() -> None:
-    given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
-    assert not list(perturb(given, sorted_by_path(given), 5))

@@ -13,27 +13,18 @@ ALL = stored()
 LAYOUTS_MAX = 3000
 
 
-def test_the_search_finds_the_proven_optima() -> None:
+def test_the_search_finds_proven_optima_which_are_valid_and_above_the_bound() -> None:
     # One of six; `make slow WHAT=optima` tries all of them.
     assert missed(ALL[::6]) == []
-
-
-def test_exploring_on_from_the_optimum_does_not_lose_it() -> None:
     one = next(each for each in ALL if each.name == "within-128")
     problem = one.problem()
     found = explore(problem, [np.array(one.layout, dtype=np.int32)], beam_width=24, steps=120, target=0)
     assert found is not None
     assert problem.compute_cost(found) == one.optimum
-
-
-def test_every_stored_layout_is_valid_and_costs_what_is_stored() -> None:
     for one in ALL:
         problem, layout = one.problem(), np.array(one.layout, dtype=np.int32)
         assert is_valid(problem, layout), one.name
         assert problem.compute_cost(layout) == one.optimum, one.name
-
-
-def test_the_lower_bound_is_above_no_optimum_and_meets_some() -> None:
     ratios = []
     for one in ALL:
         assert one.optimum

@@ -25,19 +25,12 @@ def told(slot: Slot, parent: dict[str, str] | None = None, **job: Any) -> dict[s
     return {**torch.variables(place, parent or {}), **jax.variables(place, parent or {})}
 
 
-def test_initialize_finds_all_that_it_needs() -> None:
+def test_initialize_finds_all_that_it_needs_and_nothing_of_mpirun_where_mpi_is_in_use() -> None:
     said = make_jax().variables(PLACE, {})
     assert said == {
-        "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400",
-        "JAX_LOCAL_DEVICE_IDS": "2",
-        "OMPI_MCA_orte_hnp_uri": "meshrun",
-        "OMPI_COMM_WORLD_SIZE": "224",
-        "OMPI_COMM_WORLD_RANK": "26",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
-    }
-
-
-def test_where_mpi_is_in_use_nothing_looks_like_mpirun() -> None:
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400", "JAX_LOCAL_DEVICE_IDS": "2", "OMPI_MCA_orte_hnp_uri": "meshrun",
+        "OMPI_COMM_WORLD_SIZE": "224", "OMPI_COMM_WORLD_RANK": "26", "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    }  # fmt: skip
     jax = make_jax(mpi_reason="mpi4py is installed")
     assert set(jax.variables(PLACE, {})) == {"JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS"}
     (sentence,) = jax.remarks([], {}, has_other_nodes=False)
@@ -63,46 +56,41 @@ def test_a_worker_uses_its_own_gpus(
     assert said["LOCAL_RANK"] == said["OMPI_COMM_WORLD_LOCAL_RANK"] == local_rank
 
 
+OWN = Slot(index=2, devices=(Device(kind="npu", index=2, id="npu2", visible="2", variable="MY_VISIBLE"),))
+
+
 @pytest.mark.parametrize(
-    ("kind", "variable"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK"), ("cpu", "")]
+    ("slot", "variable"),
+    [
+        (devices("nvidia", 2), "CUDA_VISIBLE_DEVICES"),
+        (devices("intel", 2), "ZE_AFFINITY_MASK"),
+        (OWN, "MY_VISIBLE"),  # a variable that the user has named
+        (devices("cpu", 2), ""),
+    ],
+    ids=["nvidia", "intel", "own", "cpu"],
 )
-def test_visible_shows_each_worker_its_own_devices_of_any_kind(kind: str, variable: str) -> None:
-    said = make_torch(device_binding="visible").variables(replace(PLACE, slot=devices(kind, 2)), {})
+def test_visible_shows_each_worker_its_own_devices_of_any_kind(slot: Slot, variable: str) -> None:
+    said = make_torch(device_binding="visible").variables(replace(PLACE, slot=slot), {})
     if variable:
         assert (said[variable], said["LOCAL_RANK"], said["LAUNCHER_LOCAL_RANK"]) == ("2", "0", "2")
     else:
-        assert said == make_torch().variables(replace(PLACE, slot=devices(kind, 2)), {})
+        assert said == make_torch().variables(replace(PLACE, slot=slot), {})
 
 
-def test_the_variable_of_a_device_that_a_user_has_named_is_used() -> None:
-    own = Device(kind="npu", index=2, id="npu2", visible="2", variable="MY_VISIBLE")
-    place = replace(PLACE, slot=Slot(index=2, devices=(own,)))
-    assert make_torch(device_binding="visible").variables(place, {})["MY_VISIBLE"] == "2"
-
-
-def test_on_cpus_nothing_is_said_of_devices() -> None:
+def test_on_cpus_and_tpus_nothing_is_said_of_devices_and_one_process_of_a_tpu_host_has_no_number() -> None:
     assert "JAX_LOCAL_DEVICE_IDS" not in told(devices("cpu", 2))
+    one = make_jax().variables(replace(PLACE, slot=devices("tpu", 0, 1, 2, 3), local_world_size=1), {})
+    assert set(one) == {"JAX_COORDINATOR_ADDRESS"}
+    several = make_jax().variables(replace(PLACE, slot=devices("tpu", 2)), {})
+    assert several["OMPI_COMM_WORLD_RANK"] == "26"
+    assert "JAX_LOCAL_DEVICE_IDS" not in several
 
 
-def test_one_process_on_a_tpu_host_is_numbered_by_the_tpus_own_variables() -> None:
-    said = make_jax().variables(replace(PLACE, slot=devices("tpu", 0, 1, 2, 3), local_world_size=1), {})
-    assert set(said) == {"JAX_COORDINATOR_ADDRESS"}
-
-
-def test_several_processes_on_a_tpu_host_are_numbered_by_their_ranks() -> None:
-    said = make_jax().variables(replace(PLACE, slot=devices("tpu", 2)), {})
-    assert said["OMPI_COMM_WORLD_RANK"] == "26"
-    assert "JAX_LOCAL_DEVICE_IDS" not in said
-
-
-def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user() -> None:
+def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user_if_it_sees_all_devices() -> None:
     place, parent = replace(PLACE, local_world_size=1), {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3"}
     assert "JAX_LOCAL_DEVICE_IDS" not in make_jax().variables(place, parent)
     assert make_jax().variables(PLACE, parent)["JAX_LOCAL_DEVICE_IDS"] == "2"
-
-
-def test_device_ids_of_the_user_give_way_if_the_worker_sees_fewer_devices() -> None:
-    place, jax = replace(PLACE, local_world_size=1), make_jax(device_binding="visible")
+    jax = make_jax(device_binding="visible")
     assert jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "3"})["JAX_LOCAL_DEVICE_IDS"] == "0"
     place = replace(place, slot=devices("nvidia", 4, 5, 6))
     assert "JAX_LOCAL_DEVICE_IDS" not in jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "0,2"})
@@ -119,7 +107,7 @@ def test_device_ids_of_the_user_give_way_if_the_worker_sees_fewer_devices() -> N
         ("10.0.0.9", {"JAX_COORDINATOR_BIND_ADDRESS": "[::]:1234"}, "10.0.0.9:29400", "[::]:29400"),
     ],
 )
-def test_the_coordinator_listens_where_it_is_looked_for(
+def test_the_coordinator_listens_there(
     address: str, parent: dict[str, str], coordinator: str, bind: str | None
 ) -> None:
     said = make_jax().variables(replace(PLACE, master_addr=address), parent)
@@ -127,15 +115,12 @@ def test_the_coordinator_listens_where_it_is_looked_for(
     assert said.get("JAX_COORDINATOR_BIND_ADDRESS") == bind
 
 
-def test_a_proxy_is_pointed_out_where_there_are_other_nodes() -> None:
+def test_a_proxy_and_what_does_not_go_with_visible_devices_are_pointed_out() -> None:
     jax, parent = make_jax(), {"https_proxy": "http://proxy:3128", "no_proxy": "x"}
     assert not jax.remarks([], parent, has_other_nodes=False)
     (sentence,) = jax.remarks([], parent, has_other_nodes=True)
     assert sentence.startswith("https_proxy is set")
     assert not jax.remarks([], {"no_proxy": "x", "HTTP_PROXY": ""}, has_other_nodes=True)
-
-
-def test_what_does_not_go_with_visible_devices_is_said() -> None:
     visible = make_torch(device_binding="visible")
     assert "symmetric memory" in visible.remarks([gpus(0), gpus(1)], {}, False)[0]
     assert "has no effect" in visible.remarks([devices("cpu", 0)], {}, False)[0]

@@ -31,12 +31,13 @@ def variables(parent: dict[str, str] | None = None, place: WorkerAssignment = PL
     return make_torch(**job).variables(place, parent or {})
 
 
-def test_gloo_and_nccl_use_the_interface_that_the_user_names() -> None:
+def test_the_interface_and_the_signals_that_the_user_names_are_passed_on() -> None:
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     assert not set(names) & variables().keys()
     found = variables(interface="eth1")
     assert [found[name] for name in names] == ["eth1", "=eth1"]
     assert "NCCL_SOCKET_IFNAME" not in variables({"NCCL_SOCKET_IFNAME": "ib"}, interface="eth1")
+    assert variables(signals_to_handle=("SIGTERM", "SIGUSR1"))["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1"
 
 
 def test_a_worker_is_told_its_place_in_torchruns_words_and_in_the_mesh() -> None:
@@ -71,9 +72,11 @@ def test_virtual_local_rank_shows_each_worker_its_own_gpu(parent: dict[str, str]
     assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", visible)
 
 
-def test_virtual_local_rank_beyond_the_visible_gpus_is_refused() -> None:
+def test_virtual_ranks_beyond_the_gpus_are_refused_and_cpus_hear_nothing_of_them() -> None:
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1, which has none for local rank 2"):
         variables({"CUDA_VISIBLE_DEVICES": "0,1"}, virtual_local_rank=True)
+    cpus = tuple(Device(kind="cpu", index=index, id=f"cpu{index}", visible=str(index)) for index in range(2))
+    assert "CUDA_VISIBLE_DEVICES" not in variables(place=replace(PLACE, slot=Slot(index=0, devices=cpus)))
 
 
 @pytest.mark.parametrize(("is_virtual", "local_rank"), [(False, "2"), (True, "0")])
@@ -82,24 +85,12 @@ def test_a_worker_with_several_gpus_sees_only_those(is_virtual: bool, local_rank
     assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == (local_rank, "4,5")
 
 
-def test_a_worker_with_several_cpus_hears_nothing_of_gpus() -> None:
-    cpus = tuple(Device(kind="cpu", index=index, id=f"cpu{index}", visible=str(index)) for index in range(2))
-    assert "CUDA_VISIBLE_DEVICES" not in variables(place=replace(PLACE, slot=Slot(index=0, devices=cpus)))
-
-
-def test_the_signals_are_passed_on() -> None:
-    assert variables(signals_to_handle=("SIGTERM", "SIGUSR1"))["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1"
-
-
-def test_a_foreign_launchers_step_is_not_the_workers() -> None:
+def test_variables_of_a_foreign_step_and_of_the_agents_metrics_are_not_the_workers() -> None:
     step = [
         "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK",
         "PMI_RANK", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_TASK_PID",
     ]  # fmt: skip
     job = ["OMPI_MCA_btl", "PATH", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TOPOLOGY_ADDR"]
     assert list_step_variables([*reversed(step), *job]) == tuple(step)
-
-
-def test_the_agents_port_and_file_for_metrics_are_its_own() -> None:
     own = ("LAUNCHER_METRICS_FILE", "LAUNCHER_METRICS_PORT")
     assert list_step_variables([*own, "LAUNCHER_LOG_DIR"]) == own

@@ -35,9 +35,12 @@ def test_a_driver_that_knows_nothing_leaves_it_unknown(nvml: FakeNvml) -> None:
     assert DeviceMemory(IDS, nvml).read(["nvidia0"]) == UNKNOWN
 
 
-def test_without_the_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_or_another_vendors_device_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert DeviceMemory(IDS).read(["nvidia0"]) == UNKNOWN
+    assert make_device_memory([make_slot("amd", 0)]) is None
+    assert make_device_memory([]) is None
+    assert make_device_memory([make_slot("nvidia", 1)]) is not None
 
 
 def test_a_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +74,6 @@ def test_an_old_number_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     later = time.monotonic() + OLD_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert memory.read(["nvidia0"]) == UNKNOWN
-
-
-def test_only_nvidia_devices_are_asked_about() -> None:
-    assert make_device_memory([make_slot("amd", 0)]) is None
-    assert make_device_memory([]) is None
-    assert make_device_memory([make_slot("nvidia", 1)]) is not None
 
 
 def test_without_a_thread_nothing_is_known_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,21 +35,21 @@ def read_all(sources: list[LogSource], live_round: int = 0, **request: int) -> d
     raise AssertionError("it does not end")
 
 
-def test_many_files_are_read_to_their_ends(tmp_path: Path) -> None:
+def test_many_files_are_read_to_their_ends_and_a_busy_one_gets_the_page(tmp_path: Path) -> None:
     texts = {(1, rank): b"".join(b"%d line %d\n" % (rank, line) for line in range(5000)) for rank in range(8)}
     found = read_all(make_sources(tmp_path, texts))
     assert found == {f"1.{rank}": text.decode() for (_, rank), text in texts.items()}
+    texts = {(1, rank): b"" for rank in range(63)} | {(1, 63): b"line\n" * 100_000}
+    page = read_page(make_sources(tmp_path, texts), ReadLogs(tail_lines=-1), 1)
+    assert [len(chunk.data) for chunk in page.chunks] == [PAGE_BYTES_MAX]
 
 
-def test_the_last_line_waits_for_its_end_while_its_worker_lives(tmp_path: Path) -> None:
+def test_a_long_line_comes_in_pieces_and_the_last_waits_for_its_end(tmp_path: Path) -> None:
+    text = ("ä" * PAGE_BYTES_MAX).encode() + b"\nend\n"
+    assert read_all(make_sources(tmp_path, {(1, 0): text}), live_round=1) == {"1.0": text.decode()}
     sources = make_sources(tmp_path, {(1, 0): b"whole\nhal"})
     assert read_all(sources, live_round=1) == {"1.0": "whole\n"}
     assert read_all(sources, live_round=0) == {"1.0": "whole\nhal"}, "its worker has ended"
-
-
-def test_a_line_longer_than_a_page_comes_in_pieces(tmp_path: Path) -> None:
-    text = ("ä" * PAGE_BYTES_MAX).encode() + b"\nend\n"
-    assert read_all(make_sources(tmp_path, {(1, 0): text}), live_round=1) == {"1.0": text.decode()}
 
 
 def test_the_newest_round_is_shown_and_an_older_one_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -71,21 +71,12 @@ def test_a_round_between_two_pages_is_read_and_old_ones_are_let_go(tmp_path: Pat
     assert read_page(sources, ReadLogs(cursors=page.cursors, tail_lines=-1), 4).chunks == ()
 
 
-def test_one_busy_file_among_many_gets_the_page(tmp_path: Path) -> None:
-    texts = {(1, rank): b"" for rank in range(63)} | {(1, 63): b"line\n" * 100_000}
-    page = read_page(make_sources(tmp_path, texts), ReadLogs(tail_lines=-1), 1)
-    assert [len(chunk.data) for chunk in page.chunks] == [PAGE_BYTES_MAX]
-
-
-def test_a_name_that_is_no_file_of_the_job_is_not_read(tmp_path: Path) -> None:
+def test_a_name_that_is_no_file_is_not_read_and_without_files_it_is_said_how_to_keep_them(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     sources = make_sources(tmp_path, {(1, 0): b"line\n"})
     names = ("../secret", str(tmp_path / "secret"), "secret")
     page = read_page(sources, ReadLogs(cursors=tuple(LogCursor(name, 0) for name in names), tail_lines=-1), 0)
     assert [chunk.data for chunk in page.chunks] == ["line\n"]
-
-
-def test_without_files_the_page_says_how_to_keep_them() -> None:
     assert "--log-dir" in read_page([], ReadLogs(), 1).remark
     assert read_page([], ReadLogs(), 0).remark == "no worker is running here, and there is no output of earlier ones"
 

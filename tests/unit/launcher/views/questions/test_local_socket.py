@@ -11,60 +11,44 @@ import pytest
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.node_report import ReadState
 from launcher.views.questions import local_socket
-from launcher.views.questions.local_socket import (
-    LocalAgent,
-    Question,
-    QuestionSource,
-    SilentNodeError,
-    SocketSource,
-    ask_runs,
-    choose_agent,
-    exchange,
-    find_local_agents,
-    group_by_job,
-    list_socket_names,
-)
 from rendezvous import __version__
 
 
-def make_agent(run_id: str, pid: int, job: str = "") -> LocalAgent:
-    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", version=__version__, job=job)
+def make_agent(run_id: str, pid: int, job: str = "") -> local_socket.LocalAgent:
+    return local_socket.LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", version=__version__, job=job)
 
 
-def test_a_run_is_found_by_its_name_before_any_agent_is_by_its_pid() -> None:
+def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> None:
     agents = [make_agent("exp", 41), make_agent("41", 50)]
-    assert choose_agent(agents, "41") == agents[1]
-    assert choose_agent(agents, "50") == agents[1]
-    assert choose_agent(agents[:1], "41") == agents[0]
-    assert choose_agent(agents, "60") is None
-
-
-def test_without_a_name_there_must_be_one_run() -> None:
+    assert local_socket.choose_agent(agents, "41") == agents[1]
+    assert local_socket.choose_agent(agents, "50") == agents[1]
+    assert local_socket.choose_agent(agents[:1], "41") == agents[0]
+    assert local_socket.choose_agent(agents, "60") is None
     agents = [make_agent("exp", 41), make_agent("exp", 42)]
-    assert choose_agent(agents, None) == agents[0]
-    assert choose_agent([], None) is None
+    assert local_socket.choose_agent(agents, None) == agents[0]
+    assert local_socket.choose_agent([], None) is None
     with pytest.raises(UsageError, match="2 jobs run on this machine"):
-        choose_agent([*agents, make_agent("other", 43)], None)
+        local_socket.choose_agent([*agents, make_agent("other", 43)], None)
 
 
-def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
+def test_two_jobs_are_told_apart_by_a_pid_and_agents_asked_at_their_own_name() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
     with pytest.raises(UsageError, match="2 jobs of that id run on this machine") as refused:
-        choose_agent(agents, "exp")
+        local_socket.choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
-    assert choose_agent(agents, "42") == agents[1]
+    assert local_socket.choose_agent(agents, "42") == agents[1]
+    agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
+    assert (agent.uid, agent.pid) == (1000, "42")
 
 
 def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    agents = [make_agent("exp", 41), LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", version="9", job="j2")]
-    assert choose_agent(agents, None) == choose_agent(agents, "exp") == agents[0]
-    assert choose_agent(agents[1:], None) == choose_agent(agents, "42") == agents[1]
-
-
-def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> None:
-    agent = LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
-    assert (agent.uid, agent.pid) == (1000, "42")
+    agents = [
+        make_agent("exp", 41),
+        local_socket.LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", version="9", job="j2"),
+    ]
+    assert local_socket.choose_agent(agents, None) == local_socket.choose_agent(agents, "exp") == agents[0]
+    assert local_socket.choose_agent(agents[1:], None) == local_socket.choose_agent(agents, "42") == agents[1]
 
 
 @pytest.mark.parametrize(
@@ -76,34 +60,30 @@ def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> N
     ],
 )
 def test_an_error_of_an_agent_of_another_user_is_a_line(line: bytes, said: str) -> None:
-    source = QuestionSource(lambda question, limit_s: line, "exp")
+    source = local_socket.QuestionSource(lambda question, limit_s: line, "exp")
     for ask in (source.read_run, source.ask_why):
         with pytest.raises(TemporaryError) as refused:
             ask()
         assert str(refused.value) == said
 
 
-@pytest.mark.parametrize(("more", "kind"), [(b"", TemporaryError), (b',"is_silent":true', SilentNodeError)])
+@pytest.mark.parametrize(
+    ("more", "kind"), [(b"", TemporaryError), (b',"is_silent":true', local_socket.SilentNodeError)]
+)
 def test_a_node_that_has_not_answered_is_told_from_other_errors(more: bytes, kind: type[TemporaryError]) -> None:
-    source = QuestionSource(lambda question, limit_s: b'{"error":"h1 has not answered in time"%b}\n' % more, "exp")
+    source = local_socket.QuestionSource(
+        lambda question, limit_s: b'{"error":"h1 has not answered in time"%b}\n' % more, "exp"
+    )
     with pytest.raises(TemporaryError, match="h1 has not answered in time") as refused:
         source.read_node("h1", ReadState())
     assert type(refused.value) is kind
 
 
-def test_a_run_without_an_id_is_not_named_by_torchrun_s_word_for_that() -> None:
-    source = QuestionSource(lambda question, limit_s: b"", "none")
+def test_what_agents_call_themselves_is_shown_without_controls_and_none_is_no_name() -> None:
+    source = local_socket.QuestionSource(lambda question, limit_s: b"", "none")
     with pytest.raises(TemporaryError) as refused:
         source.read_run()
     assert str(refused.value) == "the agent of the run without an id on this machine has ended while it was asked"
-
-
-@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
-def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
-    assert local_socket._read_identity("meshrun.0.1", line) is None
-
-
-def test_what_another_user_s_agent_calls_itself_is_shown_without_controls() -> None:
     agent = local_socket._read_identity(
         "meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J", "version": "9\\n"}\n'
     )
@@ -111,23 +91,32 @@ def test_what_another_user_s_agent_calls_itself_is_shown_without_controls() -> N
     assert (agent.run_id, agent.node, agent.version) == (r"'a\nb'", r"'\x1b[2J'", r"'9\n'")
 
 
-def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    other = LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
+@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
+def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
+    assert local_socket._read_identity("meshrun.0.1", line) is None
+
+
+def test_an_agent_of_another_version_is_asked_nothing_and_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = local_socket.LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: (dict.fromkeys(names, b""), set()))
     monkeypatch.setattr(local_socket, "exchange", None)
-    for ask in (lambda: SocketSource(other), ask_runs([other], 1.0)[0].read_run):
+    for ask in (lambda: local_socket.SocketSource(other), local_socket.ask_runs([other], 1.0)[0].read_run):
         with pytest.raises(UsageError) as refused:
             ask()
         sentence = f"the agent of run exp has meshrun 9.1 on node n1, this is meshrun {__version__}"
         assert (str(refused.value), refused.value.hint) == (sentence, "use meshctl of meshrun 9.1")
 
 
-def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
+def test_an_agent_without_a_job_is_of_its_runs_first_and_a_name_of_no_agent_is_left_out() -> None:
     agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
-    assert group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
-    assert choose_agent(agents, "exp") == agents[1]
+    assert local_socket.group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
+    assert local_socket.choose_agent(agents, "exp") == agents[1]
+    right, name = listen(f"9000{os.getpid()}")
+    wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
+    with right, wrong:
+        names = list(local_socket.list_socket_names())
+    assert name in names
+    assert hostile not in names
 
 
 def listen(last: str) -> tuple[socket.socket, str]:
@@ -138,18 +127,9 @@ def listen(last: str) -> tuple[socket.socket, str]:
     return end, name
 
 
-def test_a_name_that_is_no_agents_is_left_out() -> None:
-    right, name = listen(f"9000{os.getpid()}")
-    wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
-    with right, wrong:
-        names = list(list_socket_names())
-    assert name in names
-    assert hostile not in names
-
-
 def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter([["meshrun.0.1", "meshrun.0.2", "meshrun.0.3"], ["meshrun.0.1", "meshrun.0.3", "meshrun.0.4"]])
-    answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h", version="9")
+    answering = local_socket.LocalAgent(name="meshrun.0.1", run_id="exp", node="h", version="9")
     monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
     answers = {
         "meshrun.0.1": b'{"run_id": "exp", "node": "h", "version": "9"}\n',
@@ -157,7 +137,7 @@ def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch
         "meshrun.0.3": b"",
     }
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: ({name: answers[name] for name in names}, set()))
-    assert find_local_agents() == ([answering], ["3"])
+    assert local_socket.find_local_agents() == ([answering], ["3"])
 
 
 def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:
@@ -176,7 +156,7 @@ def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:
     thread.start()
     try:
         with listener, pytest.raises(TimeoutError):
-            exchange(name, Question(kind="run"), 0.3)
+            local_socket.exchange(name, local_socket.Question(kind="run"), 0.3)
     finally:
         has_gone.set()
         thread.join()

@@ -9,29 +9,9 @@ import pytest
 
 from launcher.diagnosis.part.messages import decode_note
 from launcher.model.concurrency import NO_THREAD
+from launcher.views import node_report
 from launcher.views.goodput import Goodput
-from launcher.views.node_report import (
-    EventPage,
-    LogCursor,
-    LogPage,
-    NodeReply,
-    NodeReport,
-    RankReport,
-    ReadEvents,
-    ReadLogs,
-    ReadState,
-    RunReport,
-)
-from launcher.views.questions.messages import (
-    Diagnose,
-    Expect,
-    Inspect,
-    PassedRequest,
-    Reply,
-    Request,
-    encode_note,
-    is_sendable,
-)
+from launcher.views.questions import messages
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_report import make_run_report, shorten_report
 from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys
@@ -43,12 +23,12 @@ from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 
-def make_report(name: str, **fields: object) -> NodeReport:
+def make_report(name: str, **fields: object) -> node_report.NodeReport:
     base: dict[str, object] = {
         "node": name, "member_id": f"id-{name}", "run_id": "r", "version": "1", "at": 1.0, "started_at": 0.0,
         "agent_pid": 1, "state": "running",
     }  # fmt: skip
-    return NodeReport(**{**base, **fields})  # type: ignore[arg-type]
+    return node_report.NodeReport(**{**base, **fields})  # type: ignore[arg-type]
 
 
 LIMIT_S = 3.0
@@ -59,7 +39,7 @@ class Node:
 
     def __init__(self, net: Net, name: str) -> None:
         self.net, self.name, self.member_id = net, name, f"id-{name}"
-        self.asked: list[Request] = []
+        self.asked: list[messages.Request] = []
         self.surveys = Surveys(self, self.submit)  # type: ignore[arg-type]
 
     def list_members(self) -> dict[str, str]:
@@ -73,18 +53,18 @@ class Node:
 
     def take_note(self, sender: str, text: str) -> None:
         note = decode_note(text)
-        if isinstance(note, PassedRequest):
+        if isinstance(note, messages.PassedRequest):
             self.asked.append(note.request)
             self.surveys.reply(sender, note, *self.answer(note.request))
         else:
-            assert isinstance(note, Inspect | Expect | Reply)
+            assert isinstance(note, messages.Inspect | messages.Expect | messages.Reply)
             self.surveys.take_note(sender, note)
 
-    def answer(self, request: Request) -> tuple[NodeReply | None, str]:
-        if isinstance(request, ReadEvents):
-            return EventPage(lines=(self.name,), first=0, next_after=0), ""
-        if isinstance(request, ReadLogs):
-            return LogPage(chunks=(), cursors=()), ""
+    def answer(self, request: messages.Request) -> tuple[node_report.NodeReply | None, str]:
+        if isinstance(request, node_report.ReadEvents):
+            return node_report.EventPage(lines=(self.name,), first=0, next_after=0), ""
+        if isinstance(request, node_report.ReadLogs):
+            return node_report.LogPage(chunks=(), cursors=()), ""
         return make_report(self.name), ""
 
 
@@ -105,24 +85,24 @@ class Net:
             if name in self.nodes and name != lost:
                 self.nodes[name].take_note(sender, text)
 
-    def begin(self, by: str, node: str = "", request: Request | None = None, lost: str = "") -> list[Survey]:
+    def begin(self, by: str, node: str = "", request: messages.Request | None = None, lost: str = "") -> list[Survey]:
         """Ask, and return where the result comes."""
         found: list[Survey] = []
-        kind = NodeReport if isinstance(request, Diagnose) else None
+        kind = node_report.NodeReport if isinstance(request, messages.Diagnose) else None
         survey = Survey(
-            node=node, request=request or ReadState(), answer_kind=kind, until=LIMIT_S, takes=[found.append]
+            node=node, request=request or node_report.ReadState(), answer_kind=kind, until=LIMIT_S, takes=[found.append]
         )
         self.nodes[by].surveys.ask(survey)
         self.deliver(lost)
         self.nodes[by].surveys.advance(0.0)
         return found
 
-    def ask(self, by: str, node: str = "", request: Request | None = None) -> Survey:
+    def ask(self, by: str, node: str = "", request: messages.Request | None = None) -> Survey:
         (asked,) = self.begin(by, node, request)
         return asked
 
 
-def report_run(asked: Survey) -> RunReport:
+def report_run(asked: Survey) -> node_report.RunReport:
     assert asked.members is not None
     return make_run_report(asked.answers, asked.members, asked.leader, "r", 1.0)
 
@@ -135,39 +115,25 @@ def test_all_nodes_are_seen_from_any_of_them(by: str) -> None:
     assert [one.node for one in report.nodes] == ["a", "b", "c"]
     assert (report.leader, report.missing) == ("a", ())
     requests = {name: node.asked for name, node in net.nodes.items()}
-    assert requests == {"a": [ReadState()], "b": [ReadState(has_rounds=False)], "c": [ReadState(has_rounds=False)]}
+    assert requests == {
+        "a": [node_report.ReadState()],
+        "b": [node_report.ReadState(has_rounds=False)],
+        "c": [node_report.ReadState(has_rounds=False)],
+    }
 
 
 @pytest.mark.parametrize("name", ["b", "id-b"])
 def test_one_node_is_asked_by_name_or_member_id(name: str) -> None:
-    asked = Net("a", "b", "c").ask("c", name, ReadEvents())
+    asked = Net("a", "b", "c").ask("c", name, node_report.ReadEvents())
     (page,) = asked.answers.values()
-    assert isinstance(page, EventPage)
+    assert isinstance(page, node_report.EventPage)
     assert page.lines == ("b",)
 
 
-def test_the_leader_itself_is_asked_which_rank_the_run_waits_for() -> None:
+def test_the_leader_is_asked_and_without_one_there_is_no_answer() -> None:
     net = Net("a", "b", "c")
-    net.begin("b", request=Diagnose())
-    assert {name: node.asked for name, node in net.nodes.items()} == {"a": [Diagnose()], "b": [], "c": []}
-
-
-def test_a_name_that_no_node_has_is_refused_with_those_that_there_are() -> None:
-    asked = Net("a", "b").ask("b", "x")
-    assert asked.error == "unknown node x; the nodes are a, b"
-
-
-def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
-    net = Net("a", "b", "c")
-    found = net.begin("b", lost="c")
-    surveys = net.nodes["b"].surveys
-    assert (found, surveys.wake_at) == ([], LIMIT_S)
-    surveys.advance(LIMIT_S)
-    report = report_run(found[0])
-    assert (report.missing, [one.node for one in report.nodes]) == (("c",), ["a", "b"])
-
-
-def test_without_a_leader_there_is_no_answer() -> None:
+    net.begin("b", request=messages.Diagnose())
+    assert {name: node.asked for name, node in net.nodes.items()} == {"a": [messages.Diagnose()], "b": [], "c": []}
     net = Net("a", "b")
     net.leader = "gone"
     found = net.begin("b")
@@ -177,21 +143,42 @@ def test_without_a_leader_there_is_no_answer() -> None:
     assert net.nodes["b"].surveys.wake_at == float("inf")
 
 
-def test_an_answer_of_another_kind_counts_as_lost() -> None:
+def test_a_node_that_is_not_there_or_cannot_answer_is_told_with_the_reason() -> None:
+    asked = Net("a", "b").ask("b", "x")
+    assert asked.error == "unknown node x; the nodes are a, b"
     net = Net("a", "b")
-    net.nodes["b"].answer = lambda request: (EventPage(lines=(), first=0, next_after=0), "")  # type: ignore[method-assign]
+    net.nodes["b"].answer = lambda request: (None, "its disk is gone: /log\udcff")  # type: ignore[method-assign]
+    assert list(net.ask("a", "b", node_report.ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
+
+
+def test_a_silent_node_or_one_that_was_lost_is_named() -> None:
+    net = Net("a", "b", "c")
+    found = net.begin("b", lost="c")
+    surveys = net.nodes["b"].surveys
+    assert (found, surveys.wake_at) == ([], LIMIT_S)
+    surveys.advance(LIMIT_S)
+    report = report_run(found[0])
+    assert (report.missing, [one.node for one in report.nodes]) == (("c",), ["a", "b"])
+    rounds = (
+        RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
+                     ended_at=5.0, cause="loss", nodes=("a", "gone")),
+    )  # fmt: skip
+    answers = {"id-a": make_report("a", rounds=rounds)}
+    assert make_run_report(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == ("gone",)
+
+
+def test_an_answer_of_another_kind_counts_as_lost_and_what_waits_is_bounded() -> None:
+    net = Net("a", "b")
+    net.nodes["b"].answer = lambda request: (node_report.EventPage(lines=(), first=0, next_after=0), "")  # type: ignore[method-assign]
     found = net.begin("a")
     assert found == []
     net.nodes["a"].surveys.advance(LIMIT_S)
     assert report_run(found[0]).missing == ("b",)
-
-
-def test_what_waits_is_bounded() -> None:
     net = Net("a", "b")
     net.leader = "gone"
-    for request in (ReadState(), ReadEvents()) * (PENDING_MAX // 2):
+    for request in (node_report.ReadState(), node_report.ReadEvents()) * (PENDING_MAX // 2):
         assert net.begin("b", request=request) == []
-    for request in (ReadState(), ReadEvents(), Diagnose()):
+    for request in (node_report.ReadState(), node_report.ReadEvents(), messages.Diagnose()):
         assert "waiting for answers" in net.ask("b", request=request).error
 
 
@@ -217,7 +204,7 @@ def test_what_is_no_note_is_none(text: str) -> None:
     assert decode_note(text) is None
 
 
-def test_a_report_that_no_note_can_hold_is_shortened() -> None:
+def test_a_long_report_is_shortened_and_a_bug_costs_one_answer() -> None:
     rounds = tuple(
         RoundSummary(
             round=number, began_at=0.0, world_size=1, node_count=1, ranks=tuple(range(64)), restart_count=0,
@@ -226,35 +213,17 @@ def test_a_report_that_no_note_can_hold_is_shortened() -> None:
         for number in range(100)
     )  # fmt: skip
     ranks = tuple(
-        RankReport(rank=rank, local_rank=rank, pid=1, state="running", sentence="y" * 90) for rank in range(64)
+        node_report.RankReport(rank=rank, local_rank=rank, pid=1, state="running", sentence="y" * 90)
+        for rank in range(64)
     )
     report = make_report("b", rounds=rounds, ranks=ranks)
-    assert not is_sendable(report)
+    assert not messages.is_sendable(report)
     assert len(shorten_report(report).ranks) == 64
     net = Net("a", "b")
     net.nodes["b"].answer = lambda request: (report, "")  # type: ignore[method-assign]
     (found,) = net.ask("a", "b").answers.values()
-    assert isinstance(found, NodeReport)
+    assert isinstance(found, node_report.NodeReport)
     assert len(found.ranks) == 64
-
-
-def test_another_answer_that_no_note_can_hold_is_refused() -> None:
-    net = Net("a", "b")
-    page = EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
-    net.nodes["b"].answer = lambda request: (page, "")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["the answer is too long for a message"]
-
-
-def test_nodes_that_were_lost_and_are_not_back_are_named() -> None:
-    rounds = (
-        RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
-                     ended_at=5.0, cause="loss", nodes=("a", "gone")),
-    )  # fmt: skip
-    answers = {"id-a": make_report("a", rounds=rounds)}
-    assert make_run_report(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == ("gone",)
-
-
-def test_a_bug_in_a_reply_costs_an_answer_and_no_thread() -> None:
     woken = threading.Semaphore(0)
     reporter = Reporter(woken.release)
     seen: list[object] = []
@@ -281,15 +250,23 @@ def test_without_a_thread_the_state_is_read_at_once_and_logs_later() -> None:
     assert sorted(map(str, seen[2:])) == ["report logs", "report state"]
 
 
-def test_a_question_survives_its_encoding() -> None:
-    question = Inspect(id="1", node="n", request=ReadEvents(after=3))
-    assert decode_note(encode_note(question)) == question
-
-
-def test_a_node_that_cannot_answer_says_why() -> None:
+def test_a_question_survives_its_encoding_and_what_no_message_can_hold_is_refused() -> None:
+    question = messages.Inspect(id="1", node="n", request=node_report.ReadEvents(after=3))
+    assert decode_note(messages.encode_note(question)) == question
     net = Net("a", "b")
-    net.nodes["b"].answer = lambda request: (None, "its disk is gone: /log\udcff")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
+    request = node_report.ReadLogs(
+        cursors=tuple(node_report.LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000))
+    )
+    asked = net.ask("b", "a", request)
+    assert asked.error == "the question is too long for a message: ask on the leader's node"
+    asked = net.ask("a", "a", request)
+    assert (asked.error, len(asked.answers)) == ("", 1)
+    net = Net("a", "b")
+    page = node_report.EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
+    net.nodes["b"].answer = lambda request: (page, "")  # type: ignore[method-assign]
+    assert list(net.ask("a", "b", node_report.ReadEvents()).answers.values()) == [
+        "the answer is too long for a message"
+    ]
 
 
 def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
@@ -297,7 +274,7 @@ def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
     found: list[Survey] = []
     surveys = net.nodes["b"].surveys
     for node in [""] * (PENDING_MAX - 1) + ["a"]:
-        surveys.ask(Survey(node=node, request=ReadState(), until=LIMIT_S, takes=[found.append]))
+        surveys.ask(Survey(node=node, request=node_report.ReadState(), until=LIMIT_S, takes=[found.append]))
     net.deliver()
     surveys.advance(0.0)
     assert [len(asked.answers) for asked in found] == [3] * (PENDING_MAX - 1) + [1]
@@ -306,7 +283,20 @@ def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
     assert len(net.nodes["c"].asked) == 2, "what was complete is asked anew"
 
 
-def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None:
+@pytest.mark.parametrize("asker", [TO_LEADER, TO_ROUND, TO_ALL])
+def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
+    net = Net("a", "b")
+    net.nodes["a"].surveys.take_note("id-b", messages.Reply(id="1", asker=asker, member_id="id-b"))
+    assert not net.notes
+
+
+def test_a_leader_shows_too_many_nodes_alone_and_others_tell_its_past() -> None:
+    net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
+    by = list(net.nodes)[7]
+    asked = net.ask(by)
+    assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
+    asked = net.ask("a")
+    assert (asked.error, len(asked.answers)) == ("", 1501)
     goodput = Goodput(total_s=9.0, trained_s=8.0, lost_s={})
     past = RoundSummary(round=1, began_at=1.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     reports = [
@@ -316,28 +306,3 @@ def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None
     ]
     report = make_run_report({one.member_id: one for one in reports}, {"id-a": "a"}, "id-a", "r", 1.0)
     assert (report.rounds, report.goodput) == ((past,), goodput)
-
-
-@pytest.mark.parametrize("asker", [TO_LEADER, TO_ROUND, TO_ALL])
-def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
-    net = Net("a", "b")
-    net.nodes["a"].surveys.take_note("id-b", Reply(id="1", asker=asker, member_id="id-b"))
-    assert not net.notes
-
-
-def test_more_nodes_than_a_message_can_name_are_shown_by_the_leader_alone() -> None:
-    net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
-    by = list(net.nodes)[7]
-    asked = net.ask(by)
-    assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
-    asked = net.ask("a")
-    assert (asked.error, len(asked.answers)) == ("", 1501)
-
-
-def test_a_question_too_long_for_a_message_is_refused() -> None:
-    net = Net("a", "b")
-    request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
-    asked = net.ask("b", "a", request)
-    assert asked.error == "the question is too long for a message: ask on the leader's node"
-    asked = net.ask("a", "a", request)
-    assert (asked.error, len(asked.answers)) == ("", 1)

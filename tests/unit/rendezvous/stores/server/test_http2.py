@@ -113,7 +113,7 @@ def message(text: bytes) -> bytes:
     return b"\0" + len(text).to_bytes(4, "big") + text
 
 
-def test_a_call_is_answered_with_fields_messages_and_a_status() -> None:
+def test_an_answered_call_has_fields_and_a_status_and_stops_its_client() -> None:
     peer = Peer()
     text = call(1) + frame(DATA, END_STREAM, 1, message(b"hello"))
     for byte in text:  # whatever the network cuts it into
@@ -126,9 +126,6 @@ def test_a_call_is_answered_with_fields_messages_and_a_status() -> None:
     status = [(b"grpc-status", b"5"), (b"grpc-message", b"100 %25 gone%0A")]
     assert peer.decoder.decode(trailers, raw=True) == status
     assert not peer.connection.streams
-
-
-def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].stream.end("UNAVAILABLE")
@@ -140,15 +137,12 @@ def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     assert peer.calls[0].log == []
 
 
-def test_a_rejected_call_is_not_answered_when_the_client_has_sent_all() -> None:
+def test_a_call_that_is_rejected_or_cancelled_at_once_gets_no_answer() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].take = lambda _: peer.calls[0].stream.end("UNAVAILABLE")  # type: ignore[method-assign]
     peer.tell(frame(DATA, END_STREAM, 1, message(b"a") + message(b"b")))
     assert peer.calls[0].log == []
-
-
-def test_a_call_that_the_client_cancels_at_once_gets_no_answer() -> None:
     peer = Peer()
     taken_back = frame(DATA, END_STREAM, 1, message(b"x")) + frame(RST_STREAM, 0, 1, bytes(4))
     peer.tell(call(1) + taken_back + call(3) + frame(DATA, END_STREAM, 3, message(b"y")))
@@ -176,9 +170,7 @@ def test_no_more_is_sent_than_the_client_has_room_for() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10_000])
-def test_who_asks_for_more_and_leaves_no_room_for_the_answers_is_sent_away(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_who_asks_for_more_and_leaves_no_room_for_it_is_sent_away(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """The windows of its streams stay closed: no answer leaves, though the socket takes all that does."""
     monkeypatch.setattr(http2, "OWED_BYTES_MAX", 25_000)
     peer = Peer()
@@ -235,7 +227,7 @@ def test_the_window_of_the_connection_holds_for_all_streams_together() -> None:
     assert sent == 2 * len(big)
 
 
-def test_room_is_made_for_what_was_read() -> None:
+def test_room_is_made_for_what_was_read_and_none_for_too_much() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.hear()
@@ -243,9 +235,6 @@ def test_room_is_made_for_what_was_read() -> None:
         peer.tell(frame(DATA, 0, 1, message(bytes(7995))))
     updates = [(id, int.from_bytes(data, "big")) for kind, _, id, data in peer.hear() if kind == WINDOW_UPDATE]
     assert updates == [(0, 40_000), (1, 40_000)]
-
-
-def test_a_too_large_or_compressed_message_is_refused_before_it_is_read() -> None:
     peer = Peer()
     peer.tell(call(1) + frame(DATA, 0, 1, b"\0" + (200_001).to_bytes(4, "big")))
     peer.tell(call(3) + frame(DATA, 0, 3, b"\1" + (1).to_bytes(4, "big") + b"x"))
@@ -253,7 +242,7 @@ def test_a_too_large_or_compressed_message_is_refused_before_it_is_read() -> Non
     assert [call.log for call in peer.calls] == [[], []]
 
 
-def test_a_cancelled_call_is_lost_and_so_are_all_with_the_connection() -> None:
+def test_calls_end_with_their_cancellation_connection_or_too_many_of_them() -> None:
     peer = Peer()
     peer.tell(call(1) + call(3) + call(5) + frame(RST_STREAM, 0, 3, bytes(4)))
     assert [call.log for call in peer.calls] == [[], ["lose"], []]
@@ -261,9 +250,6 @@ def test_a_cancelled_call_is_lost_and_so_are_all_with_the_connection() -> None:
     assert [call.log for call in peer.calls] == [["lose"]] * 3
     peer.calls[0].stream.send(b"late")
     assert peer.hear() == []
-
-
-def test_a_client_that_opens_more_calls_than_allowed_ends_its_connection() -> None:
     peer = Peer()
     for number in range(http2.STREAMS_MAX):
         peer.tell(call(2 * number + 1))
@@ -271,16 +257,13 @@ def test_a_client_that_opens_more_calls_than_allowed_ends_its_connection() -> No
         peer.tell(call(2 * http2.STREAMS_MAX + 1))
 
 
-def test_a_header_block_may_come_in_parts_with_padding() -> None:
+def test_a_header_block_may_come_in_parts_and_a_ping_is_answered() -> None:
     peer = Peer()
     first = bytes((3,)) + bytes(5) + BLOCK[:4] + bytes(3)
     peer.tell(frame(HEADERS, PADDED | PRIORITY | END_STREAM, 1, first))
     peer.tell(frame(CONTINUATION, END_HEADERS, 1, BLOCK[4:]))
     assert peer.fields == [FIELDS]
     assert peer.calls[0].log == ["half close"]
-
-
-def test_a_ping_is_answered_and_an_answer_is_not() -> None:
     peer = Peer()
     peer.tell(frame(PING, 0, 0, b"12345678") + frame(PING, ACK, 0, b"12345678"))
     peer.tell(frame(0xFE, 0xFF, 7, b"from a later version"))
@@ -354,9 +337,7 @@ def test_an_unexpected_error_while_reading_a_client_ends_its_connection(monkeypa
         peer.tell(call(1))
 
 
-def test_an_unexpected_error_while_sending_does_not_hurt_the_sender(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unexpected_error_while_sending_does_not_hurt_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer()
     peer.tell(call(1) + call(3))
     with monkeypatch.context() as patched:
