@@ -188,6 +188,18 @@ def test_a_leader_alone_knows_all_members_and_whether_another_may_have_led_befor
     assert member.protocol.has_taken_over
 
 
+def test_every_member_knows_who_leads_and_a_leader_the_first_failure_of_a_round() -> None:
+    bench, follower = running(), Follower()
+    for member in (bench, follower):
+        assert member.protocol.leader is not None
+    assert bench.protocol.leader.member_id == bench.protocol.member_id
+    assert bench.protocol.find_failure(1) == ""
+    bench.step(events.RoundFailed(1, 1, False, "a worker's failure", rank=0))
+    bench.settle()
+    assert (bench.protocol.find_failure(1), bench.protocol.find_failure(2)) == ("a worker's failure", "")
+    assert follower.protocol.find_failure(1) == ""
+
+
 def test_a_member_is_one_of_its_own_job_for_its_peers() -> None:
     """Without a secret the job's key is what peers have to know."""
     bench = running()

@@ -127,7 +127,7 @@ class Turns:
             pump=None,
             parts=parts,
             running=RunningRound(),
-            round_log=Mock(),
+            round_log=Mock(**{"advance.return_value": False}),
             failures=self.failures,
         )
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.model import mesh as meshes
+from launcher.model.errors import describe
 from launcher.model.node import Node
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
@@ -55,6 +56,21 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     )  # fmt: skip
     assert (planned.id, planned.world_size) == (7, 4)
     assert (planned.coordinator, planned.coordinator_id) == ("10.0.0.1:0", "a")  # the port that a will offer
+
+
+@pytest.mark.parametrize(
+    ("mesh", "named"), [(meshes.DEFAULT_MESH, False), (meshes.parse("dp=*"), True), (meshes.parse("tp=4"), True)]
+)
+def test_an_axis_is_named_only_if_somebody_has_named_it(mesh: meshes.Mesh, named: bool) -> None:
+    made = PlannerAdapter(mesh, Limits(nodes_min=1, nodes_max=None), Costs())
+    planned = made.plan(MakePlan(7, 1, (candidate("a", 1), candidate("b", 2)), {}))
+    size = made.compute_size([view("a", 1)])
+    short = PlannerAdapter(
+        mesh, Limits(nodes_min=1, nodes_max=None, block_size=8, elastic_min=4), Costs()
+    ).compute_size([view("a", 1)])
+    assert isinstance(planned, PlanReady)
+    said = " ".join(map(describe, (read_assignments(planned)["a"].summary, size.reason, short.reason)))
+    assert ("dp" in said or "tp" in said) == named, said
 
 
 def test_where_a_node_stands_reaches_the_planner() -> None:
