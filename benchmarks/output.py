@@ -100,7 +100,7 @@ def find_damage(console: bytes, logs: Path, lines: int) -> Counter[str]:
         whole_count += 1
         found["misplaced"] += number != next_line[rank]
         next_line[rank] = number + 1
-    (job,) = logs.iterdir()
+    (job,) = logs.glob("*_*")
     files = [job / "attempt_0" / str(rank) / "stdout.log" for rank in range(WORKERS)]
     found["lost"] = abs(lines * WORKERS - whole_count)
     found["lost in files"] = abs(lines * WORKERS - sum(file.read_bytes().count(b"\n") for file in files))

@@ -50,10 +50,20 @@ def describe(kind: type[RunEvent]) -> str:
     return f"\n## `{kind.__struct_config__.tag}`\n\n{text}\n{table}"
 
 
+def describe_root_cause() -> str:
+    """The section of the object that several events have."""
+    kind = run_events.RootCause
+    why = read_fields(kind)
+    rows = "".join(f"| `{one.name}` | {write_type(one)} | {why.get(one.name, '')} |\n" for one in fields(kind))
+    table = f"\n| field | type | |\n|---|---|---|\n{rows}".replace(" |  |", " | |")
+    return f"\n## Root cause\n\n{kind.__doc__}\n{table}"
+
+
 def write_type(field: FieldInfo) -> str:
     """The type of a field as JSON has it."""
     names = {"int": "number", "float": "number", "str": "text", "bool": "true or false",
-             "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of texts"}  # fmt: skip
+             "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of texts",
+             f"{run_events.__name__}.RootCause | None": "[root cause](#root-cause)"}  # fmt: skip
     text = (
         field.type.__name__ if isinstance(field.type, type) and not hasattr(field.type, "__args__") else str(field.type)
     )
@@ -69,7 +79,7 @@ def page() -> str:
     kinds = RunEvent.__subclasses__()
     elsewhere = [kind.__qualname__ for kind in kinds if kind.__module__ != run_events.__name__]
     assert not elsewhere, f"an event of --events belongs in launcher/views/run_events.py: {elsewhere}"
-    return HEAD + "".join(describe(kind) for kind in kinds)
+    return HEAD + "".join(describe(kind) for kind in kinds) + describe_root_cause()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from rendezvous.member import join, lease, leave, local_round, outage, stale_wat
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.reasons import Reason
-from rendezvous.records import Seal, Stop, Verdict
+from rendezvous.records import LeaderRecord, Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import intents
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
@@ -86,6 +86,18 @@ class MemberMachine:
         seal, stop = state.cache.read(Seal, state.job.round), state.cache.read(Stop, state.job.stop)
         runs = seal is not None and (stop is None or stop.round < seal.round)
         return seal is not None and runs and state.round.answered_token == seal.plan_token
+
+    @property
+    def leader(self) -> LeaderRecord | None:
+        """Who leads, as far as this member knows."""
+        state = self._state
+        return state.cache.read(LeaderRecord, state.job.leader) if state.membership.job is not None else None
+
+    def find_failure(self, round: int) -> str:
+        """Return the program's text of the round's first failure on any node, if this member leads; else ""."""
+        state, leadership = self._state, self._state.leadership
+        first = leader.find_first_failure(state, leadership.job, round) if leadership is not None else None
+        return "" if first is None else first.failure
 
     def list_members(self) -> dict[str, str]:
         """Return the names of the nodes of all members by member id, if this member leads; else nothing."""

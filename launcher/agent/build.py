@@ -105,7 +105,8 @@ def build_agent(
     ask = add_parts(context)
     if show is not None:
         show(ask, layout.run_id)
-    for remark in filter(None, (reason, spec_builder.choice.reason, *spec_builder.list_remarks())):
+    membership.remarks += (spec_builder.choice.reason,)
+    for remark in spec_builder.list_remarks():
         log(remark)
     return Agent(
         script=config.workers.script,

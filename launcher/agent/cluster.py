@@ -76,7 +76,7 @@ def open_membership(
     limits, costs = resolve_limits(config.placement, levels)
     require_feasible(config.devices, mesh, limits, slot_count)
     with ExitStack() as opened:
-        store, server, owner = meet(options, settings, startup, run_id, opened)
+        store, server, owner, version = meet(options, settings, startup, run_id, opened)
         if node_rank is not None:  # last: a claim lasts for the time of a lease
             require_unique_rank(store, startup, run_id, node_rank, settings.lease_ttl_s, is_leaving)
         node_count = 0 if node_rank is None else config.placement.nodes_min
@@ -103,15 +103,21 @@ def open_membership(
         machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
         driver = connect(startup, store, machine, planner.plan, wake)
         opened.pop_all()  # the membership closes it
-    return NodeMembership(driver, found.path, limits.elastic_max, server)
+    remarks = describe_meeting(startup, run_id, store, version) if startup.network.backend == "etcd" else []
+    # Without a wish, and where nobody was asked for it, it is how most networks are.
+    wishes = config.placement.texts.keys() & {"level-costs", "rates", "whole", "within"}
+    if found.unknown and (found.results or len(mesh.axes) > 1 or wishes):
+        remarks.append(found.unknown)
+    return NodeMembership(driver, found.path, limits.elastic_max, server, tuple(remarks))
 
 
 def meet(
     options: RendezvousOptions, settings: Settings, startup: Startup, run_id: str, opened: ExitStack
-) -> tuple[EtcdStore, StoreServer | None, StoreOwner | None]:
+) -> tuple[EtcdStore, StoreServer | None, StoreOwner | None, str]:
     """Serve the store if that is this node's part, and open it; wait while it is another run's that has ended.
 
-    Returns the store, its server if this agent serves it, and its owner if an agent does. `opened` closes it again.
+    Returns the store, its server if this agent serves it, its owner if an agent does, and its version. `opened` closes
+    it again.
     Raises UsageError and TemporaryError.
     """
     own = StoreOwner(
@@ -149,8 +155,7 @@ def meet(
                     if occupant is not None and not is_ours:
                         refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
                     opened.enter_context(tried.pop_all())
-                    _log_meeting(startup, run_id, options.node_rank, store, version)
-                    return store, server, None if occupant is None else occupant.owner
+                    return store, server, None if occupant is None else occupant.owner, version
                 what = name_run(occupant.owner.run_id)
                 sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
         if time.monotonic() >= deadline:
@@ -214,30 +219,25 @@ def connect(
     return driver
 
 
-def _log_meeting(startup: Startup, run_id: str, node_rank: int | None, store: EtcdStore, version: str) -> None:
-    network = startup.network
-    what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
-    name, address = startup.name, startup.presence_address
-    who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
-    log(f"{who} meets the other nodes of {name_own_run(run_id)} in {what} at {', '.join(network.endpoints)}")
-    if network.backend == "etcd" and store.may_end_leases_early(version):
-        log(
+def describe_meeting(startup: Startup, run_id: str, store: EtcdStore, version: str) -> list[str]:
+    """Return what the node that leads says of the store: where a node that is missing should have come to."""
+    sentences = [f"{startup.name} leads {name_own_run(run_id)}, in etcd at {', '.join(startup.network.endpoints)}"]
+    if store.may_end_leases_early(version):
+        sentences.append(
             f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
             "3.4.31, 3.5.13 and later do not"
         )
+    return sentences
 
 
 def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: Sequence[Device]) -> Locality:
-    """Return this node's locality, and log it. Raises UsageError for what the user says."""
+    """Return this node's locality, and log what is unusual of it. Raises UsageError for what the user says."""
     found = resolve_locality(
         options, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
     )
     for remark in found.remarks:
-        log(remark)
-    if found.levels:
-        sources = dict.fromkeys(one.source for one in found.results if set(one.levels) & set(found.levels))
-        place = ",".join(f"{level}={domain}" for level, domain in found.path)
-        log(f"this node is at {place}, by {' and '.join(sources)}")
+        if remark != found.unknown:
+            log(remark)
     return found
 
 

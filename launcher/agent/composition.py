@@ -29,6 +29,7 @@ from launcher.parts.part import (
     RoundStarting,
     RunningRound,
     VictimSuspected,
+    WaitUnexplained,
 )
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.views.questions.local_listener import open_listener
@@ -81,7 +82,8 @@ def add_parts(node: PartContext) -> Ask:
         is_written=is_written,
     )
     parts.add(journal)
-    asked: dict[type, float] = dict.fromkeys((NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled), 0.0)
+    by_others = (NoteReceived, PassOn, Ready, VictimSuspected, QuitSignalled, WaitUnexplained)
+    asked: dict[type, float] = dict.fromkeys(by_others, 0.0)
     limits = config.hangs.hang_limits
     if limits is not None:
         parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
@@ -129,7 +131,7 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
     if layout.keeps_files and not layout.is_temporary:
         from launcher.views.sinks.event_file import make_round_writer
 
-        write_round = make_round_writer(layout.root, log)
+        write_round = make_round_writer(lambda: layout.root, log)
     sinks = [make() for make in node.sinks]
     header = JournalHeader(
         run_id=layout.run_id,
@@ -139,9 +141,10 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         worker_count=len(node.slots),
         reason=node.reason,
         max_restarts=config.workers.max_restarts,
-        mesh_axes=tuple(axis.name for axis in config.placement.grid.axes),
+        mesh_axes=tuple(axis.name for axis in config.placement.mesh.axes) if config.placement.mesh is not None else (),
     )
-    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round), sinks)
+    find_failure = node.membership.driver.machine.find_failure
+    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round, find_failure), sinks)
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:
@@ -201,7 +204,6 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.node.snapshot import SnapshotSource
 
-    log_dir = node.layout.root if node.layout.keeps_files else ""
     memory = make_device_memory(node.slots)
     source = SnapshotSource(
         driver=node.membership.driver,
@@ -211,9 +213,10 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
         describe_rank=node.spec_builder.describe_rank,
         parts=node.parts,
         locality=node.membership.locality,
-        log_dir=log_dir,
+        find_log_dir=lambda: node.layout.root,
     )
-    return NodeAnswers(open_journal, source, LocalState(memory.read if memory else None), log_dir, node.running.files)
+    state = LocalState(memory.read if memory else None)
+    return NodeAnswers(open_journal, source, state, lambda: node.layout.root, node.running.files)
 
 
 def read_local_round(node: PartContext) -> LocalRound | None:

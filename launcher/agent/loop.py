@@ -44,6 +44,7 @@ from launcher.parts.part import (
     RoundStarting,
     RunningRound,
     VictimSuspected,
+    WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
@@ -164,10 +165,12 @@ class Agent(Struct, kw_only=True, eq=False):
         while actions := self.membership.driver.run():
             for action in actions:
                 self._carry_out(action)
-        self.round_log.advance(read_clock())
+        if self.round_log.advance(read_clock()):
+            self._tell(WaitUnexplained())
         if (is_leader := self.membership.driver.machine.is_leader) != self._is_leader:
             self._is_leader = is_leader
             self._tell(LeadershipChanged(is_leader))
+            self.membership.log_remarks()
         self.parts.run(self._carry_out_effect)
 
     # --- facts and effects ---
@@ -241,6 +244,7 @@ class Agent(Struct, kw_only=True, eq=False):
             return
         self.round_log.log_start(start, share)
         builder = self.spec_builder
+        builder.enter_job(self.membership.driver.machine.joined_root)
         self.failures.begin(
             start.round,
             share,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from launcher.config.config import Config, RendezvousOptions
+from launcher.model.console import log
 from launcher.model.errors import UsageError
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
@@ -84,6 +85,15 @@ class NodeMembership(Struct, eq=False):
     """The largest size of the elastic axis, None for no limit."""
     server: StoreServer | None = None
     """Of the store, if this agent serves it."""
+    remarks: tuple[str, ...] = ()
+    """About the whole job, for the node that leads it first to say."""
+
+    def log_remarks(self) -> None:
+        """Log the remarks if this node leads the job, and none has before it; once."""
+        if self.remarks and self.driver.machine.is_leader and not self.driver.machine.has_taken_over:
+            for remark in filter(None, self.remarks):
+                log(remark)
+            self.remarks = ()
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""

@@ -71,11 +71,14 @@ def run(
         for descriptor in (wakeup, supervisor):
             parts.poll.register(descriptor, select.POLLIN)
         node = NodeContext(config, supervisor, startup, shared_page, fork_server, termination, wakeup, parts, marker)
-        slots, reason = wait_until_ready(node)
+        slots, reason, is_usual = wait_until_ready(node)
+        if not is_usual:
+            log(reason)
         layout = LogLayout(
             log_dir=config.output.log_dir,
             run_id=config.rendezvous.run_id or os.urandom(8).hex(),
             temporary_dirs=supervisor.temporary_dirs,
+            node=startup.name if startup else "",
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
@@ -84,27 +87,27 @@ def run(
         exit_code = 130
     finally:
         supervisor.close(SWEEP_LIMIT_S)
-        if layout is not None and exit_code == 0:
-            layout.remove_after_success()
+        if layout is not None:
+            layout.remove_needless(is_success=exit_code == 0)
     return exit_code
 
 
-def wait_until_ready(node: NodeContext) -> tuple[tuple[Slot, ...], str]:
-    """Return the slots and the reason for their number, once this node is fit to join.
+def wait_until_ready(node: NodeContext) -> tuple[tuple[Slot, ...], str, bool]:
+    """Return what `make_node_slots` does, once this node is fit to join.
 
     With --preload, start the fork server once the devices are known. Raises UsageError for what waiting cannot fix,
     TemporaryError if it is not fit in time, and EarlyExitError if this node has to leave meanwhile.
     """
     config, startup = node.config, node.startup
 
-    def examine() -> tuple[tuple[Slot, ...], str]:
+    def examine() -> tuple[tuple[Slot, ...], str, bool]:
         require_log_space(config.output.log_dir)
-        slots, reason = make_node_slots(config.devices, config.workers, os.environ)
+        made = make_node_slots(config.devices, config.workers, os.environ)
         if startup is not None and startup.host_agents is not None:
-            startup.host_agents.take_devices(slots)
+            startup.host_agents.take_devices(made[0])
         if node.fork_server is not None:
-            node.fork_server.start(slots)
-        return slots, reason
+            node.fork_server.start(made[0])
+        return made
 
     if config.health.health_check is None:
         try:

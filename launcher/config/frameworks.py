@@ -21,7 +21,7 @@ from launcher.model.node import Device
 class EnvironmentChoice(Struct, frozen=True):
     """The environments that make up the workers', in order; each may override the variables of earlier ones.
 
-    `reason` is a sentence for the start, "" for torchrun's plain variables.
+    `reason` is a sentence for the start, "" for torchrun's plain variables and for those that were asked for.
     """
 
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ def choose_environments(
 
     own, reason = "", ""
     if framework != "auto":
-        own, reason = ("", "") if framework == "torch" else (framework, f"{framework}, as asked")
+        own = framework if framework != "torch" else ""
     elif tpu and finds("torch_xla"):
         own, reason = "xla", "torch_xla: there are TPU chips"
     elif tpu and finds("jax"):
@@ -48,9 +48,8 @@ def choose_environments(
         own, reason = "jax", "JAX: Python finds jax and no torch"
     elif not tpu and finds("torch") is False and finds("jax") is False and finds("paddle"):
         own, reason = "paddle", "Paddle: Python finds paddle, no torch and no jax"
-    if not own:
-        return EnvironmentChoice(("torch", *tpu), "")
-    return EnvironmentChoice(("torch", own, *tpu), f"workers get the variables of {reason}")
+    names = ("torch", own, *tpu) if own else ("torch", *tpu)
+    return EnvironmentChoice(names, f"workers get the variables of {reason}" if reason else "")
 
 
 def detect_mpi(python: str, environ: Mapping[str, str]) -> str:

@@ -47,6 +47,8 @@ class Locality(Struct, frozen=True):
     """Of each source that was queried."""
     identity: SliceIdentity | None = None
     """Of the TPU slice that this node is a host of."""
+    unknown: str = ""
+    """The one of the remarks that says why nothing is known, or nothing that is nearer than a zone."""
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
@@ -71,10 +73,11 @@ def resolve_locality(
     said = read_explicit(options, names)
     found = tuple(map(keep_usable_levels, query_sources(sources, environ, limit_s)))
     merged = merge((*said, *found))
-    remarks = merged.remarks
+    remarks, unknown = merged.remarks, ""
     if options.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
-        remarks = (*remarks, _describe_unknown(merged.levels, found))
-    return Locality(merged.levels, remarks, (*said, *found), own.identity)
+        unknown = _describe_unknown(merged.levels, found)
+        remarks = (*remarks, unknown)
+    return Locality(merged.levels, remarks, (*said, *found), own.identity, unknown)
 
 
 def query_sources(sources: Sequence[Source], environ: Mapping[str, str], limit_s: float) -> tuple[SourceResult, ...]:

@@ -8,6 +8,13 @@ count (a node came or went, which costs no restart) gets `attempt_<count>.round_
 this job alone, so existing files are never deleted, truncated or appended to. Beside the attempts there are the
 folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates, and what is known of each
 round, `round_<n>.json`.
+
+A job of several nodes has one directory on a disk that they share, and in it a folder of each node, named after it:
+
+    <log-dir>/<run id>_<random>/<node>/attempt_<restart count>/<local rank>/...
+
+The random part is the job's own in the store, so no node has to ask another. A folder is made by one agent and used by
+no other: the next one of that name, after a restart of the agent, gets `<node>.2`.
 """
 
 from __future__ import annotations
@@ -17,40 +24,66 @@ import os
 from collections.abc import Sequence
 
 from launcher.model.console import log
-from launcher.model.errors import UsageError, find_shortage_hint
+from launcher.model.errors import UsageError
 
 INCIDENTS_MAX = 16
-_TRIES = 100
 _RANDOM_LENGTH = 8
 _RECORDER_DIR_MAX = 90
 """Bytes: the path of a Unix socket has at most 107, see unix(7), and the rest is for round and local rank."""
 
 
 class LogLayout:
-    """The directories of one job on this node: created when first requested, the topmost at once.
+    """The directories of one job on this node, below `root`, created when first requested.
 
-    Without `log_dir` they lie in `meshrun_<random>` under TMPDIR, error files without the layout. Raises UsageError if
-    the topmost cannot be created. Later failures are left to the code that opens a file there: a full disk must not
-    prevent a round. `temporary_dirs`: of `draw_temporary_dirs`, since the keeper, which removes what a killed agent has
-    left there, was given them before; by default others.
+    `root` is "" where no files are kept. Of `node`, one of several, it is known at its first round (`enter_job`).
+    Without `log_dir` it is `meshrun_<random>` under TMPDIR, made at once, and error files lie there without the layout;
+    raises UsageError if that is impossible. Later failures are left to the code that opens a file there: a full disk
+    must not prevent a round. `temporary_dirs`: of `draw_temporary_dirs`, since the keeper, which removes what a killed
+    agent has left there, was given them before; by default others.
     """
 
-    def __init__(self, *, log_dir: str | None, run_id: str, temporary_dirs: Sequence[str] = ()) -> None:
+    def __init__(self, *, log_dir: str | None, run_id: str, temporary_dirs: Sequence[str] = (), node: str = "") -> None:
         self.run_id = run_id
         self.is_temporary = not log_dir
         # torchrun's value for no files at all.
         self.keeps_files = log_dir != os.devnull
+        # Absolute: a worker may change its directory before it writes its error file.
+        self._log_dir = os.path.abspath(log_dir) if log_dir and self.keeps_files else ""
+        self._node = node
         self._round_dirs: dict[int, str] = {}
         self._incident_count = 0
         self._recorder_dir: str | None = None
         self._temporary_dirs = temporary_dirs or draw_temporary_dirs()
+        self.job_dir = ""  # of all nodes, if there are several; "" before the first round
         if not log_dir:
             self.root = _make_temporary_dir(self._temporary_dirs)
-        elif not self.keeps_files:
-            self.root = os.devnull
+        elif node or not self.keeps_files:
+            self.root = ""
         else:
-            # Absolute: a worker may change its directory before it writes its error file.
-            self.root = _make_job_dir(os.path.abspath(log_dir), run_id)
+            self.root = self._name_job_dir(os.urandom(_RANDOM_LENGTH // 2).hex())
+
+    def _name_job_dir(self, random: str) -> str:
+        return os.path.join(self._log_dir, f"{_make_file_name(self.run_id)}_{random}")
+
+    # docs/internals/decisions/0063-one-log-directory-for-a-run.md
+    def enter_job(self, job: str) -> bool:
+        """Create this node's directory, before its first round; return whether its place is news to a user.
+
+        `job`: the job's key in the store, whose random end is in the name of the directory. Of several nodes the first
+        on each disk has the news.
+        """
+        if self.job_dir or not self.keeps_files:
+            return False
+        is_first = True
+        if self._node and self._log_dir:
+            self.job_dir = self._name_job_dir(job[-_RANDOM_LENGTH:])
+            is_first = _make_dir(self.job_dir)
+            self.root = _make_own_dir(os.path.join(self.job_dir, _make_file_name(self._node)))
+        else:
+            self.job_dir = self.root = _make_own_dir(self.root) if self._log_dir else self.root
+        if is_first and self._log_dir:
+            _link_latest(self._log_dir, os.path.basename(self.job_dir))
+        return is_first
 
     def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
         """Return where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
@@ -71,7 +104,7 @@ class LogLayout:
 
         Empty when no files are kept, and once there are `INCIDENTS_MAX`, which is logged.
         """
-        if not self.keeps_files or self._incident_count > INCIDENTS_MAX:
+        if not self.root or self._incident_count > INCIDENTS_MAX:
             return ""
         self._incident_count += 1
         if self._incident_count > INCIDENTS_MAX:
@@ -108,43 +141,62 @@ class LogLayout:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
-    def remove_after_success(self) -> None:
-        """Remove the temporary directory if it contains nothing but error files. The keeper removes an empty one."""
-        if not self.is_temporary:
-            return
-        found = list(os.walk(self.root, topdown=False))
-        if not all(_is_error_file(name) for _, _, names in found for name in names):
-            return
+    def remove_needless(self, *, is_success: bool) -> None:
+        """Remove what is empty below --log-dir; or the temporary directory, if a success needs nothing of it.
+
+        The keeper removes an empty temporary one.
+        """
+        found = [*os.walk(self.root, topdown=False)] if self.job_dir or self.is_temporary else []
+        paths = [os.path.join(directory, name) for directory, _, names in found for name in names]
         with contextlib.suppress(OSError):  # another process has put a file there meanwhile: then it is in use
-            for directory, _, names in found:
-                for name in names:
-                    os.unlink(os.path.join(directory, name))
+            if self.is_temporary and not (is_success and all(map(_is_needless, paths))):
+                return
+            for path in paths if self.is_temporary else ():
+                os.unlink(path)
+        for directory, _, _ in found:
+            with contextlib.suppress(OSError):  # it has something in it
                 os.rmdir(directory)
 
 
-def _is_error_file(name: str) -> bool:
-    return name.startswith("error_") and name.endswith(".json")
+def _is_needless(path: str) -> bool:
+    name = os.path.basename(path)
+    return (name.startswith("error_") and name.endswith(".json")) or not os.lstat(path).st_size
 
 
-def _make_job_dir(log_dir: str, run_id: str) -> str:
-    try:
-        os.makedirs(log_dir, exist_ok=True)
-        name = run_id.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
-        # 200 bytes: with the random part still below the 255 that file systems allow.
-        name_start = name[:200].decode(errors="ignore")
-        for _ in range(_TRIES):
-            path = os.path.join(log_dir, f"{name_start}_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path)
-                return path
-        raise FileExistsError
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"--log-dir {log_dir} is not a directory") from None
-    except OSError as error:
-        raise UsageError(
-            f"--log-dir {log_dir} cannot be written: {error.strerror}",
-            find_shortage_hint(error.errno) or "set --log-dir to a directory in which this user may create files",
-        ) from None
+def _make_file_name(name: str) -> str:
+    """Return what a file may be called for this name of a run or a node, with room for an ending."""
+    encoded = name.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
+    # 200 bytes: with the ending still below the 255 that file systems allow.
+    return encoded[:200].decode(errors="ignore")
+
+
+def _make_dir(path: str) -> bool:
+    """Return whether this process has made it. Where that is impossible, whoever opens a file there says why."""
+    with contextlib.suppress(OSError):
+        os.mkdir(path)
+        return True
+    return False
+
+
+def _make_own_dir(path: str) -> str:
+    """Make a directory that no other agent has, nor had; if one has, with a number behind its name."""
+    own, number = path, 1
+    while not _make_dir(own) and os.path.lexists(own):
+        number += 1
+        own = f"{path}.{number}"
+    return own
+
+
+def _link_latest(log_dir: str, name: str) -> None:
+    """Let `latest` lead to this run; without effect where links are impossible, or the name is a user's."""
+    link = os.path.join(log_dir, "latest")
+    new = os.path.join(log_dir, f".latest_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
+    with contextlib.suppress(OSError):
+        if not os.path.lexists(link) or "/" not in os.readlink(link):
+            os.symlink(name, new)
+            os.replace(new, link)
+    with contextlib.suppress(OSError):
+        os.unlink(new)
 
 
 def draw_temporary_dirs() -> list[str]:

@@ -72,12 +72,13 @@ class OutputRoutes:
             if not any(to_console for _, to_console in self._list_destinations((stream,))):
                 sentences.append(f"{self._options.origins[field]} has no effect: no worker's {stream} is teed")
             elif not self._layout.keeps_files:
-                sentences.append(
-                    f"{self._options.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
-                )
-        if any(to_file for to_file, _ in self._list_destinations(STREAMS)):
-            sentences.append(f"log files are in {self._layout.root}")
+                sentences.append(f"{self._options.origins[field]} has no effect: --log-dir /dev/null keeps no files")
         return sentences
+
+    @property
+    def has_files(self) -> bool:
+        """Whether any stream goes to a file."""
+        return any(to_file for to_file, _ in self._list_destinations(STREAMS))
 
     def _list_destinations(self, streams: Iterable[str]) -> Iterator[tuple[bool, bool]]:
         return (self._choose_destination(rank, stream) for stream in streams for rank in range(self._worker_count))

@@ -29,6 +29,11 @@ class Mesh(Struct, frozen=True, kw_only=True):
         return next((axis for axis in self.axes if axis.size is None), None)
 
     @property
+    def given_name(self) -> str:
+        """What a user calls it; "" without --mesh: nobody has named the axis of `DEFAULT_MESH`."""
+        return "" if self is DEFAULT_MESH else str(self)
+
+    @property
     def replica_size(self) -> int:
         """Ranks in one step of the elastic axis; the whole world when no axis is elastic."""
         return math.prod(axis.size for axis in self.axes if axis.size is not None)

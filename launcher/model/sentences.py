@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
 
 
+def _call(mesh: str) -> str:
+    """Return what a mesh is called; nobody has named it where it is empty."""
+    return f"mesh {mesh}" if mesh else "the job"
+
+
 def _count_levels(count: int, level: str) -> str:
     return f"1 {level}" if count == 1 else f"{count:,} {_pluralize(level)}"
 
@@ -51,12 +56,13 @@ def _describe_uneven(mesh: str, ranks: int, level: str, axis: str, low: int, hig
     what = f"whole {_pluralize(level)} of {ranks} ranks" if level else f"units of {ranks} ranks"
     sizes = f"{low}" if low == high else f"{low} to {high}"
     possible = f" for {axis} of {sizes}, which is what is possible" if axis else ""
-    return f"mesh {mesh} does not consist of {what}{possible}"
+    return f"{_call(mesh)} does not consist of {what}{possible}"
 
 
 def _hint_even_sizes(level: str, axis: str, larger: int, **_: object) -> str:
     if larger:
-        return f"add nodes, up to {axis}={larger}; or choose other sizes of the mesh"
+        most = f"{axis}={larger}; or choose other sizes of the mesh" if axis else format_count(larger, "rank")
+        return f"add nodes, up to {most}"
     change = "--whole" if level else "--unit"
     return f"choose other sizes of the mesh, or another {change}: more nodes do not help"
 
@@ -136,9 +142,10 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/not-joined": "this machine has not joined yet",
     "placement/world": _describe_world,
     "placement/fixed-size": "mesh {mesh} has a fixed size",
-    "placement/most-allowed": "{size} is the most that is allowed",
+    "placement/most-allowed": lambda size: f"{size or 'this'} is the most that is allowed",
     "placement/largest": lambda size, rules: (
-        f"{size} is the largest whole number of replicas" + (f" with {' and '.join(rules)}" if rules else "")
+        (f"{size} is the largest whole number of replicas" if size else "the largest that is possible")
+        + (f" with {' and '.join(rules)}" if rules else "")
     ),
     "placement/joined": "joined: {nodes}",
     "placement/none-joined": "no node has joined",
@@ -148,35 +155,36 @@ SENTENCES: Mapping[str, Sentence] = {
         f"at least {format_count(least, 'node')} must be active, {present} {_be(present)} usable"
     ),
     "placement/too-few-active": lambda mesh, ranks, nodes, least: (
-        f"mesh {mesh} makes a world of {format_count(ranks, 'rank')} on {format_count(nodes, 'node')}, but at least "
+        f"{_call(mesh)} makes a world of {format_count(ranks, 'rank')} on {format_count(nodes, 'node')}, but at least "
         f"{least} must be active"
     ),
     "placement/one-node-too-small": lambda mesh, ranks, devices, nnodes: (
-        f"mesh {mesh} needs {ranks:,} devices, {devices:,} {_be(devices)} present on 1 node"
+        f"{_call(mesh)} needs {ranks:,} devices, {devices:,} {_be(devices)} present on 1 node"
     ),
     "placement/nodes-missing": lambda mesh, nodes, devices, present, most: (
-        f"mesh {mesh} needs at least {format_count(nodes, 'node')} with {format_count(devices, 'device')}; "
+        f"{_call(mesh)} needs at least {format_count(nodes, 'node')} with {format_count(devices, 'device')}; "
         + (f"at most {most} may be active" if most else f"{present} {_be(present)} present")
     ),
     "placement/odd-nodes": "others have another number of devices: {nodes}",
     "placement/no-slice": lambda mesh, level, hosts: (
-        f"mesh {mesh} needs complete {_pluralize(level)} of {format_count(hosts, 'host')}; none is present"
+        f"{_call(mesh)} needs complete {_pluralize(level)} of {format_count(hosts, 'host')}; none is present"
     ),
     "placement/slices-missing": lambda mesh, slices, level, hosts, present, most: (
-        f"mesh {mesh} needs at least {_count_levels(slices, f'complete {level}')} of {format_count(hosts, 'host')}; "
+        f"{_call(mesh)} needs at least {_count_levels(slices, f'complete {level}')} of {format_count(hosts, 'host')}; "
         + (f"at most {format_count(most, 'node')} may be active" if most else f"{present} {_be(present)} present")
     ),
     "placement/uneven": _describe_uneven,
     "placement/no-fit": lambda mesh, nodes, has_rules: (
-        f"mesh {mesh} fits on {'none' if nodes == 1 else f'no {nodes}'} of the nodes present"
+        f"{_call(mesh)} fits on {'none' if nodes == 1 else f'no {nodes}'} of the nodes present"
         + (" with these rules" if has_rules else "")
     ),
     "placement/domain-too-small": lambda ranks, axes, level, mesh, room, rules: (
-        f"{ranks:,} ranks of {axes} must sit {'on' if level == 'host' else 'in'} one {level} for mesh {mesh}, the "
+        f"{ranks:,} ranks of {axes} must sit {'on' if level == 'host' else 'in'} one {level} for {_call(mesh)}, the "
         f"largest {level} has room for {room:,}"
     ),
-    "placement/too-few-domains": (
-        "mesh {mesh} needs {times:,} times {ranks:,} ranks of {axes}, each in one {level}; there is room for {room:,}"
+    "placement/too-few-domains": lambda mesh, times, ranks, axes, level, room: (
+        f"{_call(mesh)} needs {times:,} times {ranks:,} ranks of {axes}, each in one {level}; there is room for "
+        f"{room:,}"
     ),
     "placement/unit-too-large": lambda unit, most, fitting: (
         f"--unit {unit} fits on no node: the largest has {format_count(most, 'device')}"
@@ -255,9 +263,11 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/without": "without {nodes}",
     "placement/with": "with {nodes}",
     "placement/axes-together": lambda axes, level: (
-        f"{' and '.join(axes)} {'stays' if len(axes) == 1 else 'stay'} on one {level}"
+        f"{' and '.join(axes) or 'the job'} {'stays' if len(axes) == 1 else 'stay'} on one {level}"
     ),
-    "placement/axis-spread": lambda axis, domains, level: f"{axis} goes over {_count_levels(domains, level)}",
+    "placement/axis-spread": lambda axis, domains, level: (
+        f"{axis or 'the job'} goes over {_count_levels(domains, level)}"
+    ),
     "placement/leaves-domain": "{axis} leaves its {level}",
     "placement/uses-part": "uses parts of a {level}",
     "placement/uses-nodes": lambda nodes: f"uses {format_count(nodes, 'node')}",

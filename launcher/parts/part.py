@@ -81,6 +81,10 @@ class VictimSuspected(Struct, frozen=True):
     local_rank: int
 
 
+class WaitUnexplained(Struct, frozen=True):
+    """No round runs here for some time, and this node does not know why: the one that leads does."""
+
+
 class QuitSignalled(Struct, frozen=True):
     """SIGQUIT has come while workers run. A part that has something to show first holds it."""
 

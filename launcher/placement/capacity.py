@@ -125,7 +125,7 @@ def _explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_
     """Explain the size of the world. `is_held_back`: there are devices for more, but a rule forbids it."""
     if mesh.elastic_axis is None:
         return Reason.of("placement/fixed-size", mesh=str(mesh))
-    size = f"{mesh.elastic_axis.name}={elastic_size}"
+    size = f"{mesh.elastic_axis.name}={elastic_size}" if mesh.given_name else ""
     if is_most_allowed:
         return Reason.of("placement/most-allowed", size=size)
     rules = [f"--within {axis}={level}" for axis, level in limits.within.items()] if is_held_back else []

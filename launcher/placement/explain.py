@@ -117,10 +117,11 @@ def explain_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limi
         spreads = {name: _measure_spread(labels, [index]) for name, labels in rings}
         home = next((name for name, spread in spreads.items() if spread == 1), None)
         if home is not None:
-            inside.setdefault(home, []).append(axis.name)
+            inside.setdefault(home, []).append(axis.name if mesh.given_name else "")
         else:
             name, spread = list(spreads.items())[-1]
-            across.append(Reason.of("placement/axis-spread", axis=axis.name, domains=spread, level=name))
+            named = axis.name if mesh.given_name else ""
+            across.append(Reason.of("placement/axis-spread", axis=named, domains=spread, level=name))
     homes = [name for name, _ in rings if name in inside]
     kept = [Reason.of("placement/axes-together", axes=tuple(inside[name]), level=name) for name in homes]
     return [*kept, *across]

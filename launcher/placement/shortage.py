@@ -71,7 +71,7 @@ def _find_least_grid(supply: Supply, low: int) -> tuple[int, tuple[int, ...] | N
 def _explain_too_few_slots(supply: Supply) -> Reason:
     limits = supply.limits
     least = limits.elastic_min if supply.mesh.elastic_axis else 1
-    mesh = str(supply.mesh).replace("=*", f">={least}") if least > 1 else str(supply.mesh)
+    mesh = supply.mesh.given_name.replace("=*", f">={least}" if least > 1 else "=*")
     rank_count = supply.mesh.replica_size * least
     if limits.all_or_nothing:
         return _explain_too_few_slices(supply, mesh, rank_count)
@@ -119,10 +119,10 @@ def _explain_no_even_size(supply: Supply, low: int, high: int) -> Reason:
         larger = units.list_elastic_sizes(mesh, supply.block_size, supply.item_ranks, high + 1, last)
     return Reason.of(
         "placement/uneven",
-        mesh=str(mesh),
+        mesh=mesh.given_name,
         ranks=supply.item_ranks if domains else supply.block_size,
         level=domains.level if domains else "",
-        axis=mesh.elastic_axis.name if mesh.elastic_axis else "",
+        axis=mesh.elastic_axis.name if mesh.elastic_axis and mesh.given_name else "",
         low=low,
         high=high,
         larger=larger[0] if larger else 0,
@@ -134,7 +134,7 @@ def _explain_no_room(supply: Supply, low: int) -> Reason:
     mesh, tree, limits, block_size = supply.mesh, supply.tree, supply.limits, supply.block_size
     count = limits.nodes_max or len(supply.nodes)
     if tree is None or not supply.constraints:
-        return Reason.of("placement/no-fit", mesh=str(mesh), nodes=count, has_rules=False)
+        return Reason.of("placement/no-fit", mesh=mesh.given_name, nodes=count, has_rules=False)
     size, grid = _find_least_grid(supply, low)
     counts = grid or mesh.resolve_shape(size * mesh.replica_size)
     rooms = [item.room for item in supply.items]
@@ -160,4 +160,4 @@ def _explain_no_room(supply: Supply, low: int) -> Reason:
                 level=level,
                 room=present,
             )
-    return Reason.of("placement/no-fit", mesh=str(mesh), nodes=count, has_rules=True)
+    return Reason.of("placement/no-fit", mesh=mesh.given_name, nodes=count, has_rules=True)

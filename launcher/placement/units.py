@@ -87,8 +87,8 @@ def compute_elastic_part(mesh: Mesh, block_size: int) -> int | None:
 
 
 def format_mesh(mesh: Mesh, elastic_size: int) -> str:
-    """Format the mesh with the elastic axis' size in place of the star."""
-    return str(mesh).replace("*", str(elastic_size))
+    """Format the mesh with the elastic axis' size in place of the star; "" for one that nobody has named."""
+    return mesh.given_name.replace("*", str(elastic_size))
 
 
 def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, high: int) -> Sequence[int]:

@@ -130,6 +130,11 @@ class WorkerSpecBuilder:
             sentences.append(describe_bindings(mode, self._cpu_bindings))
         return sentences
 
+    def enter_job(self, job: str) -> None:
+        """Settle where the log files lie. `job`: as in `LogLayout.enter_job`."""
+        if self._layout.enter_job(job) and self._routes.has_files:
+            log(f"log files are in {self._layout.job_dir}")
+
     def make_specs(
         self, round: int, restart_count: int, share: NodeAssignment, pump: OutputPump | None
     ) -> list[WorkerSpec]:

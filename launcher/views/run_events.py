@@ -141,6 +141,19 @@ class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested")
     """When nodes began to be missing."""
 
 
+class RootCause(Struct, frozen=True, kw_only=True):
+    """The worker's failure that ended a round or the job, on any node."""
+
+    node: str
+    rank: int
+    exit_code: int
+    failure_class: str = ""
+    """As in FailureFound, as what follows."""
+    error: str = ""
+    log_file: str = ""
+    """On that node: its stderr, or else its error file; "" if neither is kept."""
+
+
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     """The round is being ended on all nodes."""
 
@@ -151,6 +164,8 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     nodes: tuple[str, ...] = ()
     """Names of the nodes that were lost, failed or left."""
     reason_kind: str = ""
+    root_cause: RootCause | None = None
+    """If a failure was the cause, as far as this node knows it; the leader knows those of all nodes."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -172,6 +187,8 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     """The job's: "success", "failure" or "stopped"; "" if only this node leaves."""
     reason: str
     reason_kind: str = ""
+    root_cause: RootCause | None = None
+    """If the job has failed by a worker's failure."""
 
 
 def encode_event(event: RunEvent) -> bytes:

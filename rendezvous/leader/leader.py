@@ -206,36 +206,32 @@ def _end_history(
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
     if history is None or history.ended or not is_sealed:
         return []
-    rank, failure_class = -1, None
-    if stop.cause in ("failure", "end"):
-        rank, failure_class = _find_first_failure(state, job, stop.round, report)
+    first = find_first_failure(state, job, stop.round, report) if stop.cause in ("failure", "end") else None
     ended = replace(
         history,
         ended=stop.reason,
         ran_s=_measure_round(state, job, now),
         ended_at=state.compute_wall_time(now),
         cause=stop.cause,
-        failed_rank=rank,
-        failure_class=failure_class,
+        failed_rank=-1 if first is None else first.rank,
+        failure_class=None if first is None else first.failure_class,
         nodes=stop.nodes,
     )
     return [make_put(state, key, ended)]
 
 
-def _find_first_failure(
-    state: MemberState, job: Keys, number: int, report: StatusReport | None
-) -> tuple[int, Reason | None]:
-    """Return the rank that failed first in the round, and its class; -1 and None if none has, or none was named."""
+def find_first_failure(state: MemberState, job: Keys, number: int, report: StatusReport | None = None) -> Status | None:
+    """Return the status that tells of the first failure in the round; None if none has failed."""
     items = state.cache.keys.list_under(job.statuses)
     found = [(item.mod_revision, status) for item in items if (status := state.cache.read(Status, item.key))]
-    failed: list[tuple[float, int, Reason | None]] = [
-        (status.failed_revision or revision, status.rank, status.failure_class)
+    failed: list[tuple[float, int, Status]] = [
+        (status.failed_revision or revision, status.rank, status)
         for revision, status in found
         if status.outcome == "failed" and status.round == number
     ]
     if report is not None:
-        failed.append((math.inf, report.status.rank, report.status.failure_class))
-    return min(failed, key=lambda one: one[:2])[1:] if failed else (-1, None)
+        failed.append((math.inf, report.status.rank, report.status))
+    return min(failed, key=lambda one: one[:2])[2] if failed else None
 
 
 def _measure_round(state: MemberState, job: Keys, now: float) -> float:

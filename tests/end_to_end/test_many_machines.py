@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -59,9 +60,12 @@ def test_two_agents_agree_on_who_is_who_and_restart_all_with_a_new_port(tmp_path
             assert {word[8] for word in words[1:]} == {ports[-1]}
         assert ports[0] != ports[1]
         assert cluster[first].mark("python", 0, 1) == sys.executable
-        for host, one in zip((N1, N2), ended, strict=True):
-            assert f"meshrun: {host.name} ({host.address}:" in one.stderr
-            assert "meshrun: round 1: 2 of 2 nodes, 4 ranks, dp=4; ranks " in one.stderr
+        led = [one for one in ended if f" leads run {cluster.run_id}, in etcd at " in one.stderr]
+        assert len(led) == 1  # what concerns all is said once
+        for one in ended:
+            before = one.stderr.partition("meshrun: round 1: ")[0].splitlines()
+            assert one in led or all(" and starts no round yet: " in line for line in before), before
+            assert "meshrun: round 1: 2 of 2 nodes, 4 ranks; ranks " in one.stderr
             assert "; 1 of 1 restarts used; " in one.stderr
 
 
@@ -88,6 +92,40 @@ beat_until("never")
             there = "" if name == culprit else f"{culprit}:"
             assert f"  log       : {there}/" in box
             assert ("I am the cause" in output, "further up" in box) == (name == culprit, False)
+
+
+def test_nodes_share_a_log_directory_and_the_leader_tells_where_the_first_failure_is(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    logs, told = tmp_path / "logs", tmp_path / "told"
+    script = """
+print("I am", RANK)
+if RANK == 3:
+    raise KeyError("bad batch")
+beat_until("never")
+"""
+    options = (f"--log-dir={logs}", "--redirects=3", f"--notify=cat >> {told}")
+    with Cluster(tmp_path, "--nnodes=3", "--nproc-per-node=2", *options, etcd=etcd, script=script) as cluster:
+        cluster.start(N1)
+        cluster[N1].says("n1 leads run")
+        cluster.start(N2)
+        cluster[N2].says("n1 leads, and starts no round yet: waiting for nodes: at least 3 nodes must be active, 2 are")
+        cluster.start(N3)
+        ended = cluster.wait(exit_code=1)
+        ranks = cluster.ranks(1)
+    (run,) = logs.glob(f"{cluster.run_id}_*")
+    assert (logs / "latest").resolve() == run
+    assert sorted(path.name for path in run.iterdir()) == ["n1", "n2", "n3"]
+    assert sum(f"log files are in {run}\n" in one.stderr for one in ended) == 1
+    for node, own in ranks.items():
+        for local_rank, rank in enumerate(own):
+            assert (run / node / f"attempt_0/{local_rank}/stdout.log").read_text() == f"I am {rank}\n"
+    culprit = next(node for node, own in ranks.items() if 3 in own)
+    roots = [event["root_cause"] for event in map(json.loads, told.read_text().splitlines()) if "root_cause" in event]
+    assert [(root["node"], root["rank"], root["error"]) for root in roots] == [
+        (culprit, 3, "KeyError: 'bad batch'")
+    ] * 2
+    assert "KeyError" in Path(roots[0]["log_file"]).read_text()
 
 
 def test_a_node_that_is_told_to_go_leaves_and_the_rest_goes_on_smaller(tmp_path: Path, etcd: EtcdServer) -> None:

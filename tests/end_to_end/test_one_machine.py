@@ -20,7 +20,7 @@ def test_all_workers_succeed_and_the_command_too(tmp_path: Path) -> None:
     arguments = ("--standalone", "-x", "${local_rank}")
     job = run(tmp_path, "--standalone", "--nproc-per-node", "3", script=script, arguments=arguments)
     assert sorted(job.stdout.splitlines()) == [f"rank {r} ['--standalone', '-x', '{r}']" for r in range(3)]
-    assert "3 workers" in job.stderr
+    assert job.stderr == ""
 
 
 def test_a_killed_worker_restarts_all_and_with_the_budget_spent_the_first_failure_is_reported(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_exception_that_record_wrote_is_reported_and_passed_on(tmp_path: Pat
     """To whoever started the job: torch reads it in the file that the agent itself was given."""
     env = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "told.json")}
     job = run(tmp_path, *TWO, "--run-path", "--log-dir", "logs", script=RECORDED, env=env, exit_code=1)
-    (error_file,) = tmp_path.glob("logs/*/attempt_0/1/error.json")
+    (error_file,) = tmp_path.glob("logs/*_*/attempt_0/1/error.json")
     report = job.stderr.partition("train.py FAILED")[2]
     assert f"error_file: {error_file}\n" in report
     assert "rank 1 on " in report

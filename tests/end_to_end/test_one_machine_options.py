@@ -28,7 +28,7 @@ if ROUND == 1:
         " --duplicate-stdout-filters loss,, --duplicate_stderr_filters=grad,nan"
     )
     job = run(tmp_path, *options, script=script, arguments=("a",))
-    (root,) = (tmp_path / "logs").iterdir()
+    (root,) = (tmp_path / "logs").glob("n_*")
     assert root.name.startswith("n_")
     assert f"log files are in {root}\n" in job.stderr
     kept = [name for name in os.listdir(root) if "incident" not in name]

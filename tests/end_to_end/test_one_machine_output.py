@@ -56,7 +56,7 @@ mark("trained")
     assert (tmp_path / "read").read_text() == "[default0]:first\n"
     assert job.has_mark("trained", 0, 1)
     assert job.stderr.count("Broken pipe") == 1
-    (log,) = tmp_path.glob("logs/*/attempt_0/0/stdout.log")
+    (log,) = tmp_path.glob("logs/*_*/attempt_0/0/stdout.log")
     assert log.read_text() == "first\nsecond\n"
 
 
@@ -126,7 +126,7 @@ def test_a_job_leaves_its_events_and_rounds(tmp_path: Path) -> None:
     failure = next(one for one in found if one["event"] == "failure_found")
     assert (failure["rank"], failure["error"]) == (1, "KeyError: 'lost'")
     assert failure["failure_class"] == "user code: KeyError"
-    (first,) = logs.glob("*/round_1.json")
+    (first,) = logs.glob("*_*/round_1.json")
     assert json.loads(first.read_text())["failed_rank"] == 1
     told = [json.loads(line)["event"] for line in (tmp_path / "told").read_text().splitlines()]
     assert told == ["round_started", "round_stopping", "round_started", "round_stopping", "agent_ended"]

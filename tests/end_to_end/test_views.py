@@ -69,7 +69,7 @@ def read_files(cluster: Cluster, stream: str = "stdout") -> dict[int, list[str]]
     for job in cluster.jobs.values():
         marks = sorted(int(path.name.split("-")[1]) for path in job.directory.glob("up-*-1"))
         for local_rank, rank in enumerate(marks):
-            (path,) = job.directory.glob(f"logs/*/attempt_0/{local_rank}/{stream}.log")
+            (path,) = job.directory.glob(f"logs/*_*/*/attempt_0/{local_rank}/{stream}.log")
             found[rank] = path.read_text().splitlines()
     return found
 

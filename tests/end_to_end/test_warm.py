@@ -109,7 +109,7 @@ def test_eight_workers_learn_in_two_rounds_from_one_import(tmp_path: Path) -> No
         assert sorted(ended.stdout.splitlines()) == lines
         for attempt in (0, 1):
             for rank in range(8):
-                (file,) = tmp_path.glob(f"logs/*/attempt_{attempt}/{rank}/stdout.log")
+                (file,) = tmp_path.glob(f"logs/*_*/attempt_{attempt}/{rank}/stdout.log")
                 assert file.read_text() == f"rank {rank} of round {attempt + 1}\n"
         job.wait_until_nobody_is_left()
 

@@ -101,7 +101,7 @@ def test_survivors_of_a_possible_victim_are_looked_at_before_their_end(
         assert job.wait().exit_code == exit_code
         job.wait_until_nobody_is_left()
     assert "before round 1 was stopped: rank 1 (dp=1) is in survive (train.py:" in job.stderr
-    (folder,) = logs.glob("*/incident_1_1")
+    (folder,) = logs.glob("*_*/incident_1_1")
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "survive" in (folder / "rank_1.stacks.json").read_text()
     assert json.loads((folder / "rank_0.json").read_text())["state"] == "ended"
@@ -183,7 +183,7 @@ survive()
         cluster.start(*hosts)
         assert [cluster[host].wait().exit_code for host in hosts] == [128 + signal.SIGABRT] * 2
         assert all("rank 1 (dp=1) is in survive (train.py:" in cluster[host].stderr for host in hosts)
-    (path,) = tmp_path.glob("*/logs/*/incident_1_1/rank_1.stacks.json")
+    (path,) = tmp_path.glob("*/logs/*_*/*/incident_1_1/rank_1.stacks.json")
     assert "survive" in path.read_text()
 
 

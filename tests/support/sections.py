@@ -41,14 +41,14 @@ def assign_devices(
     workers = replace(made.workers, python=python)
     cpu = cpu or contract.CpuDetector()
     if accelerators is None:
-        return node_slots.make_node_slots(devices, workers, environ)
+        return node_slots.make_node_slots(devices, workers, environ)[:2]
     with (
         patch.object(node_slots, "list_candidates", lambda *_: accelerators),
         patch.object(named, "make_detector", lambda *_, **__: accelerators[0]),
         patch.object(named, "_detect_by_plugin", lambda _, environ: accelerators[0].detect(environ)),
         patch.object(contract, "CpuDetector", lambda: cpu),
     ):
-        return node_slots.make_node_slots(devices, workers, environ)
+        return node_slots.make_node_slots(devices, workers, environ)[:2]
 
 
 def make_torch(**changes: Any) -> TorchEnvironment:

@@ -33,8 +33,9 @@ from launcher.parts.part import (
     QuitSignalled,
     RunningRound,
     VictimSuspected,
+    WaitUnexplained,
 )
-from launcher.views.node_report import ReadState
+from launcher.views.node_report import NodeReport, ReadState
 from launcher.views.questions.local_socket import Question, RefusedQuestion
 from launcher.views.questions.messages import (
     Diagnose,
@@ -50,6 +51,7 @@ from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_report import make_run_report
 from launcher.views.questions.survey import Survey, Surveys
 from launcher.views.run_events import HangReported
+from launcher.views.waiting import describe_wait
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
@@ -141,8 +143,27 @@ class Inquiries(Struct, eq=False):
                     log(sentence)
                 self._untold_silence = sentence if is_silent else ""
                 self.examination.report_silence(now, is_silent=is_silent)
+            case WaitUnexplained():
+                self._ask_for_reason(now)
             case CountersWanted():
                 self.examination.count_calls(lambda counters: self.effects.append(Publish(CountersRead(counters))), now)
+
+    def _ask_for_reason(self, now: float) -> None:
+        """Ask who leads why no round starts, and log it."""
+        leader = self.surveys.member.leader
+        if leader is None:
+            log(describe_wait("", None))
+            return
+        name = leader.node_name
+
+        def take(asked: Survey) -> None:
+            report = next(iter(asked.answers.values()), None)
+            if not self.running.has_workers:
+                log(describe_wait(name, report.waiting if isinstance(report, NodeReport) else None))
+
+        if leader.member_id != self.surveys.member.member_id:
+            until = now + INSPECT_LIMIT_S
+            self.surveys.ask(Survey(node=leader.member_id, request=ReadState(), until=until, takes=[take]))
 
     def _show(self, found: Conclusion | None) -> None:
         """Show what the workers do to who has sent SIGQUIT, and let that go on."""

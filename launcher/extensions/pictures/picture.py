@@ -173,7 +173,8 @@ def render_html(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change, e
 
 
 def _format_title(plan: Plan, mesh: Mesh) -> str:
-    return f"mesh {render.describe_world(plan, mesh)}"
+    world = render.describe_world(plan, mesh)
+    return f"mesh {world}" if mesh.given_name else world
 
 
 class _Painter:

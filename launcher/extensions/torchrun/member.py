@@ -26,6 +26,7 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, describe
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.ports import bind_first, order_candidates
+from launcher.views.waiting import describe_wait
 from rendezvous import events
 from rendezvous.errors import EXIT_STOPPED
 from rendezvous.events import Exit, StartRound
@@ -214,8 +215,10 @@ class TorchrunMember:
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
-        if self._start is not None or not self._is_leaving:
-            self._round_log.advance(read_clock())
+        self._membership.log_remarks()
+        if (self._start is not None or not self._is_leaving) and self._round_log.advance(read_clock()):
+            leader = self._driver.machine.leader
+            log(describe_wait(leader.node_name if leader is not None else "", None))
 
     def _choose_wake_at(self) -> float:
         if self._start is not None:

@@ -32,31 +32,37 @@ _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides th
 
 def make_node_slots(
     options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
-) -> tuple[tuple[Slot, ...], str]:
-    """Return the slots of this node under these options, and a sentence that explains their number.
+) -> tuple[tuple[Slot, ...], str, bool]:
+    """Return the slots of this node under these options, a sentence that explains their number, and if they are usual.
 
+    That is: all devices are used, none by two; or the CPU is asked for, or any number on a machine without devices.
     Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
-    found, reason = _assign_devices(options, workers, environ)
+    found, reason, is_usual = _assign_devices(options, workers, environ)
     if len(found) > 1 and isinstance(options.worker_count, str):
         from launcher.hardware.linux.cgroup_limits import explain_quota
 
-        reason += explain_quota(len(found))
-    return found, reason
+        if shortage := explain_quota(len(found)):
+            return found, reason + shortage, False
+    return found, reason, is_usual
 
 
 def _assign_devices(
     options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]
-) -> tuple[tuple[Slot, ...], str]:
+) -> tuple[tuple[Slot, ...], str, bool]:
     count, width, request = options.worker_count, options.devices_per_worker, options.request
     cpu = contract.CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
-        return _assign_cpus(request.number if count is None else count, width, cpu.detect(environ))
+        count = request.number if count is None else count
+        return (*_assign_cpus(count, width, cpu.detect(environ)), True)
     inventory = _find_inventory(options, workers, environ)
     if inventory.devices:
         width = width or _choose_width(inventory.devices, workers, environ)
-        return _assign_accelerators(count, width, inventory)
-    return _assign_cpus(count, width, cpu.detect(environ), inventory.reason)
+        slots, reason = _assign_accelerators(count, width, inventory)
+        used = [device for slot in slots for device in slot.devices]
+        return slots, reason, len(used) == len(inventory.devices)
+    is_usual = count == "cpu" or (isinstance(count, int) and inventory.reason == NO_CANDIDATES)
+    return (*_assign_cpus(count, width, cpu.detect(environ), inventory.reason), is_usual)
 
 
 def _find_inventory(options: DeviceOptions, workers: WorkerOptions, environ: Mapping[str, str]) -> Inventory:

@@ -31,7 +31,7 @@ class RoundLog:
         self._is_standalone = is_standalone
         self._settings = settings
         self._status: Log | None = None  # the agreement's last one, until it is logged
-        self._awaited = "first"  # the awaited round, "" once its condition was logged
+        self._is_awaited = True  # the next round, and nobody has said what for
         self._noted_at: float | None = None  # when `advance` first saw that status
         self._waiting_since: float | None = None  # or since something was logged
         self._runs = False  # a round, here
@@ -51,7 +51,7 @@ class RoundLog:
             return math.inf
         if self._status is not None and self._noted_at is not None:
             return min(self._noted_at + STABLE_S, self._waiting_since + SILENCE_MAX_S)
-        has_no_deadline = self._is_standalone or self._is_leaving or not self._awaited
+        has_no_deadline = self._is_standalone or self._is_leaving or not self._is_awaited
         return math.inf if has_no_deadline else self._waiting_since + SILENCE_MAX_S
 
     def note(self, entry: Log, now: float) -> None:
@@ -65,7 +65,8 @@ class RoundLog:
         elif entry.setting in ("grow", "grow_delay_s"):
             self._growth, self._growth_at = entry, now + STABLE_S  # more nodes may be about to join
         else:
-            self._status, self._noted_at = entry, None
+            is_told = entry.reason.kind == "sealed"  # by the line of the round that is about to start
+            self._status, self._noted_at = None if is_told else entry, None
             self._growth, self._growth_at = None, math.inf
 
     def _describe(self, entry: Log, now: float) -> str:
@@ -108,29 +109,31 @@ class RoundLog:
         )
         self._unfinished_at = now + UNFINISHED_S
 
-    def advance(self, now: float) -> None:
+    def advance(self, now: float) -> bool:
         """Log what this node waits for, if that lasts; that the round could grow; and which workers still run some time
         after another has succeeded.
+
+        Return whether to ask now what this node waits for: only the leader knows.
         """
-        if not self._runs:
-            self._log_waiting(now)
+        is_unexplained = not self._runs and self._log_waiting(now)
         if self._growth is not None and now >= self._growth_at:
             log(self._describe(self._growth, now))
             self._growth, self._growth_at = None, math.inf
         if now >= self._unfinished_at:
             log(self._unfinished)
             self._unfinished_at = math.inf
+        return is_unexplained
 
-    def _log_waiting(self, now: float) -> None:
+    def _log_waiting(self, now: float) -> bool:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         self._noted_at = now if self._noted_at is None else self._noted_at
         if now < self._find_waiting_wake():
-            return
+            return False
+        is_unexplained = self._status is None
         if self._status is not None:
             log(self._describe(self._status, now))
-        else:
-            log(f"waiting for the {self._awaited} round: the leader logs the reason")
-        self._status, self._awaited, self._waiting_since = None, "", now
+        self._status, self._is_awaited, self._waiting_since = None, False, now
+        return is_unexplained
 
     def set_leaving(self) -> None:
         """Note that this node is leaving, and waits for no round any more."""
@@ -138,7 +141,7 @@ class RoundLog:
 
     def begin_round(self) -> None:
         """Note that a round begins here, so that nothing is awaited."""
-        self._status, self._awaited, self._waiting_since, self._runs = None, "next", None, True
+        self._status, self._is_awaited, self._waiting_since, self._runs = None, True, None, True
         self._end_running()
 
     def end_round(self) -> None:

@@ -72,7 +72,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
 
     slots: tuple[Slot, ...] = ()
     with _report(findings, "workers"):
-        slots, reason = make_node_slots(run.devices, workers, environ)
+        slots, reason, _ = make_node_slots(run.devices, workers, environ)
     if not slots:
         reason = findings[-1].seen
     used = [device for slot in slots for device in slot.devices]

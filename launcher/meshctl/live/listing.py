@@ -23,6 +23,7 @@ from launcher.views.node_report import RunReport
 from launcher.views.questions.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.views.questions.run_source import RunSource
 from rendezvous.errors import MeshrunError
+from rendezvous.records import UNNAMED_RUN
 
 LIST_SCHEMA = 1
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
@@ -75,7 +76,8 @@ def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0)
         more = ", and none is in the store" if has_store else "\nhint: set --rdzv-endpoint to list the runs in a store"
         return f"no run of this user has an agent on this machine{more}"
     columns = [
-        Column("run", tuple(run.run_id for run in runs)),
+        # The word by which one asks for it stays.
+        Column("run", tuple(f"{run.run_id} (no id)" if run.run_id == UNNAMED_RUN else run.run_id for run in runs)),
         Column("here", tuple(format_list([f"pid {pid}" for pid in run.pids], 2) or "-" for run in runs)),
     ]
     lines = format_table(columns).splitlines()

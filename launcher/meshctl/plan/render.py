@@ -63,7 +63,8 @@ def format_heading(
     cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lost: Sequence[str], joined: Sequence[str]
 ) -> str:
     """Format the cluster, the mesh of the plan, and with a plan before it that one and the change of the cluster."""
-    rows = [("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}"), ("mesh", str(mesh))]
+    rows = [("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}")]
+    rows += [("mesh", mesh.given_name)] if mesh.given_name else []
     if before is not None:
         cost = f", J {format_amount(before.cost)}" if before.cost else ""
         rows.append(("before", describe_world(before, mesh) + cost))
@@ -214,8 +215,10 @@ def _describe_nodes(nodes: Sequence[Node]) -> str:
 
 def describe_world(plan: Plan, mesh: Mesh) -> str:
     """Describe its size: "pp=4, dp=7, tp=8: 224 ranks on 28 nodes"."""
-    sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
-    return f"{sizes}: {format_count(plan.world_size, 'rank')} on {format_count(len(plan.ranks), 'node')}"
+    axes = zip(mesh.axes, plan.shape, strict=True) if mesh.given_name else ()
+    sizes = ", ".join(f"{axis.name}={size}" for axis, size in axes)
+    world = f"{format_count(plan.world_size, 'rank')} on {format_count(len(plan.ranks), 'node')}"
+    return f"{sizes}: {world}" if sizes else world
 
 
 def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.reasons import Reason
-from rendezvous.records import RoundHistory, Verdict
+from rendezvous.records import UNNAMED_RUN, RoundHistory, Verdict
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -85,7 +85,8 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """Describe the overview. `all_nodes`: a line for each node, however many there are."""
     locality = _summarize_locality(overview.nodes)
     job = f", job {overview.job_key}" if overview.job_key else ""
-    rows = [("run", f"{overview.run_id}{job}"), *list_rows(overview, locality.common)]
+    name = "without an id" if overview.run_id == UNNAMED_RUN else overview.run_id
+    rows = [("run", f"{name}{job}"), *list_rows(overview, locality.common)]
     parts = (
         "".join(_wrap(label, text) for label, text in rows),
         _format_nodes(overview.nodes, all_nodes, locality),
@@ -132,7 +133,7 @@ def format_failure(failure: WorkerFailure | None) -> str:
 
 def _format_mesh(overview: Overview) -> str:
     """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
-    axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
+    axes = [axis.partition("=")[0] for axis in overview.mesh.split(",") if axis]
     if len(axes) != len(overview.shape):
         return overview.mesh
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, overview.shape, strict=True))

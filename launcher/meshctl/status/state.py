@@ -14,6 +14,7 @@ from msgspec import Struct
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.job_store import JobSnapshot, JobStore
 from launcher.model.errors import describe
+from launcher.model.mesh import DEFAULT_MESH
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
 from rendezvous.errors import RecordError
 from rendezvous.reasons import Reason
@@ -157,7 +158,7 @@ class _OverviewBuilder:
             max_restarts=read_max_restarts(self._spec.options) if self._spec else 0,
             lost=find_lost_nodes(history, present) if self._verdict is None else (),
             phase=self._derive_phase(nodes),
-            mesh=self._spec.mesh if self._spec else "",
+            mesh=self._spec.mesh if self._spec and self._spec.mesh != str(DEFAULT_MESH) else "",
             options=self._spec.options if self._spec else {},
             shape=next((assignment.shape for assignment, _ in assignments.values()), ()),
             stop_reason=self._stop.reason if self._stop else None,

@@ -142,8 +142,8 @@ class PlannerAdapter(Struct, eq=False):
         return summary.add(Reason.of("placement/spares", nodes=name_some(planned.spares)))
 
     def _list_elastic_size(self, planned: Plan) -> tuple[str, ...]:
-        """("dp=7",), or nothing"""
-        axes = zip(self.mesh.axes, planned.shape, strict=True)
+        """("dp=7",), or nothing: none is elastic, or nobody has named one"""
+        axes = zip(self.mesh.axes, planned.shape, strict=True) if self.mesh.given_name else ()
         return tuple(f"{axis.name}={size}" for axis, size in axes if axis.size is None)
 
     def _read_members(self, found: Iterable[tuple[str, str, int, str]]) -> _NodeSet:

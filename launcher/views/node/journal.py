@@ -24,6 +24,7 @@ from launcher.views.run_events import (
     CheckpointReported,
     FailureFound,
     RemarkMade,
+    RootCause,
     RoundEnded,
     RoundStarted,
     RoundStopping,
@@ -63,6 +64,8 @@ class Journal(Struct, eq=False):
     """Each gets every event."""
     write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None
     """Gets a round that has ended here, with its workers."""
+    find_failure: Callable[[int], str] = lambda round: ""
+    """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
 
     timeline: RunTimeline = field(default_factory=RunTimeline)
     buffer: EventBuffer = field(default_factory=EventBuffer)
@@ -74,6 +77,7 @@ class Journal(Struct, eq=False):
     _round_at: float = 0.0
     _idle_since: float = 0.0
     _stop: tuple[int, str] = (0, "")  # round and mode
+    _failure: tuple[int, str] = (0, "")  # of this node: round, and as an agent writes it
 
     def __post_init__(self) -> None:
         self._idle_since = self.header.started_at
@@ -113,7 +117,9 @@ class Journal(Struct, eq=False):
             ):
                 self.is_stopping, self._stop = True, (number, mode)  # the agent may be told again after a pause
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
-                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes), reason)
+                own = self._failure[1] if self._failure[0] == number else ""
+                root = find_root_cause((self.find_failure(number) or own) if cause == "failure" else "")
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes, root_cause=root), reason)
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
                 self._end(step, at)
             case events.Log(reason, True, rule):
@@ -124,7 +130,8 @@ class Journal(Struct, eq=False):
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
-                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind))
+                root = find_root_cause(verdict.failure if verdict is not None else "")
+                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root))
 
     def _common(self, at: float) -> dict[str, Any]:
         return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
@@ -173,6 +180,7 @@ class Journal(Struct, eq=False):
         )
 
     def _add_failure(self, failed: events.RoundFailed, at: float) -> None:
+        self._failure = failed.round, failed.failure
         failure = parse_failure(failed.failure) if failed.failure else None
         self._add(
             FailureFound(
@@ -195,3 +203,18 @@ class Journal(Struct, eq=False):
         if self.write_round is not None and self.timeline.rounds:
             workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
             self.write_round(self.timeline.rounds[-1], workers)
+
+
+def find_root_cause(text: str) -> RootCause | None:
+    """Return what is told of a failure that an agent has written; None for none."""
+    failure = parse_failure(text) if text else None
+    if failure is None:
+        return None
+    return RootCause(
+        node=failure.host,
+        rank=failure.rank,
+        exit_code=failure.exit_code,
+        failure_class=": ".join(filter(None, (failure.failure_class, failure.class_reason))),
+        error=failure.exception or failure.sentence or "",
+        log_file=failure.log_file or failure.error_file or "",
+    )

@@ -34,8 +34,8 @@ class NodeAnswers(Struct, eq=False):
     open_journal: Callable[[], Journal]
     source: SnapshotSource
     state: LocalState
-    log_dir: str
-    """Of the job."""
+    find_log_dir: Callable[[], str]
+    """Returns this node's, "" before its first round."""
     files: Mapping[int, Mapping[tuple[int, str], str]]
 
     def answer(self, request: NodeRequest, now: float) -> tuple[Kind, Callable[[], NodeReply]]:
@@ -53,8 +53,9 @@ class NodeAnswers(Struct, eq=False):
                 return "logs", partial(read_log_page, self._list_sources(), request, live_round)
 
     def _list_sources(self) -> list[LogSource]:
+        log_dir = self.find_log_dir()
         return [
-            LogSource(name=os.path.relpath(path, self.log_dir), path=path, rank=rank, stream=stream, round=round)
+            LogSource(name=os.path.relpath(path, log_dir), path=path, rank=rank, stream=stream, round=round)
             for round, paths in self.files.items()
             for (rank, stream), path in sorted(paths.items())
         ]

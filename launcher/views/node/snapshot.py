@@ -32,8 +32,8 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
     parts: PartHost
     locality: tuple[tuple[str, str], ...] = ()
     """Pairs of level and domain."""
-    log_dir: str = ""
-    """"" if no files are kept."""
+    find_log_dir: Callable[[], str] = str
+    """Returns "" if no files are kept, or none yet."""
 
     def take(self, journal: Journal, now: float) -> NodeSnapshot:
         """Take a snapshot. `now`: on the agent's clock."""
@@ -68,7 +68,7 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
             step=self.shared_page.read_step() if self.shared_page is not None and current is not None else -1,
             locality=self.locality,
             store_latency_s=self.driver.store_latency_s,
-            log_dir=self.log_dir,
+            log_dir=self.find_log_dir(),
             end_counts=dict(timeline.end_counts),
             failure_counts=dict(timeline.failure_counts),
             checkpoint_count=timeline.checkpoint_count,

@@ -148,9 +148,11 @@ class EventFile:
 
 
 def make_round_writer(
-    folder: str, warn: Callable[[str], None]
+    find_folder: Callable[[], str], warn: Callable[[str], None]
 ) -> Callable[[RoundSummary, Sequence[WorkerRecord]], None]:
     """Return what writes `round_<number>.json` into a folder: the round as this node saw it, and its workers.
+
+    `find_folder`: called when there is a round to write.
 
     A thread writes: storage that hangs may be why the round has ended, and must not hold the agent.
     """
@@ -167,7 +169,7 @@ def make_round_writer(
         nonlocal writer
         if writer is not None and writer.is_alive():
             return
-        path = os.path.join(folder, f"round_{summary.round}.json")
+        path = os.path.join(find_folder(), f"round_{summary.round}.json")
         fields = _format_times(summary.describe())
         records = [_format_times(msgspec.to_builtins(worker)) for worker in workers]
         text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)

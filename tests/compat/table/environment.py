@@ -37,12 +37,12 @@ def _passes(seen: Seen) -> bool:
 
 def _error_file(seen: Seen) -> str:
     path = seen.directory / seen.environ("TORCHELASTIC_ERROR_FILE", 1)
-    (run,) = (seen.directory / "logs").iterdir()
+    (run,) = (path for path in (seen.directory / "logs").iterdir() if not path.is_symlink())
     return str(path).replace(str(run), "RUN")
 
 
 def _run_directory(seen: Seen) -> str:
-    (run,) = (seen.directory / "logs").iterdir()
+    (run,) = (path for path in (seen.directory / "logs").iterdir() if not path.is_symlink())
     name, mark, random = run.name[:-9], run.name[-9:-8], run.name[-8:]  # there may be a _ among the random letters
     return f"{name}_RANDOM" if mark == "_" and len(random) == 8 else run.name
 

@@ -61,7 +61,7 @@ def _while_it_runs(running: Running) -> None:
 
 
 def _raw(seen: Seen) -> bytes:
-    (run,) = (seen.directory / "logs").iterdir()
+    (run,) = (path for path in (seen.directory / "logs").iterdir() if not path.is_symlink())
     return (run / "attempt_0/0/stdout.log").read_bytes()
 
 

@@ -359,7 +359,7 @@ def recorder(notes: Notes) -> None:
     with Job(notes, "recorded", *options, program=("collect", backend), environ=RECORDED) as job, notes.trying(what):
         seen = job.seen(1)
         answer = json.loads(meshctl("why", "--json", str(job.process.pid)))
-        files = sorted((notes.directory / "logs").glob("*/incident_*/rank_0.recorder.json*"))
+        files = sorted((notes.directory / "logs").glob("*_*/incident_*/rank_0.recorder.json*"))
         if not files and not seen["can_serve"]:
             raise NotPossibleError(f"torch {seen['torch']} does not serve its recorder")
         if not files:

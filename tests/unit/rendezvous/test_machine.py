@@ -203,3 +203,15 @@ def test_a_seal_that_is_written_again_has_the_same_assignments() -> None:
         bench.step(Tick())
     assert written[0] == written[1]
     assert written[0].key.startswith(bench.job.all_assignments)
+
+
+def test_every_member_knows_who_leads_and_a_leader_the_first_failure_of_a_round() -> None:
+    bench, follower = running(), Follower()
+    for member in (bench, follower):
+        assert member.protocol.leader is not None
+    assert bench.protocol.leader.member_id == bench.protocol.member_id
+    assert bench.protocol.find_failure(1) == ""
+    bench.step(events.RoundFailed(1, 1, False, "a worker's failure", rank=0))
+    bench.settle()
+    assert (bench.protocol.find_failure(1), bench.protocol.find_failure(2)) == ("a worker's failure", "")
+    assert follower.protocol.find_failure(1) == ""

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from launcher.agent.cluster import hash_program, list_agreed_options
-from launcher.agent.membership import make_settings
+from launcher.agent.membership import NodeMembership, make_settings
 from launcher.config.config import Config
 from tests.support.options import resolve
+
+
+@pytest.mark.parametrize(
+    ("is_leader", "has_taken_over", "said"), [(False, False, 0), (True, True, 0), (True, False, 1)]
+)
+def test_what_is_said_of_the_whole_job_the_first_node_that_leads_says_once(
+    is_leader: bool, has_taken_over: bool, said: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    machine = Mock(is_leader=is_leader, has_taken_over=has_taken_over)
+    membership = NodeMembership(Mock(machine=machine), remarks=("n0 leads", ""))
+    for _ in range(3):
+        membership.log_remarks()
+    assert capfd.readouterr().err == "meshrun: n0 leads\n" * said
 
 
 def list_agreed(made: Config) -> dict[str, str]:

@@ -99,7 +99,7 @@ class Turns:
             script="train.py", supervisor=self.supervisor, fork_server=None, membership=Mock(driver=self.driver),
             termination=self.termination, wakeup=Mock(), port=Mock(number=1, **{"is_taken.return_value": False}),
             spec_builder=self.builder, worker_channel=self.channel, pump=None, parts=parts, running=part.RunningRound(),
-            round_log=Mock(), failures=self.failures,
+            round_log=Mock(**{"advance.return_value": False}), failures=self.failures,
         )  # fmt: skip
 
     def turn(self, *actions: object, reports: Iterable[object] = (), signals: Iterable[int] = ()) -> list[object]:

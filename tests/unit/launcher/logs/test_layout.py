@@ -7,11 +7,11 @@ import re
 import socket
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from launcher.logs.layout import INCIDENTS_MAX, LogLayout, draw_temporary_dirs
-from launcher.model.errors import UsageError
 from launcher.supervisor.keeper import remove_leftovers
 
 
@@ -41,8 +41,103 @@ def test_paths_are_absolute_if_workers_change_directory(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("run_id", ["a/b", "../up", "x" * 300, "\udcff", "\N{SNOWMAN}" * 100])
 def test_any_run_id_makes_one_directory_below_the_log_dir(tmp_path: Path, run_id: str) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id=run_id)
+    layout.enter_job("job")
     assert os.path.dirname(layout.root) == str(tmp_path)
     assert os.path.isdir(layout.root)
+
+
+KEY = "/meshrun/night/0123456789abcdef"
+OTHER_KEY = "/meshrun/night/3-0123456700000000"
+
+
+def enter(log_dir: Path, node: str, key: str = KEY, run_id: str = "night") -> tuple[LogLayout, bool]:
+    """The layout of a node of several at its first round, and whether where its files are is news."""
+    layout = LogLayout(log_dir=str(log_dir), run_id=run_id, node=node)
+    assert layout.root == ""
+    return layout, layout.enter_job(key)
+
+
+def test_nodes_of_a_job_share_a_directory_and_one_of_them_says_so(tmp_path: Path) -> None:
+    found = [enter(tmp_path, node) for node in ("a", "b", "c")]
+    assert [is_news for _, is_news in found] == [True, False, False]
+    assert {layout.job_dir for layout, _ in found} == {f"{tmp_path}/night_89abcdef"}
+    paths = [layout.make_stream_path(1, 0, 0, "stderr") for layout, _ in found]
+    assert paths == [f"{tmp_path}/night_89abcdef/{node}/attempt_0/0/stderr.log" for node in ("a", "b", "c")]
+    assert not found[0][0].enter_job(OTHER_KEY)  # a later round
+    assert found[0][0].job_dir == f"{tmp_path}/night_89abcdef"
+
+
+def test_an_agent_never_gets_the_folder_of_another_one_with_its_name(tmp_path: Path) -> None:
+    roots = [enter(tmp_path, node)[0].root for node in ("a", "a", "a", "a.2", "..", "x/../..")]
+    names = [os.path.relpath(root, f"{tmp_path}/night_89abcdef") for root in roots]
+    assert names == ["a", "a.2", "a.3", "a.2.2", "...2", "x_.._.."]
+
+
+def test_the_next_job_of_a_run_has_another_directory(tmp_path: Path) -> None:
+    first, second = (enter(tmp_path, "a", key)[0] for key in (KEY, OTHER_KEY))
+    assert first.job_dir != second.job_dir
+
+
+def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
+    def read_latest() -> str:
+        return os.readlink(tmp_path / "latest")
+
+    for node in ("a", "b"):
+        enter(tmp_path, node)
+    assert read_latest() == "night_89abcdef"
+    enter(tmp_path, "a", OTHER_KEY)
+    enter(tmp_path, "c")  # joins the older one
+    assert read_latest() == "night_00000000"
+    alone = LogLayout(log_dir=str(tmp_path), run_id="alone")
+    assert alone.enter_job("")
+    assert (read_latest(), (tmp_path / "latest").samefile(alone.root)) == (os.path.basename(alone.root), True)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "link elsewhere", "directory without links"])
+def test_what_is_called_latest_already_stays_and_the_run_begins(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = tmp_path / "latest"
+    match what:
+        case "file":
+            latest.write_text("mine")
+        case "directory":
+            (latest / "below").mkdir(parents=True)
+        case "link elsewhere":
+            latest.symlink_to("/data/model")
+        case _:
+            monkeypatch.setattr(os, "symlink", Mock(side_effect=PermissionError(1, "not permitted")))
+    before = (os.path.lexists(latest), latest.is_symlink(), latest.is_dir())
+    assert enter(tmp_path, "a")[1]
+    assert (os.path.lexists(latest), latest.is_symlink(), latest.is_dir()) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"latest", "night_89abcdef"}
+
+
+def test_a_round_starts_though_the_directory_of_the_job_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "night_89abcdef").touch()  # as good as a full disk
+    layout, is_news = enter(tmp_path, "a")
+    assert not is_news
+    assert layout.make_error_path(1, 0, 0) == f"{tmp_path}/night_89abcdef/a/attempt_0/0/error.json"
+
+
+def test_directories_that_stay_empty_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    layout, _ = enter(tmp_path, "a")
+    layout.make_error_path(1, 0, 0)
+    kept = Path(layout.make_stream_path(1, 0, 1, "stdout") or "")
+    kept.touch()
+    layout.remove_needless(is_success=True)
+    assert sorted(path.name for path in Path(layout.root).rglob("*")) == ["1", "attempt_0", "stdout.log"]
+    kept.unlink()
+    layout.remove_needless(is_success=False)
+    assert not os.path.exists(layout.root)
+
+
+def test_a_node_that_never_had_a_round_leaves_nothing(tmp_path: Path) -> None:
+    for node in ("", "a"):
+        layout = LogLayout(log_dir=str(tmp_path), run_id="night", node=node)
+        layout.remove_needless(is_success=False)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture
@@ -57,7 +152,8 @@ def test_without_a_log_dir_error_files_lie_in_a_private_temporary_place(temporar
     assert os.stat(temporary.root).st_mode & 0o777 == 0o700
     Path(temporary.make_error_path(1, 0, 0)).write_text("{}")
     temporary.make_error_path(2, 1, 0)
-    temporary.remove_after_success()
+    Path(temporary.make_stream_path(2, 1, 0, "stdout") or "").touch()  # a worker that printed nothing
+    temporary.remove_needless(is_success=True)
     assert os.listdir(tmp_path) == []
 
 
@@ -69,7 +165,7 @@ def test_a_temporary_directory_with_an_incident_or_output_stays_whole(temporary:
         kept.write_text("hello\n")
         error_file = Path(temporary.make_error_path(1, 0, 0))
         error_file.write_text("{}")
-        temporary.remove_after_success()
+        temporary.remove_needless(is_success=True)
         assert error_file.exists()
         assert kept.read_text() == "hello\n"
         kept.unlink()
@@ -113,15 +209,6 @@ def test_recorder_sockets_have_short_paths_in_a_private_directory(name: str, mon
         assert not path.parent.exists()
 
 
-def test_a_directory_that_was_asked_for_is_never_removed_and_may_be_full(tmp_path: Path) -> None:
-    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    layout.remove_after_success()
-    assert os.path.isdir(layout.root)
-    Path(layout.root).rmdir()
-    Path(layout.root).touch()  # as good as a full disk: nothing can be made below
-    assert layout.make_error_path(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"
-
-
 def test_dev_null_as_log_dir_keeps_no_files() -> None:
     layout = LogLayout(log_dir="/dev/null", run_id="night")
     assert not layout.keeps_files
@@ -130,11 +217,7 @@ def test_dev_null_as_log_dir_keeps_no_files() -> None:
     assert layout.make_filter_path(1, 0, "stdout") is None
 
 
-def test_a_log_dir_that_is_a_file_or_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UsageError, match=r"^--log-dir .*/file.* is not a directory$"):
-            LogLayout(log_dir=str(path), run_id="night")
-    with pytest.raises(UsageError, match=r"^--log-dir /proc/logs cannot be written: ") as caught:
-        LogLayout(log_dir="/proc/logs", run_id="night")
-    assert caught.value.hint
+def test_a_round_starts_even_if_its_directory_cannot_be_made(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
+    Path(layout.root).touch()  # as good as a full disk: nothing can be made below
+    assert layout.make_error_path(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"

@@ -16,7 +16,9 @@ from launcher.logs.routes import OutputRoutes, Route, format_line_prefix
 
 def routes(tmp_path: Path, *words: str, count: int = 2) -> OutputRoutes:
     made = config.resolve(command_line.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
-    found = OutputRoutes(made.output, LogLayout(log_dir=made.output.log_dir, run_id="night"), count)
+    layout = LogLayout(log_dir=made.output.log_dir, run_id="night")
+    layout.enter_job("job")
+    found = OutputRoutes(made.output, layout, count)
     found.begin(2, 1)
     return found
 
@@ -29,8 +31,8 @@ def test_streams_go_where_the_options_say(tmp_path: Path) -> None:
     assert found.find_route(1, "stderr") == Route(path=f"{folder}/attempt_1/1/stderr.log")
     assert found.find_filter_file("stdout") == f"{folder}/attempt_1/filtered_stdout.log"
     assert found.find_filter_file("stderr") is None
-    assert found.captures
-    assert found.list_remarks() == [f"log files are in {folder}"]
+    assert (found.captures, found.has_files) == (True, True)
+    assert found.list_remarks() == []
 
 
 def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path
     assert {found.find_route(rank, stream) for rank in range(2) for stream in ("stdout", "stderr")} == {
         Route(inherits=True)
     }
-    assert not found.captures
+    assert (found.captures, found.has_files) == (False, False)
     assert found.list_remarks() == []
 
 

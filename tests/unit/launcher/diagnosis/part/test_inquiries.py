@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,18 +10,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from launcher.diagnosis.answer import Conclusion, make_answer
 from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.diagnosis.verdict import Diagnosis
-from launcher.parts.part import Fact, HoldQuit, QuitSignalled, RunningRound, VictimSuspected
+from launcher.parts.part import Fact, HoldQuit, QuitSignalled, RunningRound, VictimSuspected, WaitUnexplained
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.views.node_report import EventPage, NodeRequest, ReadEvents, ReadState
+from launcher.views.node_report import EventPage, NodeReport, NodeRequest, ReadEvents, ReadState
 from launcher.views.questions.local_socket import Question
 from launcher.views.questions.messages import Diagnose
 from launcher.views.questions.survey import Survey
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
+from rendezvous.records import LeaderRecord
+from tests.support.reasons import because
 
 SHARE = NodeAssignment(
     ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
@@ -41,7 +45,13 @@ class FakeConnection:
 class Bench:
     """Who asks waits in `asked`. This node answers with an empty page of events, or fails with `error`."""
 
+    wake_at = math.inf
+    has_results = False
+    member_id = "m0"
+    leader: LeaderRecord | None = None
+
     def __init__(self) -> None:
+        self.member = self
         self.asked: list[Survey] = []
         self.identity = {"run_id": "night", "node": "h1"}
         self.error: Exception | None = None
@@ -92,6 +102,57 @@ class Bench:
 
 def conclude(**more: Any) -> Conclusion:
     return Conclusion(round=1, answer=ANSWER, **more)
+
+
+NO_REPORT = NodeReport(
+    node="n1",
+    member_id="m1",
+    run_id="night",
+    version="1",
+    at=0.0,
+    started_at=0.0,
+    agent_pid=1,
+    state="waiting",
+    is_leader=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        (
+            {"m1": replace(NO_REPORT, waiting=because("2 of 3 nodes"))},
+            "n1 leads, and starts no round yet: 2 of 3 nodes",
+        ),
+        ({"m1": NO_REPORT}, "n1 leads, and starts no round yet: the reason is in its log"),
+        ({"m1": "it has a bug"}, "n1 leads, and starts no round yet: the reason is in its log"),
+        ({}, "n1 leads, and starts no round yet: the reason is in its log"),
+    ],
+    ids=["it waits", "it waits for nothing", "it cannot answer", "it is silent"],
+)
+def test_who_waits_names_the_node_that_leads_and_its_reason(
+    answers: dict[str, Any], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench()
+    bench.leader = LeaderRecord(member_id="m1", node_name="n1")
+    bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
+    bench.inquiries.advance(0.0)
+    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState())]
+    bench.end(answers=answers)
+    assert capfd.readouterr().err == f"meshrun: {sentence}\n"
+    bench.running.has_workers = True  # it came too late
+    bench.end(answers=answers)
+    assert capfd.readouterr().err == ""
+
+
+def test_who_waits_says_that_no_node_leads_and_a_leader_asks_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    bench = Bench()
+    for leader in (None, LeaderRecord(member_id=bench.member_id, node_name="n0")):
+        bench.leader = leader
+        bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
+        bench.inquiries.advance(0.0)
+    assert bench.asked == []
+    assert capfd.readouterr().err == "meshrun: waiting for a round: it is not known here which node leads\n"
 
 
 def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:

@@ -15,6 +15,7 @@ from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
+from tests.support.options import resolve
 from tests.support.sections import assign_devices
 
 
@@ -69,6 +70,32 @@ def test_devices_are_shared_out_among_the_workers(
     worker_count: Any, devices_per_worker: Any, gpus: int, slots: list[list[int]], reason: str
 ) -> None:
     assert share(worker_count, devices_per_worker, gpus=gpus) == (slots, reason)
+
+
+@pytest.mark.parametrize(
+    ("worker_count", "gpus", "reason", "is_usual"),
+    [
+        (None, 2, "", True),
+        (2, 2, "", True),
+        (1, 2, "", False),  # one is idle
+        (4, 2, "", False),  # two workers share one
+        (None, 0, slots.NO_CANDIDATES, False),  # one CPU worker where one for each GPU is what is usual
+        ("auto", 0, slots.NO_CANDIDATES, False),
+        (2, 0, slots.NO_CANDIDATES, True),
+        (2, 0, "the driver does not answer", False),  # a GPU is expected
+        ("cpu", 0, slots.NO_CANDIDATES, True),
+        ("cpu", 2, "", True),
+    ],
+)
+def test_what_is_unusual_of_the_number_of_workers_is_known(
+    worker_count: Any, gpus: int, reason: str, is_usual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector = Fixed("nvidia", gpus)
+    detector.inventory = replace(detector.inventory, reason=reason)
+    monkeypatch.setattr(slots, "list_candidates", lambda *_: [detector])
+    made = resolve()
+    devices = replace(made.devices, worker_count=worker_count)
+    assert slots.make_node_slots(devices, made.workers, {})[2] == is_usual
 
 
 @pytest.mark.parametrize(

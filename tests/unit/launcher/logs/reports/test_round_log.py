@@ -77,17 +77,25 @@ def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.
         assert told(capfd) == ["meshrun: round 1 runs 4 ranks"]
 
 
-def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_does_not_lead_asks_after_a_while_what_it_waits_for_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     narrator = make_log(is_alone=False, max_restarts=0)
-    for at in (10.0, 11.0, 12.5, 13.0):
-        narrator.advance(at)
-    assert told(capfd) == ["meshrun: waiting for the first round: the leader logs the reason"]
+    assert [narrator.advance(at) for at in (10.0, 11.0, 12.5, 13.0)] == [False, False, True, False]
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     narrator.end_round()
     told(capfd)
-    for at in (20.0, 21.0, 22.5, 23.0):
-        narrator.advance(at)
-    assert told(capfd) == ["meshrun: waiting for the next round: the leader logs the reason"]
+    assert [narrator.advance(at) for at in (20.0, 21.0, 22.5, 23.0)] == [False, False, True, False]
+    assert told(capfd) == []
+
+
+def test_why_a_round_has_its_size_is_not_told_apart_from_its_start(capfd: pytest.CaptureFixture[str]) -> None:
+    narrator = make_log(is_alone=False, max_restarts=0)
+    narrator.note(Log(because("waiting for more nodes")), 10.0)
+    narrator.advance(10.0)
+    narrator.note(Log(Reason.of("sealed", round=1, why=because("no node has joined for 30 s"))), 10.1)
+    assert not narrator.advance(11.9)
+    assert told(capfd) == []
 
 
 def test_what_comes_from_elsewhere_makes_no_line_and_who_goes_waits_not(capfd: pytest.CaptureFixture[str]) -> None:

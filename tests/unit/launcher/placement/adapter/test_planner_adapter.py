@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.model import mesh as meshes
+from launcher.model.errors import describe
 from launcher.model.node import Node
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
@@ -138,3 +139,18 @@ def test_ranks_are_numbered_without_holes_in_the_world_and_in_every_role(nodes: 
         assert numbers == list(range(of_role[0].role_world_size))
         assert {share.role_world_size for share in of_role} == {len(numbers)}
     assert len({(s.world_size, s.shape, s.group_world_size, s.master_addr, s.master_port) for s in in_order}) == 1
+
+
+@pytest.mark.parametrize(
+    ("mesh", "named"), [(meshes.DEFAULT_MESH, False), (meshes.parse("dp=*"), True), (meshes.parse("tp=4"), True)]
+)
+def test_an_axis_is_named_only_if_somebody_has_named_it(mesh: meshes.Mesh, named: bool) -> None:
+    made = PlannerAdapter(mesh, Limits(nodes_min=1, nodes_max=None), Costs())
+    planned = made.plan(MakePlan(7, 1, (candidate("a", 1), candidate("b", 2)), {}))
+    size = made.compute_size([view("a", 1)])
+    short = PlannerAdapter(
+        mesh, Limits(nodes_min=1, nodes_max=None, block_size=8, elastic_min=4), Costs()
+    ).compute_size([view("a", 1)])
+    assert isinstance(planned, PlanReady)
+    said = " ".join(map(describe, (read_assignments(planned)["a"].summary, size.reason, short.reason)))
+    assert ("dp" in said or "tp" in said) == named, said

@@ -5,12 +5,15 @@ from __future__ import annotations
 import typing
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.logs.reports.report import WorkerFailure
 from launcher.parts.part import Fact, RoundStarting
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor import messages
@@ -18,9 +21,9 @@ from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from launcher.views import run_events
 from launcher.views.goodput import compute_goodput
 from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
-from launcher.views.run_events import RunEvent
+from launcher.views.run_events import AgentEnded, RoundStopping, RunEvent
 from launcher.views.timeline import RoundSummary, WorkerRecord
-from rendezvous import events
+from rendezvous import codec, events
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from tests.support.reasons import because
@@ -75,6 +78,45 @@ class Run:
 
     def list_kinds(self) -> list[type]:
         return [type(event) for event in self.events]
+
+
+def fail(rank: int, host: str, **more: Any) -> str:
+    failure = WorkerFailure(
+        rank=rank, local_rank=0, pid=9, exit_code=1, time="", host=host, error_file=None, message=None, **more
+    )
+    return codec.encode(failure).decode()
+
+
+@pytest.mark.parametrize(
+    ("known", "own", "rank", "log_file"),
+    [
+        (fail(6, "n3", exception="KeyError: 'x'", log_file="/l/6"), fail(2, "n0"), 6, "/l/6"),
+        ("", fail(2, "n0", exception="KeyError: 'x'"), 2, ""),
+        ("", "", None, None),
+        ("no failure", "", None, None),
+    ],
+    ids=["the leader knows it", "only this node's", "unknown", "of another program"],
+)
+def test_the_end_of_a_round_and_of_the_job_name_the_first_failure(
+    known: str, own: str, rank: int | None, log_file: str | None
+) -> None:
+    run = Run()
+    run.journal.find_failure = lambda round: known if round == 1 else ""
+    run.take(start(), events.RoundFailed(1, 1, False, own))
+    run.take(events.StopRound(1, "kill", because("a worker failed"), "failure", ("n3",)), events.RoundStopped(1, 0))
+    verdict = Verdict(kind="failure", exit_code=1, round=1, reason=because("spent"), failure=known)
+    run.take(events.Exit(1, because("spent"), verdict))
+    stopping, *_, ended = (one for one in run.events if isinstance(one, RoundStopping | AgentEnded))
+    root = stopping.root_cause
+    assert (root.rank, root.error, root.log_file) == (rank, "KeyError: 'x'", log_file) if root else rank is None
+    assert (ended.root_cause is not None) == (log_file == "/l/6")
+
+
+def test_a_round_that_no_failure_ended_has_no_root_cause() -> None:
+    run = Run()
+    run.journal.find_failure = lambda round: fail(6, "n3")
+    run.take(start(), events.StopRound(1, "grace", because("gone"), "leaving", ("n9",)))
+    assert [one.root_cause for one in run.events if isinstance(one, RoundStopping)] == [None]
 
 
 def test_a_round_is_told_from_its_start_to_its_end_and_the_verdict() -> None:

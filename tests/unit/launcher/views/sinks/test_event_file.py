@@ -197,7 +197,7 @@ def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
         round=3, began_at=2.0, world_size=2, node_count=1, ranks=(0, 1), restart_count=1, waited_s=0.1, cause="failure"
     )
     workers = [WorkerRecord(rank=0, local_rank=0, pid=5, started_at=2.25, state="failed", exit_code=1)]
-    write = make_round_writer(str(tmp_path), said.append)
+    write = make_round_writer(lambda: str(tmp_path), said.append)
     write(summary, workers)
     found = json.loads((tmp_path / "round_3.json").read_text())
     assert (found["schema"], found["round"], found["cause"], found["ended_at"]) == (1, 3, "failure", None)
@@ -206,7 +206,7 @@ def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
         "ended_at": None, "exit_code": 1, "sentence": "",
     }  # fmt: skip
     assert os.listdir(tmp_path) == ["round_3.json"]
-    lost = make_round_writer(str(tmp_path / "gone"), said.append)
+    lost = make_round_writer(lambda: str(tmp_path / "gone"), said.append)
     lost(summary, workers)
     lost(summary, workers)
     assert len(said) == 1
@@ -216,7 +216,7 @@ def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
 def test_storage_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_file, "ROUND_LIMIT_S", 0.01)
     said: list[str] = []
-    write = make_round_writer(str(tmp_path), said.append)
+    write = make_round_writer(lambda: str(tmp_path), said.append)
     summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     os.mkfifo(tmp_path / "round_1.json.part")  # to open it waits for a reader
     write(summary, [])
@@ -237,7 +237,7 @@ def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> 
 def test_a_round_that_finds_no_thread_has_no_file_and_the_next_one_has(tmp_path: Path) -> None:
     said: list[str] = []
     summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
-    write = make_round_writer(str(tmp_path), said.append)
+    write = make_round_writer(lambda: str(tmp_path), said.append)
     with no_threads():
         write(summary, ())
     write(replace(summary, round=2), ())
