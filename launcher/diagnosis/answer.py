@@ -24,8 +24,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
-from launcher.diagnosis.stack_groups import find_own_frame, format_place, render_frames
-from launcher.diagnosis.verdict import Diagnosis, Kind, describe_ranks
+from launcher.diagnosis.stack_groups import format_place, render_frames
+from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
 from launcher.views.questions.messages import Purpose
@@ -34,6 +34,7 @@ from launcher.worker.grid import WorkerMesh
 STACKS_SHOWN = 3
 FRAMES_SHOWN = 8
 REASONS_SHOWN = 6
+PLACES_MAX = 32
 _AGAIN = "ask again in a minute"
 
 
@@ -60,6 +61,7 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     kind: Kind
     culprits: tuple[int, ...]
     sentences: Annotated[tuple[str, ...], Meta(min_length=1)]
+    places: tuple[Place, ...]
     stacks: tuple[CulpritStack, ...]
     gaps: tuple[Gap, ...]
     stragglers: tuple[str, ...]
@@ -102,6 +104,7 @@ def make_answer(
         kind=diagnosis.kind,
         culprits=diagnosis.culprits,
         sentences=diagnosis.sentences,
+        places=diagnosis.places[:PLACES_MAX],
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
         stragglers=tuple(stragglers),
