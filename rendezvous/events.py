@@ -186,6 +186,13 @@ class CheckpointSaved(Event, frozen=True):
     round: int
 
 
+class RoundExamined(Event, frozen=True):
+    """The workers of the round have been looked at. `finding` is the launcher's text, empty if they go on."""
+
+    round: int
+    finding: tuple[str, ...]
+
+
 class PeerUp(Event, frozen=True):
     """An authenticated presence connection with a member is up, whichever side dialled."""
 

@@ -37,6 +37,7 @@ from launcher.parts.part import (
     Explained,
     Fact,
     HoldQuit,
+    KeepFinding,
     LeadershipChanged,
     LimitGrace,
     Publish,
@@ -202,9 +203,14 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)
             case Explained(number) if round is not None and round.round == number:
                 self._end_window(round)
-            case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
+            case KeepFinding(number, sentences, cause) if number == self._number:
+                self.failures.finding, self.failures.hang = sentences, cause
+                if self.running.share is not None and self.running.share.group_rank == 0:  # one of all nodes
+                    self._submit(events.RoundExamined(number, sentences))
+            case EndWorkers(number, local_ranks, why, is_cause) if round is not None and round.round == number:
                 self._is_explained = True
                 live = [local_rank for local_rank in local_ranks if local_rank in round.live]
+                self.failures.hung |= dict.fromkeys(live, is_cause)
                 self.worker_channel.abort(round, live, why, read_clock())
 
     # --- actions of the agreement ---

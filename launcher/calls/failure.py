@@ -34,7 +34,8 @@ class WorkerFailed(LauncherError):
     ) -> None:
         root = failures[0]
         box = report.render(title, failures, outcome=outcome, is_order_known=is_order_known)
-        super().__init__(f"{title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
+        who = "" if root.is_stand_in else f"rank {root.rank} on {root.host} "
+        super().__init__(f"{title}: {who}{_describe_failure(root)}\n{box}")
         self._arguments = title, failures, outcome, is_order_known
         self.rank = root.rank
         self.local_rank = root.local_rank
@@ -50,6 +51,8 @@ class WorkerFailed(LauncherError):
 
 
 def _describe_failure(failure: WorkerFailure) -> str:
+    if failure.is_stand_in:
+        return failure.finding[0] if failure.finding else "no sign of progress"
     if failure.exit_code < 0:
         return f"was ended by {find_signal_name(failure.exit_code)}"
     said = failure.sentence or failure.exception

@@ -26,6 +26,7 @@ from msgspec import Meta, Struct
 from launcher.diagnosis.evidence import Frame, RankEvidence
 from launcher.diagnosis.stack_groups import format_place, render_frames
 from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
+from launcher.logs.reports.report import HangCause
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
 from launcher.views.questions.messages import Purpose
@@ -85,6 +86,18 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     to_end: tuple[int, ...] = ()
     """The ranks to end so that all restart."""
 
+    @property
+    def cause(self) -> HangCause:
+        """How far it is known why the job hangs."""
+        if self.answer.kind in ("unknown", "unclear", "healthy") or not self.answer.culprits:
+            return "unknown"
+        return "likely" if self.answer.kind == "odd" else "known"
+
+    @property
+    def ends_cause(self) -> bool:
+        """Whether those to be ended are what the others wait for, and not a rank that stands in for these."""
+        return self.cause != "unknown" and set(self.to_end) <= set(self.answer.culprits)
+
 
 def make_answer(
     diagnosis: Diagnosis,
@@ -121,14 +134,21 @@ def render_answer(answer: HangAnswer) -> str:
         lines += render_frames(stack.frames, FRAMES_SHOWN)
     if answer.gaps:
         lines += ["", "Not known:"]
-        for gap in answer.gaps[:REASONS_SHOWN]:
-            who = "rank" if len(gap.ranks) == 1 else "ranks"
-            lines += wrap(f"{who} {format_ranges(gap.ranks)}: {gap.reason}", "  ", "    ")
+        lines += [line for gap in answer.gaps[:REASONS_SHOWN] for line in wrap(_format_gap(gap), "  ", "    ")]
         if len(answer.gaps) > REASONS_SHOWN:
             lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
     if answer.folders:
         lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
     return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
+
+
+def list_gaps(answer: HangAnswer) -> list[str]:
+    """List what is not known, a sentence for each reason."""
+    return [f"not known of {_format_gap(gap)}" for gap in answer.gaps[:REASONS_SHOWN]]
+
+
+def _format_gap(gap: Gap) -> str:
+    return f"{'rank' if len(gap.ranks) == 1 else 'ranks'} {format_ranges(gap.ranks)}: {gap.reason}"
 
 
 def _collect_gaps(ranks: Sequence[RankEvidence]) -> list[Gap]:

@@ -27,6 +27,7 @@ from rendezvous.errors import is_shortage
 from rendezvous.events import AnswerCommand, LeaveRequest, SendNote
 
 if TYPE_CHECKING:
+    from launcher.logs.reports.report import HangCause
     from launcher.placement.adapter.description import NodeAssignment
     from rendezvous import events
 
@@ -108,6 +109,16 @@ class Explained(Struct, frozen=True):
     round: int
 
 
+class KeepFinding(Struct, frozen=True):
+    """What all ranks do, as the leader concludes, for the report should the round fail."""
+
+    round: int
+    sentences: tuple[str, ...]
+    """The verdict first; none if the workers go on."""
+    cause: HangCause = ""
+    """Of a hang."""
+
+
 class EndWorkers(Struct, frozen=True):
     """End these workers, so that the round fails: SIGABRT first, which leaves their stacks."""
 
@@ -115,6 +126,8 @@ class EndWorkers(Struct, frozen=True):
     local_ranks: tuple[int, ...]
     why: str
     """A clause for the report."""
+    is_cause: bool = False
+    """Whether the others are known to wait for them, so that the round is called failed by them."""
 
 
 class LimitGrace(Struct, frozen=True):
@@ -132,7 +145,9 @@ class Publish(Struct, frozen=True):
     what: object
 
 
-Effect = HoldQuit | Explained | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
+Effect = (
+    HoldQuit | Explained | KeepFinding | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
+)
 
 
 # --- what parts may look at ---

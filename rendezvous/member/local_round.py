@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
-from rendezvous.events import CheckpointSaved, RoundFailed, RoundStopped, RoundSucceeded, StartRound, StopRound, Txn
+from rendezvous.events import (
+    CheckpointSaved,
+    RoundExamined,
+    RoundFailed,
+    RoundStopped,
+    RoundSucceeded,
+    StartRound,
+    StopRound,
+    Txn,
+)
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
@@ -18,7 +27,9 @@ from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 # --- events of the workers ---
 
 
-def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved) -> None:
+def handle(
+    state: MemberState, event: RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved | RoundExamined
+) -> None:
     """Note the state of the workers; an event of another round is late, and ignored."""
     round_state = state.round
     if event.round != round_state.alive_round:
@@ -35,6 +46,8 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
                 round_state.status = replace(round_state.status, outcome="failed", **facts)
         case CheckpointSaved():
             round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
+        case RoundExamined(_, finding):
+            round_state.status = replace(round_state.status, finding=finding)
         case RoundStopped(_, worker_port, step):
             round_state.move("workers gone")
             round_state.alive_round = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from launcher.diagnosis.answer import Conclusion, render_answer
+from launcher.diagnosis.answer import Conclusion, list_gaps, render_answer
 from launcher.diagnosis.part.examination import ANSWER_LIMIT_S, Examination
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.messages import decode_note
@@ -29,6 +29,7 @@ from launcher.parts.part import (
     Explained,
     Fact,
     HoldQuit,
+    KeepFinding,
     Publish,
     QuitSignalled,
     RunningRound,
@@ -49,7 +50,7 @@ from launcher.views.questions.question_socket import Connection, QuestionSocket
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_report import make_run_report
 from launcher.views.questions.survey import Survey, Surveys
-from launcher.views.run_events import HangReported
+from launcher.views.run_events import HangEnded, HangReported
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
@@ -139,6 +140,7 @@ class Inquiries(Struct, eq=False):
             case SilenceChanged(is_silent, sentence):
                 if not is_silent and not self._untold_silence:
                     log(sentence)
+                    self.effects += [KeepFinding(fact.round, ()), Publish(HangEnded(sentence=sentence))]
                 self._untold_silence = sentence if is_silent else ""
                 self.examination.report_silence(now, is_silent=is_silent)
             case CountersWanted():
@@ -152,29 +154,38 @@ class Inquiries(Struct, eq=False):
     def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
         is_current = conclusion.round == self.running.number
+        answer = conclusion.answer
         if conclusion.purpose == "failure":
             if conclusion.is_news:
-                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
+                log(f"before round {conclusion.round} was stopped: {answer.sentences[0]}")
+                yield KeepFinding(conclusion.round, answer.sentences)
             if is_current:
                 yield Explained(conclusion.round)
             return
         silence, self._untold_silence = self._untold_silence, ""
-        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
+        for sentence in (silence, *answer.sentences, *list_gaps(answer), *answer.folders):
             if sentence:
                 log(sentence)
-        log(f"hint: {conclusion.answer.hint}")
-        answer = conclusion.answer
+        log(f"hint: {answer.hint}")
+        sentence, *details = answer.sentences
+        yield KeepFinding(conclusion.round, answer.sentences, conclusion.cause)
         yield Publish(
-            HangReported(kind=answer.kind, ranks=answer.culprits, sentence=answer.sentences[0], folders=answer.folders)
+            HangReported(
+                kind=answer.kind,
+                ranks=answer.culprits,
+                sentence=sentence,
+                details=tuple(details),
+                folders=answer.folders,
+            )
         )
         if self.on_hang != "restart" or not is_current or self.running.share is None:
             return
-        if conclusion.answer.kind == "healthy":
+        if answer.kind == "healthy":
             log("no restart: the workers are busy, and none waits for another")
             return
         to_end = conclusion.to_end or (0,)
         own = tuple(local for local, rank in enumerate(self.running.share.ranks) if rank in to_end)
-        yield EndWorkers(conclusion.round, own, "no sign of progress")
+        yield EndWorkers(conclusion.round, own, "no sign of progress", conclusion.ends_cause)
 
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""

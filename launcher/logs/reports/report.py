@@ -41,7 +41,10 @@ LINES_LIMIT = 6  # of a text that is no traceback
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
 
+FINDING_LIMIT = 6  # sentences
 Claim = Literal["", "gave up", "blamed its node"]
+HangCause = Literal["", "known", "likely", "unknown"]
+"""How far it is known why a job hangs: "likely" is told by stacks alone. "" where it does not."""
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
@@ -80,6 +83,12 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """Keeps its stderr."""
     is_timeout: bool = False
     """A collective gave up waiting for another rank."""
+    finding: tuple[str, ...] = ()
+    """What all ranks did when they were looked at before: the verdict, then where some of them were."""
+    hang: HangCause = ""
+    """It was ended because the job hung."""
+    is_stand_in: bool = False
+    """It was ended so that all restart, and is not known to be why the job hung."""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
@@ -98,6 +107,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         return Reason.of("logs/failure", failure_class=self.failure_class, why=why)
 
     def _describe_exit(self) -> str:
+        if self.is_stand_in:
+            return "was ended so that all ranks restart"
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
@@ -129,9 +140,10 @@ def render(
     root, *others = failures
     coordinates = f" ({_strip_controls(root.coordinates)})" if root.coordinates else ""
     order = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
-    head = f"Root Cause ({order}): rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
+    who = f"rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
+    head = _describe_hang(root, who) if root.hang else _wrap(f"Root Cause ({order}): {who}")
     role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""
-    lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *_wrap(head), *_describe_cause(root)]
+    lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *head, *_describe_cause(root)]
     lines.append(
         f"  exitcode  : {_format_exit_code(root)}, local_rank: {root.local_rank}{role}, "
         f"{_strip_controls(root.time.replace('T', ' ', 1))}"
@@ -139,12 +151,26 @@ def render(
     if path := root.log_file or root.error_file:
         there = "" if here in ("", root.host) else f"{root.host}:"
         lines.append(f"  {'log       ' if root.log_file else 'error_file'}: {_strip_controls(there + path)}")
+    if root.finding and not root.hang:
+        lines += ["Before it failed:", *_indent(root.finding)]
     if others:
         lines += _wrap(f"Other failures: {_summarize(others)}")
     lines += ["-" * WIDTH, *_wrap(outcome)]
     if hint := _choose_hint(root, here):
         lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, "=" * WIDTH])
+
+
+def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
+    """Describe why the job hung: the verdict, where ranks were, and which was ended for it."""
+    verdict, *places = root.finding or ("the job made no progress",)
+    cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang, by stacks alone)"}
+    head = f"{cause.get(root.hang, 'Root Cause: not known')}: {_strip_controls(verdict)}"
+    return [*_wrap(head), *_indent(places[: FINDING_LIMIT - 1]), *_wrap(f"Ended: {who}")]
+
+
+def _indent(sentences: Sequence[str]) -> list[str]:
+    return [f"  {line}" for sentence in sentences[:FINDING_LIMIT] for line in _wrap(_strip_controls(sentence))]
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:

@@ -29,6 +29,7 @@ def render_text(found: Mapping[str, Any]) -> str:
     secrets = [(name, f"set by {variable}") for name, variable in found["secrets"].items()]
     devices = [kind for kind in found["devices"] if kind["count"] and kind["kind"] != "cpu"]
     parts: dict[str, Iterable[str]] = {
+        "of workers that hang": _format_rows(found["hangs"].items()),
         "options given": _format_rows(given),
         "secrets (their values are not shown)": _format_rows(secrets),
         "job controller": _format_scheduler(found["controller"]) if found["controller"] else (),
