@@ -204,13 +204,13 @@ class Agent(Struct, kw_only=True, eq=False):
             case Explained(number) if round is not None and round.round == number:
                 self._end_window(round)
             case KeepFinding(number, sentences, cause) if number == self._number:
-                self.failures.finding, self.failures.hang = sentences, cause
+                self.failures.note_finding(sentences, cause)
                 if self.running.share is not None and self.running.share.group_rank == 0:  # one of all nodes
                     self._submit(events.RoundExamined(number, sentences))
             case EndWorkers(number, local_ranks, why, is_cause) if round is not None and round.round == number:
                 self._is_explained = True
                 live = [local_rank for local_rank in local_ranks if local_rank in round.live]
-                self.failures.hung |= dict.fromkeys(live, is_cause)
+                self.failures.note_hang(live, is_cause=is_cause)
                 self.worker_channel.abort(round, live, why, read_clock())
 
     # --- actions of the agreement ---

@@ -446,14 +446,15 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
 
 def find_places(ranks: Iterable[RankEvidence]) -> tuple[Place, ...]:
     """Group the ranks that live by the line at which the script's own code stands, and by the collective."""
-    groups: defaultdict[Place, list[int]] = defaultdict(list)
+    groups: defaultdict[tuple[object, ...], list[Place]] = defaultdict(list)
     for one in ranks:
         if one.state not in ("ended", "unknown"):
+            place, own = _find_place_of(one), find_own_frame(one.stack)
             # Whether a rank runs or sleeps at this moment says little, but a stopped one goes nowhere.
-            state = "sleeps" if one.state == "runs" else one.state
-            groups[_find_place_of(replace(one, state=state))].append(one.rank)
-    states = {one.rank: one.state for one in ranks}
-    found = [replace(place, ranks=tuple(each), state=states[each[0]]) for place, each in groups.items()]
+            state = "" if one.state == "runs" else one.state.replace("sleeps", "")
+            stands_at = (*own.place, own.line) if own else (place.function, place.line)
+            groups[state, stands_at, place.call].append(place)
+    found = [replace(each[0], ranks=tuple(place.ranks[0] for place in each)) for each in groups.values()]
     return tuple(sorted(found, key=lambda place: (not place.function, len(place.ranks), place.ranks)))
 
 
@@ -461,14 +462,13 @@ def _find_place_of(one: RankEvidence) -> Place:
     waits = [(group, call) for group in one.groups or () if (call := group.oldest_open) and _is_waiting(call)]
     oldest = max(waits, key=lambda each: each[1].age_s, default=None)
     name = f"{oldest[1].operation} {oldest[1].number} of {name_group(oldest[0].description)}" if oldest else ""
+    place = Place(ranks=(one.rank,), state=one.state, call=name)
     if not one.stack:
-        return Place(ranks=(), state=one.state, call=name)
+        return place
     inner = one.stack[0]
     own = find_own_frame(one.stack) or inner
     inside = "" if own is inner else _format_frame(inner)
-    return Place(
-        ranks=(), state=one.state, function=own.function, file=own.file, line=own.line, inside=inside, call=name
-    )
+    return replace(place, function=own.function, file=own.file, line=own.line, inside=inside)
 
 
 def find_own_frame(stack: Sequence[Frame] | None) -> Frame | None:
@@ -488,7 +488,7 @@ def _describe_places(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> lis
 
 def _describe_place(place: Place, first: RankEvidence, mesh: WorkerMesh) -> str:
     who = describe_ranks(place.ranks, mesh)
-    call = f" in {place.call}" if place.call else ""
+    call = f", waiting in {place.call}" if place.call else ""
     return f"{who} {_are(place.ranks)} {_describe_state(place, first)}{call}"
 
 
@@ -559,7 +559,7 @@ def _describe_state(place: Place, one: RankEvidence) -> str:
     blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
     state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
     if not place.function:
-        return f"{state}; its stack is not known"
+        return f"{state}, stack not known"
     inside = f", inside {place.inside}" if place.inside else ""
     own = Frame(function=place.function, file=place.file, line=place.line)
     return f"in {_format_frame(own)}{inside}, {state}"

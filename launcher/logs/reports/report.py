@@ -164,9 +164,9 @@ def render(
 def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
     """Describe why the job hung: the verdict, where ranks were, and which was ended for it."""
     verdict, *places = root.finding or ("the job made no progress",)
-    cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang, by stacks alone)"}
-    head = f"{cause.get(root.hang, 'Root Cause: not known')}: {_strip_controls(verdict)}"
-    return [*_wrap(head), *_indent(places[: FINDING_LIMIT - 1]), *_wrap(f"Ended: {who}")]
+    cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang)"}
+    head = f"{cause.get(root.hang, 'Root Cause not known (hang)')}: {_strip_controls(verdict)}"
+    return [*_wrap(head), *_indent(places[: FINDING_LIMIT - 1]), *_wrap(f"Ended so that all restart: {who}")]
 
 
 def _indent(sentences: Sequence[str]) -> list[str]:
@@ -183,7 +183,7 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
     if not said or failure.exit_code < 0:
         ending = f"{failure.describe_ending()}: {said}" if said else failure.describe_ending()
         said = _strip_controls(ending)
-    lines = _wrap(said)
+    lines = [] if failure.hang else _wrap(said)
     if frames:
         more = exception.split("\n")[1:LINES_LIMIT]
         body = [line for frame in frames[-FRAMES_LIMIT:] for line in frame]
@@ -228,6 +228,8 @@ def _format_exit_code(failure: WorkerFailure) -> str:
 def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     """Return what to do next, for a reader on the host `here`; None if the report says it."""
     code = failure.exit_code
+    if failure.hang:
+        return None  # it says where ranks were
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return f"look for the stacks of its threads {_find_output(failure, here)}"
     if failure.sentence or failure.claim:

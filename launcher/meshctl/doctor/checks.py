@@ -280,7 +280,7 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
 
 def check_stacks(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     harm = "if a job hangs, a worker has to write its stack itself: its main thread's, and only in meshrun's own Python"
-    if not machine.stack_reader:
+    if not machine.has_stack_reader:
         yield Finding("stacks", "note", "py-spy is not installed for the agent's Python", harm, "pip install py-spy")
     elif machine.trace_refusal:
         seen = f"the kernel does not let py-spy read workers (kernel.yama.ptrace_scope={machine.trace_refusal})"

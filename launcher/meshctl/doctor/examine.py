@@ -268,7 +268,7 @@ def list_frameworks(python: str, environ: Mapping[str, str]) -> dict[str, dict[s
 def describe_evidence(machine: MachineInfo, workers: WorkerOptions, names: Sequence[str]) -> dict[str, str]:
     """Describe what will be known of workers that hang: where their stacks and their collectives are read."""
     is_ours = workers.launch_mode != "program" and workers.python == sys.executable
-    stacks = "by py-spy" if machine.stack_reader and not machine.trace_refusal else ""
+    stacks = "by py-spy" if machine.has_stack_reader and not machine.trace_refusal else ""
     stacks = stacks or ("written by the workers" if is_ours else "none")
     if "jax" in names:
         return {"stacks": stacks, "collectives": "not known: JAX has no flight recorder"}

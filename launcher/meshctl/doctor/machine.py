@@ -104,8 +104,8 @@ class MachineInfo(Struct, frozen=True, kw_only=True):
     """Node to its CPUs, as the kernel writes them."""
     balances_numa: bool = False
     interfaces: tuple[NetworkInterface, ...] = ()
-    stack_reader: str = ""
-    """Where py-spy is."""
+    has_stack_reader: bool = True
+    """py-spy is installed."""
     trace_refusal: int = 0
     """kernel.yama.ptrace_scope where it keeps a worker from being read by its own launcher, else 0."""
 
@@ -135,7 +135,7 @@ def read_machine(environ: Mapping[str, str], log_dir: str | None, root: str = "/
         numa_nodes={number: files.read_text(f"{_NODE}{number}/cpulist") for number in files.list_numbers(_NODE)},
         balances_numa=files.read_text("/proc/sys/kernel/numa_balancing") not in ("", "0"),
         interfaces=tuple(_list_interfaces(files)),
-        stack_reader=find_command() or "",
+        has_stack_reader=find_command() is not None,
         trace_refusal=_find_trace_refusal(files, may_trace=bool(capabilities >> _CAP_SYS_PTRACE & 1)),
     )
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from launcher.diagnosis.evidence import Frame
 from launcher.diagnosis.stack_groups import render_frames
-from launcher.diagnosis.stacks import FRAMES_MAX, explain_failure, keep_agreeing, read_main_stack, read_traceback
+from launcher.diagnosis.stacks import (
+    FRAMES_MAX,
+    explain_failure,
+    explain_source,
+    keep_agreeing,
+    read_main_stack,
+    read_traceback,
+)
 
-TRACEBACK = b"""Current thread 0x00007f57196246c0 (most recent call first):
-  <no Python frame>
-
-Thread 0x00007f57097fa6c0 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 982 in run
-
-Thread 0x00007f573dfddb80 (most recent call first):
+TRACEBACK = b"""Stack (most recent call first):
   File "/job/a "quoted" name.py", line 20 in load
   File "/job/train.py", line ??? in <module>
-
+  File "/x/launcher/ranks/as_main.py", line 152 in <module>
 """
 
 
-def test_the_main_thread_of_a_traceback_is_read() -> None:
+def test_the_frames_of_a_traceback_are_read_without_the_launchers() -> None:
     assert read_traceback(TRACEBACK) == (
         Frame(function="load", file='/job/a "quoted" name.py', line=20),
         Frame(function="<module>", file="/job/train.py", line=0),
@@ -36,7 +38,7 @@ def test_a_deep_traceback_is_cut() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"\xff" * 9, b"Thread 0x1 (most recent call first):\n  <no Python frame>\n"])
 def test_what_is_no_traceback_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="traceback cannot be read"):
+    with pytest.raises(ValueError, match="its own handler has written nothing"):
         read_traceback(text)
 
 
@@ -54,6 +56,11 @@ def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
         ("Permission Denied: Try running again\n", "", "a container may need the capability SYS_PTRACE"),
         ("Permission Denied: Try running again\n", "2", r"kernel\.yama\.ptrace_scope=2"),
         (
+            "Error: Failed to get process executable name.\n\nCaused by:\n    0: Permission denied (os error 13)\n",
+            "",
+            "the kernel does not let py-spy read the worker",
+        ),
+        (
             "Error: Failed to find python version from target process\n\nStack backtrace:\n",
             "",
             "not a Python process, or one that",
@@ -63,8 +70,10 @@ def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
     ],
 )
 def test_a_failure_of_py_spy_is_one_sentence(text: str, scope: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"^no stacks: .*{reason}"):
-        raise ValueError(explain_failure(text, 3, scope))
+    sentence = explain_source(explain_failure(text, 3, scope), has_stack=False)
+    assert re.match(f"no stacks: .*{reason}", sentence)
+    own = explain_source(explain_failure(text, 3, scope), has_stack=True)
+    assert re.match(f"the worker wrote the stack itself, of its main thread only: .*{reason}", own)
 
 
 def test_what_the_launcher_calls_a_script_in_is_left_out() -> None:

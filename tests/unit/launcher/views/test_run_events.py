@@ -41,7 +41,7 @@ def test_times_keep_their_milliseconds() -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(set(EVENT_NAMES)) == len(EVENT_NAMES) == 14
+    assert len(set(EVENT_NAMES)) == len(EVENT_NAMES) == 15
 
 
 def test_bytes_that_are_no_text_cost_no_agent() -> None:

@@ -357,3 +357,19 @@ def test_an_abort_without_an_explanation_is_told_from_one_with_one() -> None:
     assert not is_abort(-6, None, "no sign of life for 60 s")
     assert not is_abort(-11, None, None)
     assert not is_abort(134, None, None)
+
+
+@pytest.mark.parametrize(("is_cause", "rank"), [(True, 1), (False, -1)])
+def test_one_that_was_ended_for_a_hang_is_called_its_cause_only_if_that_is_known(is_cause: bool, rank: int) -> None:
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note_finding(("they are at 2 lines",), "known" if is_cause else "unknown")
+    failures.note_hang([1], is_cause=is_cause)
+    failures.note(1, 4711, -6, 0.0, "no sign of progress")
+    root = failures.set_root_cause(1)
+    told = codec.decode(WorkerFailure, root.text, "the failure")
+    assert (root.rank, told.rank, told.is_stand_in) == (rank, 1, not is_cause)
+    assert (told.finding, told.hang) == (("they are at 2 lines",), "known" if is_cause else "unknown")
+    failures.begin(2, SHARE, lambda local_rank: "")
+    failures.note(1, 4711, 1, 0.0, None)
+    assert codec.decode(WorkerFailure, failures.set_root_cause(1).text, "the failure").finding == ()
