@@ -32,12 +32,12 @@ from launcher.model.errors import ShortageError, UsageError, describe, describe_
 from launcher.parts.host import PartHost
 from launcher.parts.part import (
     LATER_S,
+    Diagnosed,
     Effect,
     EndWorkers,
     Explained,
     Fact,
     HoldQuit,
-    KeepFinding,
     LeadershipChanged,
     LimitGrace,
     Publish,
@@ -203,14 +203,13 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)
             case Explained(number) if round is not None and round.round == number:
                 self._end_window(round)
-            case KeepFinding(number, sentences, cause) if number == self._number:
-                self.failures.note_finding(sentences, cause)
+            case Diagnosed(number, finding) if round is not None and round.round == number:
+                self.failures.finding = finding
                 if self.running.share is not None and self.running.share.group_rank == 0:  # one of all nodes
-                    self._submit(events.RoundExamined(number, sentences))
-            case EndWorkers(number, local_ranks, why, is_cause) if round is not None and round.round == number:
+                    self._submit(events.RoundExamined(number, finding.sentences))
+            case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
                 self._is_explained = True
                 live = [local_rank for local_rank in local_ranks if local_rank in round.live]
-                self.failures.note_hang(live, is_cause=is_cause)
                 self.worker_channel.abort(round, live, why, read_clock())
 
     # --- actions of the agreement ---

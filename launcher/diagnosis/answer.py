@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from launcher.diagnosis.evidence import Frame, RankEvidence
 from launcher.diagnosis.stack_groups import format_place, render_frames
 from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
-from launcher.logs.reports.report import HangCause
+from launcher.logs.reports.report import Finding, HangCause
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
 from launcher.views.questions.messages import Purpose
@@ -86,17 +86,14 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     to_end: tuple[int, ...] = ()
     """The ranks to end so that all restart."""
 
-    @property
-    def cause(self) -> HangCause:
-        """How far it is known why the job hangs."""
-        if self.answer.kind in ("unknown", "unclear", "healthy") or not self.answer.culprits:
-            return "unknown"
-        return "likely" if self.answer.kind == "odd" else "known"
-
-    @property
-    def ends_cause(self) -> bool:
-        """Whether those to be ended are what the others wait for, and not a rank that stands in for these."""
-        return self.cause != "unknown" and set(self.to_end) <= set(self.answer.culprits)
+    def make_finding(self, *, ends_workers: bool) -> Finding:
+        """Return what is kept of it for the report of a failure."""
+        answer = self.answer
+        cause: HangCause = ""
+        if ends_workers:
+            is_named = answer.culprits and answer.kind not in ("unknown", "unclear")
+            cause = ("likely" if answer.kind == "odd" else "known") if is_named else "unknown"
+        return Finding(answer.sentences, cause, answer.culprits if cause != "unknown" else ())
 
 
 def make_answer(

@@ -27,7 +27,7 @@ from rendezvous.errors import is_shortage
 from rendezvous.events import AnswerCommand, LeaveRequest, SendNote
 
 if TYPE_CHECKING:
-    from launcher.logs.reports.report import HangCause
+    from launcher.logs.reports.report import Finding
     from launcher.placement.adapter.description import NodeAssignment
     from rendezvous import events
 
@@ -109,14 +109,11 @@ class Explained(Struct, frozen=True):
     round: int
 
 
-class KeepFinding(Struct, frozen=True):
-    """What all ranks do, as the leader concludes, for the report should the round fail."""
+class Diagnosed(Struct, frozen=True):
+    """What all ranks do is known. It is kept for the report, should the round fail, and shown by `meshctl status`."""
 
     round: int
-    sentences: tuple[str, ...]
-    """The verdict first; none if the workers go on."""
-    cause: HangCause = ""
-    """Of a hang."""
+    finding: Finding
 
 
 class EndWorkers(Struct, frozen=True):
@@ -126,8 +123,6 @@ class EndWorkers(Struct, frozen=True):
     local_ranks: tuple[int, ...]
     why: str
     """A clause for the report."""
-    is_cause: bool = False
-    """Whether the others are known to wait for them, so that the round is called failed by them."""
 
 
 class LimitGrace(Struct, frozen=True):
@@ -145,9 +140,7 @@ class Publish(Struct, frozen=True):
     what: object
 
 
-Effect = (
-    HoldQuit | Explained | KeepFinding | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
-)
+Effect = HoldQuit | Explained | Diagnosed | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
 
 
 # --- what parts may look at ---

@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
-from rendezvous.events import (
-    CheckpointSaved,
-    RoundExamined,
-    RoundFailed,
-    RoundStopped,
-    RoundSucceeded,
-    StartRound,
-    StopRound,
-    Txn,
-)
+from rendezvous import events
+from rendezvous.events import CheckpointSaved, RoundFailed, RoundStopped, RoundSucceeded, StartRound, StopRound, Txn
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
@@ -27,9 +19,10 @@ from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 # --- events of the workers ---
 
 
-def handle(
-    state: MemberState, event: RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved | RoundExamined
-) -> None:
+Told = RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved | events.RoundExamined
+
+
+def handle(state: MemberState, event: Told) -> None:
     """Note the state of the workers; an event of another round is late, and ignored."""
     round_state = state.round
     if event.round != round_state.alive_round:
@@ -46,7 +39,7 @@ def handle(
                 round_state.status = replace(round_state.status, outcome="failed", **facts)
         case CheckpointSaved():
             round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
-        case RoundExamined(_, finding):
+        case events.RoundExamined(_, finding):
             round_state.status = replace(round_state.status, finding=finding)
         case RoundStopped(_, worker_port, step):
             round_state.move("workers gone")

@@ -139,8 +139,8 @@ TABLE: tuple[Option, ...] = (
            "Append each event of the run on this node, as a line of JSON, to FILE, a pipe or stdout (-).",
            section="monitoring"),
     Option("ours", "notify", "events", "COMMAND|URL", readers.parse_printable, "",
-           "Send each round start and end, and the job's end, as JSON to a shell command (stdin) or an http(s) URL "
-           "(POST).", section="monitoring"),
+           "Send each round start and end, a hang, and the job's end, as JSON to a shell command (stdin) or an http(s) "
+           "URL (POST).", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", readers.parse_flag, "0",
            "Run on this node only; the other rendezvous options, --node-rank, --master-addr and --master-port have no "

@@ -21,15 +21,16 @@ from launcher.diagnosis.answer import Conclusion, list_gaps, render_answer
 from launcher.diagnosis.part.examination import ANSWER_LIMIT_S, Examination
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.messages import decode_note
+from launcher.logs.reports.report import Finding
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
 from launcher.parts.part import (
+    Diagnosed,
     Effect,
     EndWorkers,
     Explained,
     Fact,
     HoldQuit,
-    KeepFinding,
     Publish,
     QuitSignalled,
     RunningRound,
@@ -140,7 +141,7 @@ class Inquiries(Struct, eq=False):
             case SilenceChanged(is_silent, sentence):
                 if not is_silent and not self._untold_silence:
                     log(sentence)
-                    self.effects += [KeepFinding(fact.round, ()), Publish(HangEnded(sentence=sentence))]
+                    self.effects += [Diagnosed(fact.round, Finding()), Publish(HangEnded(sentence=sentence))]
                 self._untold_silence = sentence if is_silent else ""
                 self.examination.report_silence(now, is_silent=is_silent)
             case CountersWanted():
@@ -158,7 +159,7 @@ class Inquiries(Struct, eq=False):
         if conclusion.purpose == "failure":
             if conclusion.is_news:
                 log(f"before round {conclusion.round} was stopped: {answer.sentences[0]}")
-                yield KeepFinding(conclusion.round, answer.sentences)
+                yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=False))
             if is_current:
                 yield Explained(conclusion.round)
             return
@@ -168,7 +169,8 @@ class Inquiries(Struct, eq=False):
                 log(sentence)
         log(f"hint: {answer.hint}")
         sentence, *details = answer.sentences
-        yield KeepFinding(conclusion.round, answer.sentences, conclusion.cause)
+        ends_workers = self.on_hang == "restart" and is_current and answer.kind != "healthy"
+        yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=ends_workers))
         yield Publish(
             HangReported(
                 kind=answer.kind,
@@ -185,7 +187,7 @@ class Inquiries(Struct, eq=False):
             return
         to_end = conclusion.to_end or (0,)
         own = tuple(local for local, rank in enumerate(self.running.share.ranks) if rank in to_end)
-        yield EndWorkers(conclusion.round, own, "no sign of progress", conclusion.ends_cause)
+        yield EndWorkers(conclusion.round, own, "no sign of progress")
 
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.failure_class import FailureEvidence
-    from launcher.logs.reports.report import Claim, HangCause, WorkerFailure
+    from launcher.logs.reports.report import Claim, Finding, WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 _CLAIMS: dict[int, Claim] = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}
@@ -82,9 +82,7 @@ class Failures:
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
-        self._finding: tuple[str, ...] = ()  # what all ranks did
-        self._hang: HangCause = ""
-        self._hung: dict[int, bool] = {}  # by local rank, of those that were ended for it: whether they are the cause
+        self.finding: Finding | None = None
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -105,16 +103,8 @@ class Failures:
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = count_oom_kills()
         self._failures, self._evidence, self._exit_codes = {}, {}, {}
-        self._finding, self._hang, self._hung = (), "", {}
+        self.finding = None
         self._patience_s = TAIL_LIMIT_S
-
-    def note_finding(self, sentences: tuple[str, ...], hang: HangCause) -> None:
-        """Note what all ranks do, and of a hang how far its cause is known."""
-        self._finding, self._hang = sentences, hang
-
-    def note_hang(self, local_ranks: Sequence[int], *, is_cause: bool) -> None:
-        """Note that these are ended because of a hang; whether it is known to be theirs."""
-        self._hung |= dict.fromkeys(local_ranks, is_cause)
 
     def watch_kernel(self) -> None:
         """Have the kernel's log read from here on; without this a failure reads all of it."""
@@ -231,15 +221,16 @@ class Failures:
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
-        is_stand_in = not self._hung.get(local_rank, True)
-        hang = self._hang if local_rank in self._hung else ""
-        failure = replace(failure, finding=self._finding, hang=hang, is_stand_in=is_stand_in)
+        if (found := self.finding) is not None:
+            hang = found.cause if evidence.is_unresponsive else ""
+            is_stand_in = bool(hang) and failure.rank not in found.culprits
+            failure = replace(failure, finding=found.sentences, hang=hang, is_stand_in=is_stand_in)
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure} | self._failures | {local_rank: failure}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         text = codec.encode(failure).decode()
-        rank = -1 if is_stand_in else failure.rank
+        rank = -1 if failure.is_stand_in else failure.rank
         return RootCause(verdict_code, text, rank, failure.identify(classify(evidence).why), consequence)
 
     def _settle(self) -> None:

@@ -37,14 +37,24 @@ from rendezvous.reasons import Reason
 WIDTH = 80
 LINE_LIMIT = 400
 FRAMES_LIMIT = 3
-LINES_LIMIT = 6  # of a text that is no traceback
+LINES_LIMIT = 6  # of a text that is no traceback, and sentences of a finding
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
 
-FINDING_LIMIT = 6  # sentences
 Claim = Literal["", "gave up", "blamed its node"]
 HangCause = Literal["", "known", "likely", "unknown"]
 """How far it is known why a job hangs: "likely" is told by stacks alone. "" where it does not."""
+
+
+class Finding(Struct, frozen=True):
+    """What all ranks of a round do, as the leader concludes."""
+
+    sentences: tuple[str, ...] = ()
+    """The verdict, then where some of them are; none if they go on."""
+    cause: HangCause = ""
+    """Of a hang, for which workers will be ended."""
+    culprits: tuple[int, ...] = ()
+    """The ranks that the others wait for; another one that is ended stands in for them."""
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
@@ -163,14 +173,14 @@ def render(
 
 def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
     """Describe why the job hung: the verdict, where ranks were, and which was ended for it."""
-    verdict, *places = root.finding or ("the job made no progress",)
+    verdict, *places = root.finding
     cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang)"}
     head = f"{cause.get(root.hang, 'Root Cause not known (hang)')}: {_strip_controls(verdict)}"
-    return [*_wrap(head), *_indent(places[: FINDING_LIMIT - 1]), *_wrap(f"Ended so that all restart: {who}")]
+    return [*_wrap(head), *_indent(places), *_wrap(f"Ended so that all restart: {who}")]
 
 
 def _indent(sentences: Sequence[str]) -> list[str]:
-    return [f"  {line}" for sentence in sentences[:FINDING_LIMIT] for line in _wrap(_strip_controls(sentence))]
+    return [f"  {line}" for sentence in sentences[:LINES_LIMIT] for line in _wrap(_strip_controls(sentence))]
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:

@@ -15,11 +15,12 @@ from launcher.diagnosis.answer import Conclusion, Gap, make_answer
 from launcher.diagnosis.part.facts import SilenceChanged
 from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.diagnosis.verdict import Diagnosis
+from launcher.logs.reports.report import Finding
 from launcher.parts.part import (
+    Diagnosed,
     EndWorkers,
     Fact,
     HoldQuit,
-    KeepFinding,
     Publish,
     QuitSignalled,
     RunningRound,
@@ -216,18 +217,18 @@ LATE = ("rank 1 has not entered all_reduce 4", "rank 1 is in load (t.py:1), asle
 
 
 @pytest.mark.parametrize(
-    ("kind", "culprits", "to_end", "cause", "is_cause"),
+    ("kind", "culprits", "to_end", "cause", "kept"),
     [
-        ("unclear", (), (0,), "unknown", False),
-        ("unknown", (1,), (0,), "unknown", False),
-        ("late", (1,), (1,), "known", True),
-        ("odd", (1,), (1,), "likely", True),
-        ("odd", (1,), (0,), "likely", False),
+        ("unclear", (), (0,), "unknown", ()),
+        ("unknown", (1,), (0,), "unknown", ()),
+        ("late", (1,), (1,), "known", (1,)),
+        ("odd", (1,), (1,), "likely", (1,)),
+        ("odd", (1,), (0,), "likely", (1,)),
     ],
     ids=["nobody is named", "nothing is known of it", "late", "by stacks", "it has ended"],
 )
 def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
-    kind: Any, culprits: tuple[int, ...], to_end: tuple[int, ...], cause: str, is_cause: bool,
+    kind: Any, culprits: tuple[int, ...], to_end: tuple[int, ...], cause: Any, kept: tuple[int, ...],
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     sentences = LATE if culprits else PLACES
@@ -238,10 +239,10 @@ def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
     bench.running.begin(1, SHARE)
     bench.news = [conclusion]
     keep, publish, end = bench.inquiries.advance(0.0)
-    assert keep == KeepFinding(1, sentences, cause)  # type: ignore[arg-type]
+    assert keep == Diagnosed(1, Finding(sentences, cause, kept))
     event = publish.what  # type: ignore[union-attr]
     assert (event.ranks, event.sentence, event.details) == (culprits, sentences[0], sentences[1:])
-    assert end == EndWorkers(1, to_end, "no sign of progress", is_cause)
+    assert end == EndWorkers(1, to_end, "no sign of progress")
     logged = capfd.readouterr().err
     assert all(sentence in logged for sentence in sentences)
     assert "not known of ranks 0-1: no stacks: py-spy is not installed (pip install py-spy)" in logged
@@ -251,7 +252,10 @@ def test_with_progress_the_finding_is_dropped() -> None:
     bench = Bench()
     bench.inquiries.take(Fact(SilenceChanged(False, "progress again after 9 s: output"), 3, 0.0, 0.0))
     keep, publish = bench.inquiries.advance(0.0)
-    assert (keep, publish) == (KeepFinding(3, ()), Publish(HangEnded(sentence="progress again after 9 s: output")))
+    assert (keep, publish) == (
+        Diagnosed(3, Finding()),
+        Publish(HangEnded(sentence="progress again after 9 s: output")),
+    )
 
 
 def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
