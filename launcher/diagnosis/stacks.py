@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,8 @@ STACK_FILES = ("/memfd:meshrun-stack", "/dev/shm/#")
 """What the names of such files begin with."""
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The folder in which this package lies: with `pip install --target` the programs are in its bin."""
 _STARTER = "/launcher/ranks/as_main.py"
 """Ours, in which every script is called."""
 
@@ -49,9 +52,9 @@ class _Thread(msgspec.Struct):
 
 
 def find_command() -> str | None:
-    """Return where py-spy is: beside this Python, or on the PATH; None if it is not installed."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    """Return where py-spy is: where pip puts programs, or on the PATH; None if it is not installed."""
+    beside, target, user = os.path.dirname(sys.executable), f"{_ROOT}/bin", f"{site.getuserbase()}/bin"
+    return shutil.which("py-spy", path=os.pathsep.join((beside, target, user))) or shutil.which("py-spy")
 
 
 def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:

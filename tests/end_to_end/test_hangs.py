@@ -38,7 +38,7 @@ class Hang(NamedTuple):
 
 
 HANGS = {
-    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:"),
+    "busy": Hang("late", [3], "rank 3 (dp=3) is in search (busy.py:"),
     "chain": Hang("late", [5], "4 more ranks wait for these", 8, ("--mesh=pp=2,dp=2,tp=2",)),
     "gil": Hang("late", [1], "rank 1 (dp=1) is in call_extension (gil.py:"),
     "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2),
@@ -64,9 +64,8 @@ class Hanging:
         self._environ |= {"TMPDIR": str(directory)}
         self._store = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
         count = f"--nproc-per-node={hang.world // agents}"
-        # Forked workers are asked under one agent, started ones under two. --preload opens torch's recorder, without
-        # which some of these hangs are found.
-        preload = () if hang.kind == "odd" else ("--preload=torch",)
+        # Forked workers are asked under one agent, started ones under two and where a script is as anybody writes it.
+        preload = () if hang.kind == "odd" or name == "busy" else ("--preload=torch",)
         for index in range(agents):
             own = directory / f"n{index}"
             own.mkdir()

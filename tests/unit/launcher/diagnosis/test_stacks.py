@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import site
+import sys
+from pathlib import Path
 
 import pytest
 
+from launcher.diagnosis import stacks
 from launcher.diagnosis.evidence import Frame
 from launcher.diagnosis.stack_groups import render_frames
 from launcher.diagnosis.stacks import (
@@ -88,3 +92,16 @@ def test_a_line_feed_in_a_name_begins_no_line() -> None:
     stack = read_main_stack(json.dumps([{"os_thread_id": 5, "frames": frames}]).encode(), 5)
     (line,) = render_frames(stack)
     assert line.split() == ["f\\x1b[1m", "/tmp/a\\nrank", "0:", "asleep\\n.py:1"]
+
+
+@pytest.mark.parametrize("folder", ["python", "target/bin", "user/bin", "path"])
+def test_py_spy_is_found_where_pip_puts_it(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python" / "python3"))
+    monkeypatch.setattr(stacks, "_ROOT", str(tmp_path / "target"))
+    monkeypatch.setattr(site, "getuserbase", lambda: str(tmp_path / "user"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert stacks.find_command() is None
+    program = tmp_path / folder / "py-spy"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert stacks.find_command() == str(program)

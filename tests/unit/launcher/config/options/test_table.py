@@ -109,7 +109,7 @@ SENSIBLE = {
     "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
     "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
-    "on-hang": "restart", "preload": "torch",
+    "on-hang": "restart", "preload": "torch", "hang-evidence": "0",
 }  # fmt: skip
 
 
