@@ -187,7 +187,7 @@ class CheckpointSaved(Event, frozen=True):
 
 
 class RoundExamined(Event, frozen=True):
-    """The workers of the round have been looked at. `finding` is the launcher's text, empty if they go on."""
+    """What the launcher says of a round without progress; nothing once there is some."""
 
     round: int
     finding: tuple[str, ...]

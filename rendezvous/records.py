@@ -254,7 +254,7 @@ class Status(Record, frozen=True, kw_only=True):
     failure_class: Reason | None = None
     """How the rank failed, for the launcher, without anything that differs from one time to the next."""
     finding: tuple[str, ...] = ()
-    """What the launcher says of a round that makes no progress, of one member of it."""
+    """As in `RoundExamined`, of one member of the round."""
     step: Step = -1
     """The highest training step that its workers reported, -1 for none; with `is_stopped`."""
 

@@ -205,7 +205,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._end_window(round)
             case Diagnosed(number, finding) if round is not None and round.round == number:
                 self.failures.finding = finding
-                if self.running.share is not None and self.running.share.group_rank == 0:  # one of all nodes
+                if (share := self.running.share) is not None and share.group_rank == 0:
                     self._submit(events.RoundExamined(number, finding.sentences))
             case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
                 self._is_explained = True

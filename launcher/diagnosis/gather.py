@@ -15,6 +15,7 @@ this one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -377,8 +378,8 @@ class _OwnStack:
             if caught and not blocked and not pending and os.readlink(path).startswith(stacks.STACK_FILES):
                 self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self._start = os.fstat(self._file).st_size
-                kernel.signal_main_thread(self._pid, signal.SIGURG)
-        except OSError:  # it has just ended, or is hidden
+                ctypes.CDLL(None).tgkill(self._pid, self._pid, signal.SIGURG)  # to the main thread, and no other
+        except (OSError, AttributeError):  # it has just ended, or is hidden; glibc before 2.30
             self._until = 0.0
 
     def is_due(self) -> bool:

@@ -110,7 +110,7 @@ class Explained(Struct, frozen=True):
 
 
 class Diagnosed(Struct, frozen=True):
-    """What all ranks do is known. It is kept for the report, should the round fail, and shown by `meshctl status`."""
+    """It is known what all ranks do: for the report, should the round fail, and for `meshctl status`."""
 
     round: int
     finding: Finding

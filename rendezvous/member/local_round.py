@@ -153,8 +153,8 @@ def make_report(state: MemberState) -> StatusReport | None:
     """Return the status of this member with its write; None if the store has it, or a request in progress writes it."""
     round_state, cache, status = state.round, state.cache, state.round.status
     written = round_state.status_written
-    is_withdrawn = written is not None and written.finding and written.plan_token == status.plan_token
-    if status == written or (_is_empty(status) and not is_withdrawn) or _is_on_its_way(state):
+    is_withdrawal = written is not None and written.finding and written.plan_token == status.plan_token
+    if status == written or (_is_empty(status) and not is_withdrawal) or _is_on_its_way(state):
         return None
     key = state.job.make_status_key(state.member_id)
     put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))

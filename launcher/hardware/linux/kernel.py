@@ -369,11 +369,6 @@ def kill_descendants(pid: int) -> None:
             kill_exactly(found, lambda: pid in list_ancestors(found))  # noqa: B023  (called at once)
 
 
-def signal_main_thread(pid: int, signum: int) -> None:
-    """Send a signal to the main thread of a process, and to no other of its threads. Raises OSError."""
-    _call("tgkill", pid, pid, signum)
-
-
 def _open_pidfd(pid: int) -> int | None:
     """Open a pidfd; None where the system cannot. Raises ProcessLookupError when the process has ended."""
     try:

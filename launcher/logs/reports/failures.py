@@ -53,7 +53,7 @@ agent or a watchdog of its own, and it may have waited for another one; so may o
 class RootCause(Struct, frozen=True):
     """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows.
 
-    The rank is -1 if another than the one that was ended may be the cause.
+    The rank is -1 if it only stands in for the cause.
     """
 
     exit_code: int
@@ -221,10 +221,8 @@ class Failures:
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
-        if (found := self.finding) is not None:
-            hang = found.cause if evidence.is_unresponsive else ""
-            is_stand_in = bool(hang) and failure.rank not in found.culprits
-            failure = replace(failure, finding=found.sentences, hang=hang, is_stand_in=is_stand_in)
+        if self.finding is not None:
+            failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure} | self._failures | {local_rank: failure}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started

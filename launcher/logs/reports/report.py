@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
@@ -55,6 +56,12 @@ class Finding(Struct, frozen=True):
     """Of a hang, for which workers will be ended."""
     culprits: tuple[int, ...] = ()
     """The ranks that the others wait for; another one that is ended stands in for them."""
+
+    def add_to(self, failure: WorkerFailure, *, is_ended: bool) -> WorkerFailure:
+        """Add it to a failure. `is_ended`: the agent has ended the worker since it did not go on."""
+        hang = self.cause if is_ended else ""
+        is_stand_in = bool(hang) and failure.rank not in self.culprits
+        return replace(failure, finding=self.sentences, hang=hang, is_stand_in=is_stand_in)
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
