@@ -217,8 +217,8 @@ SETTINGS: tuple[Option, ...] = (
     Option("variable", "progress-file", "hangs", "FILE", make_optional(readers.parse_text), "",
            "File from which the agent reads the last completed step (alternative to launcher.worker.progress)."),
     Option("variable", "hang-evidence", "workers", "auto|0|1", readers.parse_choice, "auto",
-           "Let meshctl why read torch's flight recorder. auto: in scripts of meshrun's own Python; 1: in all (adds a few "
-           "ms to every start of Python); 0: in none."),
+           "Let meshctl why read torch's flight recorder. auto: in scripts of meshrun's own Python; 1: in all (adds a "
+           "few ms to every start of Python); 0: in none."),
     Option("variable", "log-times", "output", "auto|on|off", readers.parse_choice, "auto",
            "Prefix the agent's lines with time and node name. auto: only if stderr is not a terminal."),
     Option("variable", "rdzv-prefix", "rendezvous", "PREFIX", readers.parse_text, "meshrun",
