@@ -275,7 +275,7 @@ def describe_evidence(machine: MachineInfo, workers: WorkerOptions, names: Seque
     if workers.hang_evidence == "0":
         return {"stacks": stacks, "collectives": "not known: LAUNCHER_HANG_EVIDENCE=0"}
     if workers.hang_evidence == "1" or is_ours:
-        return {"stacks": stacks, "collectives": "by torch's flight recorder, where torch.distributed is imported"}
+        return {"stacks": stacks, "collectives": "by torch's flight recorder"}
     why = "workers are a program, or run in another Python: set LAUNCHER_HANG_EVIDENCE=1"
     return {"stacks": stacks, "collectives": f"not known, unless the script calls launcher.worker: {why}"}
 

@@ -29,7 +29,6 @@ def render_text(found: Mapping[str, Any]) -> str:
     secrets = [(name, f"set by {variable}") for name, variable in found["secrets"].items()]
     devices = [kind for kind in found["devices"] if kind["count"] and kind["kind"] != "cpu"]
     parts: dict[str, Iterable[str]] = {
-        "of workers that hang": _format_rows(found["hangs"].items()),
         "options given": _format_rows(given),
         "secrets (their values are not shown)": _format_rows(secrets),
         "job controller": _format_scheduler(found["controller"]) if found["controller"] else (),
@@ -65,6 +64,8 @@ def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"meshrun {found['meshrun']}, Python {python['version']}"
     yield from format_row("agent's Python", python["agent"])
     yield from format_row("workers' Python", python["workers"])
+    yield from format_row("stacks in a hang", found["hangs"]["stacks"])
+    yield from format_row("collectives in a hang", found["hangs"]["collectives"])
     start = "a run would start" if workers["count"] else "a run would not start"
     yield from wrap(f"{start}: {workers['reason']}")
 
