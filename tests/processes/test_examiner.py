@@ -160,6 +160,11 @@ def run_as_main(script: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
         child.kill()
 
 
+def read_pending(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigPnd:")).split()[1], 16)
+
+
 @pytest.mark.parametrize(("script", "reason"), [(WAITS, OWN), (HOLDS, OWN), (BLOCKS, NONE), (GIVES_UP, NONE)])
 def test_without_py_spy_a_worker_writes_its_own_stack(script: str, reason: str, python: str, tmp_path: Path) -> None:
     """It does while something holds the GIL, and never dies of the signal."""
@@ -168,6 +173,8 @@ def test_without_py_spy_a_worker_writes_its_own_stack(script: str, reason: str, 
         if script == WAITS:  # a wait in C that a signal interrupts is over
             found += examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=child.pid),)), DENIED).ranks
         assert child.poll() is None or script == HOLDS
+        if script == BLOCKS:
+            assert not read_pending(child.pid) >> (signal.SIGURG - 1) & 1, "it would come once it is unblocked"
     names = [[frame.function for frame in one.stack or ()][-2:] for one in found]
     assert names == [["load", "<module>"] if reason == OWN else []] * len(found)
     assert reason in found[0].missing
