@@ -155,9 +155,11 @@ def run_as_main(script: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING, 60, "its wait")
-        yield child
-        child.kill()
+        try:
+            wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING, 60, "its wait")
+            yield child
+        finally:
+            child.kill()
 
 
 def read_pending(pid: int) -> int:
