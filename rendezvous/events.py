@@ -186,6 +186,13 @@ class CheckpointSaved(Event, frozen=True):
     round: int
 
 
+class RoundExamined(Event, frozen=True):
+    """What the launcher says of a round without progress; nothing once there is some."""
+
+    round: int
+    finding: tuple[str, ...]
+
+
 class PeerUp(Event, frozen=True):
     """An authenticated presence connection with a member is up, whichever side dialled."""
 

@@ -162,7 +162,9 @@ class MemberMachine:
             case events.PlanReady() | events.PlanRefused():
                 if state.leadership is not None:
                     leader.handle_plan(state.leadership, event)
-            case events.RoundSucceeded() | events.RoundFailed() | events.RoundStopped() | events.CheckpointSaved():
+            case events.RoundSucceeded() | events.RoundFailed() | events.RoundStopped():
+                local_round.handle(state, event)
+            case events.CheckpointSaved() | events.RoundExamined():
                 local_round.handle(state, event)
             case events.PeerUp() | events.PeerDown() | events.PeerGone():
                 state.peers.take(event, now)

@@ -253,6 +253,8 @@ class Status(Record, frozen=True, kw_only=True):
     """A worker has reported that its node is at fault."""
     failure_class: Reason | None = None
     """How the rank failed, for the launcher, without anything that differs from one time to the next."""
+    finding: tuple[str, ...] = ()
+    """As in `RoundExamined`, of one member of the round."""
     step: Step = -1
     """The highest training step that its workers reported, -1 for none; with `is_stopped`."""
 

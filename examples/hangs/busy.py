@@ -2,7 +2,7 @@
 
     meshrun --standalone --nproc-per-node 4 examples/hangs/busy.py
 
-Rank 3 is the odd one, by its stack and its CPU time. Without the recorder the collective cannot be named.
+Rank 3 has not entered the collective in which the others wait.
 """
 
 from __future__ import annotations

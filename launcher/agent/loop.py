@@ -32,6 +32,7 @@ from launcher.model.errors import ShortageError, UsageError, describe, describe_
 from launcher.parts.host import PartHost
 from launcher.parts.part import (
     LATER_S,
+    Diagnosed,
     Effect,
     EndWorkers,
     Explained,
@@ -205,6 +206,10 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._timers[self._quit] = min(until, read_clock() + QUIT_LIMIT_S)
             case Explained(number) if round is not None and round.round == number:
                 self._end_window(round)
+            case Diagnosed(number, finding) if round is not None and round.round == number:
+                self.failures.finding = finding
+                if (share := self.running.share) is not None and share.group_rank == 0:
+                    self._submit(events.RoundExamined(number, finding.sentences))
             case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
                 self._is_explained = True
                 live = [local_rank for local_rank in local_ranks if local_rank in round.live]

@@ -34,7 +34,7 @@ class WorkerFailed(LauncherError):
     ) -> None:
         root = failures[0]
         box = report.render(title, failures, outcome=outcome, is_order_known=is_order_known)
-        super().__init__(f"{title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
+        super().__init__(f"{title}: {_describe_failure(root)}\n{box}")
         self._arguments = title, failures, outcome, is_order_known
         self.rank = root.rank
         self.local_rank = root.local_rank
@@ -50,10 +50,13 @@ class WorkerFailed(LauncherError):
 
 
 def _describe_failure(failure: WorkerFailure) -> str:
+    who = f"rank {failure.rank} on {failure.host}"
+    if failure.is_stand_in:
+        return failure.finding[0]
     if failure.exit_code < 0:
-        return f"was ended by {find_signal_name(failure.exit_code)}"
+        return f"{who} was ended by {find_signal_name(failure.exit_code)}"
     said = failure.sentence or failure.exception
-    return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
+    return f"{who} failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
 
 
 def add_hint(error: MeshrunError) -> MeshrunError:

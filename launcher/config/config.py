@@ -90,7 +90,7 @@ class WorkerOptions(Section, frozen=True):
     """Modules to import once, for workers that are forked with them."""
     standby: int
     """Sets of standby workers."""
-    hang_evidence: bool
+    hang_evidence: str
 
     @property
     def program(self) -> str:

@@ -24,8 +24,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
-from launcher.diagnosis.stack_groups import find_own_frame, format_place, render_frames
-from launcher.diagnosis.verdict import Diagnosis, Kind, describe_ranks
+from launcher.diagnosis.stack_groups import format_place, render_frames
+from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
+from launcher.logs.reports.report import Finding, HangCause
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
 from launcher.views.questions.messages import Purpose
@@ -34,6 +35,7 @@ from launcher.worker.grid import WorkerMesh
 STACKS_SHOWN = 3
 FRAMES_SHOWN = 8
 REASONS_SHOWN = 6
+PLACES_MAX = 32
 _AGAIN = "ask again in a minute"
 
 
@@ -60,6 +62,7 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     kind: Kind
     culprits: tuple[int, ...]
     sentences: Annotated[tuple[str, ...], Meta(min_length=1)]
+    places: tuple[Place, ...]
     stacks: tuple[CulpritStack, ...]
     gaps: tuple[Gap, ...]
     stragglers: tuple[str, ...]
@@ -83,6 +86,15 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     to_end: tuple[int, ...] = ()
     """The ranks to end so that all restart."""
 
+    def make_finding(self, *, ends_workers: bool) -> Finding:
+        """Return what is kept of it for the report of a failure."""
+        answer = self.answer
+        cause: HangCause = ""
+        if ends_workers:
+            is_named = answer.culprits and answer.kind not in ("unknown", "unclear")
+            cause = ("likely" if answer.kind == "odd" else "known") if is_named else "unknown"
+        return Finding(answer.sentences, cause, answer.culprits if cause != "unknown" else ())
+
 
 def make_answer(
     diagnosis: Diagnosis,
@@ -102,6 +114,7 @@ def make_answer(
         kind=diagnosis.kind,
         culprits=diagnosis.culprits,
         sentences=diagnosis.sentences,
+        places=diagnosis.places[:PLACES_MAX],
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
         stragglers=tuple(stragglers),
@@ -118,14 +131,21 @@ def render_answer(answer: HangAnswer) -> str:
         lines += render_frames(stack.frames, FRAMES_SHOWN)
     if answer.gaps:
         lines += ["", "Not known:"]
-        for gap in answer.gaps[:REASONS_SHOWN]:
-            who = "rank" if len(gap.ranks) == 1 else "ranks"
-            lines += wrap(f"{who} {format_ranges(gap.ranks)}: {gap.reason}", "  ", "    ")
+        lines += [line for gap in answer.gaps[:REASONS_SHOWN] for line in wrap(_format_gap(gap), "  ", "    ")]
         if len(answer.gaps) > REASONS_SHOWN:
             lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
     if answer.folders:
         lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
     return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
+
+
+def list_gaps(answer: HangAnswer) -> list[str]:
+    """List what is not known, a sentence for each reason."""
+    return [f"not known of {_format_gap(gap)}" for gap in answer.gaps[:REASONS_SHOWN]]
+
+
+def _format_gap(gap: Gap) -> str:
+    return f"{'rank' if len(gap.ranks) == 1 else 'ranks'} {format_ranges(gap.ranks)}: {gap.reason}"
 
 
 def _collect_gaps(ranks: Sequence[RankEvidence]) -> list[Gap]:

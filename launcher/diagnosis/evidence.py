@@ -25,8 +25,11 @@ class Frame(Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """What frames of two nodes are compared by: a script may lie in another directory on each."""
-        return self.function, self.file.rpartition("/")[2]
+        """What frames of two nodes are compared by: a script may lie in another directory on each.
+
+        py-spy names a function with its class, and a worker that writes its stack itself without.
+        """
+        return self.function.rpartition(".")[2], self.file.rpartition("/")[2]
 
 
 class Call(Struct, frozen=True, kw_only=True, array_like=True):

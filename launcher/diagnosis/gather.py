@@ -4,16 +4,18 @@ For each worker: the kernel's view of the process, the flight recorder by the so
 Python stack by py-spy. There are two waves, and in each all answers are awaited together:
 
     1  every recorder; py-spy for every worker
-    2  py-spy once more for those that ran while it read them; for those that it cannot read, their own traceback
+    2  py-spy once more for those that ran while it read them, and for the program that a shell script wraps; those
+       that it cannot read write their stacks themselves (`stacks`)
 
-The recorder answers while something holds the GIL; the traceback does not, and what serves it then is stuck, so it is
-asked for last, on a connection of its own. Nothing is asked of a stopped worker. What has not answered in time is
-missing, with the reason. No thread is started, so that a process of py-spy can be made to die with this one.
+Both recorder and stack are there while something holds the GIL. Nothing is asked of a stopped worker. What has not
+answered in time is missing, with the reason. No thread is started, so that a process of py-spy can be made to die with
+this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -36,13 +38,22 @@ ANSWER_LIMIT_S = 1.0
 STACK_LIMIT_S = 3.0
 """For py-spy, which takes 10 ms."""
 KILL_LIMIT_S = 0.02
+OWN_STACK_LIMIT_S = 0.5
+"""For a worker that writes its stack itself, which takes a fraction of a millisecond once it runs."""
+_OWN_STACK_PAUSE_S = 0.002
+_WRAPPERS_MAX = 8
+_OWN_STACK_MAX = 1 << 20
 _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "stopped"}
 _FILES = FileTree()
 _PIECE = 1 << 20
+_MASKS = ("SigPnd:", "SigBlk:", "SigCgt:")
 _ANSWER_MAX = recorder.DUMP_MAX + _PIECE
 NO_SOCKET = (
-    "no flight recorder: the worker has not opened its socket (call launcher.worker, or set LAUNCHER_HANG_EVIDENCE=1; "
-    "JAX has none)"
+    "no flight recorder: the worker has not imported torch.distributed; where it is started by a program or in another "
+    "Python, set LAUNCHER_HANG_EVIDENCE=1"
+)
+NO_RECORDER = (
+    "no flight recorder: JAX has none, and LAUNCHER_HANG_EVIDENCE=0 or TORCH_FR_BUFFER_SIZE=0 turns torch's off"
 )
 _RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")
 """torch has two recorders: one for all backends but NCCL, and NCCL's, which a build without CUDA lacks."""
@@ -75,26 +86,39 @@ def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels =
         one.take_dumps(both, until)
     if levels == "all":
         _take_stacks(alive, spies, until)
-    return [one.conclude() for one in subjects]
+    return [one.conclude(has_stacks=levels == "all") for one in subjects]
 
 
 def _take_stacks(alive: Sequence[_Subject], spies: Sequence[_Spy], until: float) -> None:
     for one, spy in zip(alive, spies, strict=False):
         one.take_stack(spy)
     again = [(one, _Spy(spy.command, spy.pid, until)) for one, spy in zip(alive, spies, strict=False) if one.has_run]
-    own = [
-        (one, _Question(one.target.socket_path, "dump_traceback", until))
+    inner = [
+        (one, _Spy(spies[0].command, pid, until))
         for one in alive
-        if one.stack is None and one.dump
+        if one.problem == stacks.OTHER_PROGRAM and (pid := _find_wrapped(one.target.pid)) is not None
     ]
-    _wait_for([*(spy for _, spy in again), *(question for _, question in own)])
+    own = [_OwnStack(one) for one in alive if one.stack is None and one.can_answer]
+    _wait_for([spy for _, spy in (*again, *inner)])
     for one, spy in again:
         one.compare_stack(spy)
-    for one, question in own:
-        one.take_traceback(question)
-    if not spies:
-        for one in alive:
-            one.missing.append(stacks.NO_COMMAND)
+    for one, spy in inner:
+        one.take_stack(spy)
+    while any(each.is_due() for each in own) and time.monotonic() < until:
+        time.sleep(_OWN_STACK_PAUSE_S)
+    for each in own:
+        each.take()
+
+
+def _find_wrapped(pid: int) -> int | None:
+    """Return the process that a program with one thread and one child, such as a shell script, waits for."""
+    found = None
+    for _ in range(_WRAPPERS_MAX):
+        children = kernel.list_children(pid)
+        if len(children) != 1 or len(_FILES.list_names(f"/proc/{pid}/task")) != 1:
+            break
+        found = pid = children[0]
+    return found
 
 
 class _Look(Struct, frozen=True):
@@ -141,6 +165,8 @@ class _Subject:
         self.dump = self.stack_text = b""
         self.stack: tuple[Frame, ...] | None = None
         self.has_run = False
+        self.problem = stacks.NO_COMMAND
+        """Why py-spy has no stack, "" if it has."""
         self.missing: list[str] = []
         self._groups: tuple[GroupCalls, ...] | None = None
         self._is_truncated = False
@@ -178,8 +204,9 @@ class _Subject:
             self.stack_text = spy.take()
             self.stack = stacks.read_main_stack(self.stack_text, spy.pid)
         except ValueError as error:
-            self.missing.append(str(error))
+            self.problem = str(error)
         else:
+            self.problem = ""
             self.has_run = not self.first.is_same_rest(_look_at_process(spy.pid))
 
     def compare_stack(self, spy: _Spy) -> None:
@@ -188,13 +215,11 @@ class _Subject:
             self.stack = stacks.keep_agreeing(self.stack or (), stacks.read_main_stack(spy.take(), spy.pid))
         except ValueError as error:
             self.stack = None
-            self.missing.append(str(error))
+            self.problem = str(error)
 
-    def take_traceback(self, question: _Question) -> None:
-        with contextlib.suppress(ValueError):  # that py-spy has failed is the better reason
-            self.stack = stacks.read_traceback(question.take())
-
-    def conclude(self) -> Examined:
+    def conclude(self, *, has_stacks: bool) -> Examined:
+        if has_stacks and self.problem and self.first.state != "ended":
+            self.missing.append(stacks.explain_source(self.problem, has_stack=self.stack is not None))
         last = _look_at_process(self.target.pid)
         passed_s = last.at - self.first.at
         is_same = last.state == self.first.state and (last.state != "blocked" or last.is_same_rest(self.first))
@@ -270,7 +295,7 @@ class _Question(_Answer):
         except OSError as error:
             connection.close()
             if not path or isinstance(error, FileNotFoundError):
-                self._problem = NO_SOCKET
+                self._problem = NO_SOCKET if path else NO_RECORDER
         else:
             self._socket, self.descriptor = connection, connection.fileno()
 
@@ -308,7 +333,7 @@ class _Spy(_Answer):
                 preexec_fn=_die_with_parent,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            self._problem = f"no stacks: {command} cannot be run: {error}"
+            self._problem = f"{command} cannot be run: {error}"
         else:
             assert self._process.stdout is not None
             self.descriptor = self._process.stdout.fileno()
@@ -331,11 +356,51 @@ class _Spy(_Answer):
                     process.wait(KILL_LIMIT_S)
             text = b"" if is_late else process.stderr.read1()  # type: ignore[attr-defined]
         if is_late:
-            raise ValueError("no stacks: py-spy has not answered in time")
+            raise ValueError("py-spy has not answered in time")
         if process.returncode:
             scope = _FILES.read_text("/proc/sys/kernel/yama/ptrace_scope")
             raise ValueError(stacks.explain_failure(text.decode(errors="replace"), process.returncode, scope))
         return bytes(self.found)
+
+
+class _OwnStack:
+    """Has a worker write the stack of its main thread, if it handles the signal for that and can take it now."""
+
+    def __init__(self, subject: _Subject) -> None:
+        self._subject = subject
+        self._pid = subject.target.pid
+        self._file = -1
+        self._start = 0
+        self._until = time.monotonic() + OWN_STACK_LIMIT_S
+        pending, blocked, caught = self._read_signals()
+        path = f"/proc/{self._pid}/fd/{stacks.STACK_DESCRIPTOR}"
+        try:
+            if caught and not blocked and not pending and os.readlink(path).startswith(stacks.STACK_FILES):
+                self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._start = os.fstat(self._file).st_size
+                ctypes.CDLL(None).tgkill(self._pid, self._pid, signal.SIGURG)  # to the main thread, and no other
+        except (OSError, AttributeError):  # it has just ended, or is hidden; glibc before 2.30
+            self._until = 0.0
+
+    def is_due(self) -> bool:
+        """Whether the handler may still write: while it runs, its signal is blocked."""
+        if self._file < 0 or time.monotonic() >= self._until:
+            return False
+        return os.fstat(self._file).st_size == self._start or any(self._read_signals()[:2])
+
+    def take(self) -> None:
+        if self._file < 0:
+            return
+        with contextlib.suppress(ValueError, OSError):
+            if not any(self._read_signals()[:2]):
+                self._subject.stack = stacks.read_traceback(os.pread(self._file, _OWN_STACK_MAX, self._start))
+        os.close(self._file)
+
+    def _read_signals(self) -> tuple[bool, bool, bool]:
+        """Return whether SIGURG waits for the main thread, is blocked there, and is handled by the process."""
+        lines = (line.split() for line in _FILES.read_text(f"/proc/{self._pid}/status").splitlines())
+        masks = {words[0]: int(words[1], 16) >> (signal.SIGURG - 1) & 1 for words in lines if words[0] in _MASKS}
+        return bool(masks.get("SigPnd:")), bool(masks.get("SigBlk:")), bool(masks.get("SigCgt:"))
 
 
 def _die_with_parent() -> None:

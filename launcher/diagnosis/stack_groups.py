@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
-from launcher.diagnosis.verdict import describe_ranks, is_library
+from launcher.diagnosis.verdict import describe_ranks
 from launcher.model.text import WIDTH
 from launcher.worker.grid import WorkerMesh
 
@@ -76,8 +76,3 @@ def format_place(frame: Frame, width: int = 50) -> str:
     for mark in _INSTALLED:
         place = place.rpartition(mark)[2]
     return place if len(place) <= width else "..." + place[3 - width :]
-
-
-def find_own_frame(stack: Sequence[Frame] | None) -> Frame | None:
-    """Return the innermost frame that belongs to the script, and to no library."""
-    return next((frame for frame in stack or () if not is_library(frame.file)), None)

@@ -1,10 +1,13 @@
-"""Python stacks of a worker, as py-spy prints them, or else as the worker itself does.
+"""Python stacks of a worker, as py-spy prints them, or else as the worker itself writes them.
 
 py-spy reads another process's memory; the worker does nothing for it, and it works while something holds the GIL. It
 is asked not to stop the worker (`--nonblocking`), so a stack that changes while it is read may come out torn: a worker
 whose main thread has run meanwhile is looked at twice, and only the frames on which both agree count.
 
-Without py-spy there is the text of faulthandler, which torch's worker server gives while nothing holds the GIL.
+Where py-spy may not or cannot, the worker writes the stack of its main thread (`launcher/ranks/as_main.py`): Python's
+faulthandler does that in a signal handler of C, which needs no GIL. It interrupts a system call of that thread, which
+Python and most libraries then repeat, so it comes second. Only a process that handles SIGURG, and does not block it,
+is asked; any other ignores that signal.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import sys
 from collections.abc import Sequence
 
@@ -21,9 +25,16 @@ from launcher.diagnosis.evidence import Frame
 from launcher.model.console import escape
 
 FRAMES_MAX = 40
-NO_COMMAND = "no stacks: py-spy is not installed (pip install py-spy)"
+NO_COMMAND = "py-spy is not installed (pip install py-spy)"
+OTHER_PROGRAM = "the worker is not a Python process, or one that this version of py-spy does not support"
+STACK_DESCRIPTOR = 112
+"""Of the file in memory to which a worker writes, as in `as_main`."""
+STACK_FILES = ("/memfd:meshrun-stack", "/dev/shm/#")
+"""What the names of such files begin with."""
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The folder in which this package lies: with `pip install --target` the programs are in its bin."""
 _STARTER = "/launcher/ranks/as_main.py"
 """Ours, in which every script is called."""
 
@@ -41,9 +52,9 @@ class _Thread(msgspec.Struct):
 
 
 def find_command() -> str | None:
-    """Return where py-spy is: beside this Python, or on the PATH; None if it is not installed."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    """Return where py-spy is: where pip puts programs, or on the PATH; None if it is not installed."""
+    beside, target, user = os.path.dirname(sys.executable), f"{_ROOT}/bin", f"{site.getuserbase()}/bin"
+    return shutil.which("py-spy", path=os.pathsep.join((beside, target, user))) or shutil.which("py-spy")
 
 
 def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
@@ -70,15 +81,11 @@ def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, 
 
 
 def read_traceback(text: bytes) -> tuple[Frame, ...]:
-    """Return the main thread's frames, the innermost first, of faulthandler's text. Raises ValueError.
-
-    faulthandler begins with the newest thread, so the main thread, the oldest, is the last.
-    """
-    _, found, main = text.decode(errors="replace").rpartition("hread 0x")
-    matches = [_FAULTHANDLER_FRAME.fullmatch(line) for line in main.splitlines()[1:]]
+    """Return the frames, the innermost first, of what faulthandler writes of one thread. Raises ValueError."""
+    matches = [_FAULTHANDLER_FRAME.fullmatch(line) for line in text.decode(errors="replace").splitlines()]
     frames = [_make_frame(match[3], match[1], int(match[2].replace("?", "") or 0)) for match in matches if match]
-    if not found or not frames:
-        raise ValueError("the worker's own traceback cannot be read")
+    if not frames:
+        raise ValueError("its own handler has written nothing")
     return _cut(frames)
 
 
@@ -97,14 +104,15 @@ def _cut(frames: list[Frame]) -> tuple[Frame, ...]:
 def explain_failure(text: str, exit_code: int, ptrace_scope: str) -> str:
     """Say why py-spy cannot read a worker. `ptrace_scope`: the kernel's setting of that name, "" without Yama."""
     first = next((line.removeprefix("Error: ") for line in text.splitlines() if line), f"exit code {exit_code}")
-    if "Permission" in first:
+    if "ermission" in text or "not permitted" in text:
         if ptrace_scope not in ("", "0"):
-            return (
-                f"no stacks: the kernel does not let py-spy read the worker (kernel.yama.ptrace_scope={ptrace_scope})"
-            )
-        return (
-            "no stacks: the kernel does not let py-spy read the worker (a container may need the capability SYS_PTRACE)"
-        )
+            return f"the kernel does not let py-spy read the worker (kernel.yama.ptrace_scope={ptrace_scope})"
+        return "the kernel does not let py-spy read the worker (a container may need the capability SYS_PTRACE)"
     if any(words in first for words in _OTHER_PROGRAM):
-        return "no stacks: the worker is not a Python process, or one that this version of py-spy does not support"
-    return f"no stacks: py-spy cannot read the worker: {first}"
+        return OTHER_PROGRAM
+    return f"py-spy cannot read the worker: {first}"
+
+
+def explain_source(problem: str, *, has_stack: bool) -> str:
+    """Say what a problem with py-spy means for the worker's stack."""
+    return f"{'the worker wrote the stack itself, of its main thread only' if has_stack else 'no stacks'}: {problem}"

@@ -9,20 +9,22 @@ A member whose recorder has not answered may be late: it is named if nobody else
 communicates. A rank of which nothing is known, because its node has not answered, is named as that.
 
 Where the recorder tells nothing, stacks do: those are named that are not in a communication while others are, or else
-the few beside the many. If neither tells, nobody is accused. Of a job that runs, most ranks wait for a moment at any
-time: calls younger than MOMENT_S are no evidence. A rank that has given up waiting is not the one that the others need.
+the few beside the many. If neither tells, nobody is accused, and it is said which ranks are where. Of a job that runs,
+most ranks wait for a moment at any time: calls younger than MOMENT_S are no evidence. A rank that has given up waiting
+is not the one that the others need.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from launcher.diagnosis.evidence import Call, GroupCalls, RankEvidence, State
+from launcher.diagnosis.evidence import Call, Frame, GroupCalls, RankEvidence, State
 from launcher.model.text import format_count, format_list
 from launcher.worker.grid import WorkerMesh
 
@@ -43,6 +45,7 @@ ACTIVE_S = 60.0
 """A job whose last collective is not older makes progress, if nobody waits."""
 _BUSY = 0.5  # cores: a rank that uses more computes
 _SHOWN = 3  # culprits whose position is told, and waits for them
+_PLACES_SHOWN = 6
 _WAITS_SHOWN = 8  # of a deadlock
 _DEFAULT_GROUP = "default_pg"
 _MESH_PREFIX = "mesh_"
@@ -54,6 +57,22 @@ the culprits do, and the others wait. `odd`: told by stacks alone. `healthy`: no
 """
 
 
+class Place(Struct, frozen=True, kw_only=True):
+    """Where some ranks are, all at the same line of the script."""
+
+    ranks: tuple[int, ...]
+    state: State
+    """Of the first of them."""
+    function: str = ""
+    """The innermost of the script's own, as file and line; "" if the stack is not known."""
+    file: str = ""
+    line: int = 0
+    inside: str = ""
+    """The innermost function of a library that it has called, "" for none."""
+    call: str = ""
+    """The collective in which they wait, such as "all_reduce 4 of tp", if the recorder knows one."""
+
+
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """Which ranks hold up the job, and how that is known."""
 
@@ -62,6 +81,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Ranks, ascending; none if no rank can be named."""
     sentences: tuple[str, ...]
     """The verdict, then what supports it."""
+    places: tuple[Place, ...] = ()
+    """Of all ranks that live, those of the fewest ranks first."""
 
 
 class _Wait(Struct, frozen=True, kw_only=True):
@@ -84,17 +105,18 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
     world |= {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
     groups = _collect_groups(world, mesh)
     if mismatch := _find_mismatch(groups, mesh):
-        return mismatch
+        return replace(mismatch, places=find_places(world.values()))
     waits = [wait for group in groups for wait in _list_waits(group, world)]
     waiting = {rank for wait in waits if wait.late for rank in wait.inside}
     awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
-    return (
+    found = (
         _conclude_late(awaited, waits, world, mesh)
         or _conclude_deadlock(waiting, waits, mesh)
         or _conclude_stuck(waits, world, mesh)
         or _conclude_healthy(world)
         or _conclude_by_stacks(world, mesh)
     )
+    return replace(found, places=find_places(world.values()))
 
 
 def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
@@ -303,7 +325,7 @@ def _conclude_late(
             kind="unclear",
             sentences=(
                 f"{verdict} (point-to-point, for example)",
-                *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
+                *_describe_places(world, mesh),
             ),
         )
     oldest = sorted(waits, key=lambda wait: -wait.call.age_s)
@@ -385,9 +407,15 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
         )
     if not odd:
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
+        count = sum(bool(place.function) for place in find_places(known.values()))
+        told = {0: "no stack is known", 1: "all are at one line"}.get(count, f"they are at {count} lines")
         return Diagnosis(
             kind="unclear",
-            sentences=("no rank is unlike the others", *(["all of them compute"] if is_busy else [])),
+            sentences=(
+                f"nothing tells which rank the others wait for: {told}",
+                *_describe_places(known, mesh),
+                *(["all of them compute"] if is_busy else []),
+            ),
         )
     others = [rank for rank in known if rank not in odd]
     rest = next((rank for rank in others if world[rank].stack), others[0])
@@ -414,6 +442,54 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
     if 2 * len(most) > len(world) and len(stacks) > 1:
         return sorted(rank for ranks in stacks.values() if ranks is not most for rank in ranks)
     return []
+
+
+def find_places(ranks: Iterable[RankEvidence]) -> tuple[Place, ...]:
+    """Group the ranks that live by the line at which the script's own code stands, and by the collective."""
+    groups: defaultdict[tuple[object, ...], list[Place]] = defaultdict(list)
+    for one in ranks:
+        if one.state not in ("ended", "unknown"):
+            place, own = _find_place_of(one), find_own_frame(one.stack)
+            # Whether a rank runs or sleeps at this moment says little, but a stopped one goes nowhere.
+            state = "" if one.state == "runs" else one.state.replace("sleeps", "")
+            stands_at = (*own.place, own.line) if own else (place.function, place.line)
+            groups[state, stands_at, place.call].append(place)
+    found = [replace(each[0], ranks=tuple(place.ranks[0] for place in each)) for each in groups.values()]
+    return tuple(sorted(found, key=lambda place: (not place.function, len(place.ranks), place.ranks)))
+
+
+def _find_place_of(one: RankEvidence) -> Place:
+    waits = [(group, call) for group in one.groups or () if (call := group.oldest_open) and _is_waiting(call)]
+    oldest = max(waits, key=lambda each: each[1].age_s, default=None)
+    name = f"{oldest[1].operation} {oldest[1].number} of {name_group(oldest[0].description)}" if oldest else ""
+    place = Place(ranks=(one.rank,), state=one.state, call=name)
+    if not one.stack:
+        return place
+    inner = one.stack[0]
+    own = find_own_frame(one.stack) or inner
+    inside = "" if own is inner else _format_frame(inner)
+    return replace(place, function=own.function, file=own.file, line=own.line, inside=inside)
+
+
+def find_own_frame(stack: Sequence[Frame] | None) -> Frame | None:
+    """Return the innermost frame that belongs to the script, and to no library."""
+    return next((frame for frame in stack or () if not is_library(frame.file)), None)
+
+
+def _describe_places(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list[str]:
+    """Describe where all ranks are, one sentence for each place."""
+    places = find_places(world.values())
+    told = [_describe_place(place, world[place.ranks[0]], mesh) for place in places[:_PLACES_SHOWN]]
+    if rest := places[_PLACES_SHOWN:]:
+        count = sum(len(place.ranks) for place in rest)
+        told.append(f"{format_count(count, 'more rank')} {_are(range(count))} at {len(rest)} other places")
+    return told
+
+
+def _describe_place(place: Place, first: RankEvidence, mesh: WorkerMesh) -> str:
+    who = describe_ranks(place.ranks, mesh)
+    call = f", waiting in {place.call}" if place.call else ""
+    return f"{who} {_are(place.ranks)} {_describe_state(place, first)}{call}"
 
 
 def _is_held(one: RankEvidence) -> bool:
@@ -452,6 +528,10 @@ def _has(ranks: Collection[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
 
 
+def _are(ranks: Collection[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
 def _wait(ranks: Collection[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
 
@@ -464,18 +544,26 @@ def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:
 
 
 def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
-    """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), asleep"."""
+    """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), inside read (codecs.py:322), asleep"."""
     who = describe_ranks([one.rank], mesh)
     if one.state == "unknown":
         return f"nothing is known of {who}: its node has not answered"
     if one.state == "ended":
         return f"{who} has ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
+    return f"{who} is {_describe_state(_find_place_of(one), one)}"
+
+
+def _describe_state(place: Place, one: RankEvidence) -> str:
     if one.state == "stopped":
-        return f"{who} is stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
+        return f"stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
     blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
     state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
-    if not one.stack:
-        return f"{who} is {state}; its stack is not known"
-    frame = one.stack[0]
-    file = frame.file.rpartition("/")[2]
-    return f"{who} is in {frame.function} ({file}:{frame.line}), {state}"
+    if not place.function:
+        return f"{state}, stack not known"
+    inside = f", inside {place.inside}" if place.inside else ""
+    own = Frame(function=place.function, file=place.file, line=place.line)
+    return f"in {_format_frame(own)}{inside}, {state}"
+
+
+def _format_frame(frame: Frame) -> str:
+    return f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})"

@@ -163,7 +163,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
     the pid of an agent on this machine.
 
-    --stacks groups equal stacks. It needs py-spy on the nodes: pip install py-spy.
+    --stacks groups equal stacks.
     """
     if stacks and as_json:
         raise UsageError("--stacks cannot be combined with --json", "omit one of them")

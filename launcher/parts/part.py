@@ -26,6 +26,7 @@ from rendezvous.errors import is_shortage
 from rendezvous.events import AnswerCommand, LeaveRequest, SendNote
 
 if TYPE_CHECKING:
+    from launcher.logs.reports.report import Finding
     from launcher.placement.adapter.description import NodeAssignment
     from rendezvous import events
 
@@ -111,6 +112,13 @@ class Explained(Struct, frozen=True):
     round: int
 
 
+class Diagnosed(Struct, frozen=True):
+    """It is known what all ranks do: for the report, should the round fail, and for `meshctl status`."""
+
+    round: int
+    finding: Finding
+
+
 class EndWorkers(Struct, frozen=True):
     """End these workers, so that the round fails: SIGABRT first, which leaves their stacks."""
 
@@ -135,7 +143,7 @@ class Publish(Struct, frozen=True):
     what: object
 
 
-Effect = HoldQuit | Explained | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
+Effect = HoldQuit | Explained | Diagnosed | EndWorkers | LimitGrace | Publish | SendNote | AnswerCommand | LeaveRequest
 
 
 # --- what parts may look at ---

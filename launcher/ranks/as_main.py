@@ -11,6 +11,7 @@ module, and tracebacks begin with its lines; only those who walk the whole stack
 
 Every worker compiles this file, in a sixth of the instructions of a bare Python, so it has what a script needs that
 succeeds. Its first `compile` makes Python's types of syntax trees, in a quarter; so does whoever imports `inspect`.
+Should the job hang, the agent has this process write where its main thread stands, and asks torch's flight recorder.
 `main_forms` has the other forms of a program, `main_failure` what follows a failure, and what JAX needs,
 `main_debugger` what `breakpoint()` does. The workers' Python may be another than the agent's: none of them imports
 anything of this project.
@@ -33,6 +34,38 @@ def _load(name: str) -> "dict[str, Any]":
     with open(path, "rb") as source:
         exec(compile(source.read(), path, "exec"), names)
     return names
+
+
+# docs/internals/decisions/0064-stacks-by-py-spy-or-by-the-worker.md
+def prepare_evidence() -> None:
+    """Let the agent see where this process stands, should the job hang.
+
+    On SIGURG Python's own handler, which needs no GIL, writes the main thread's stack to a file in memory; a program
+    that takes this one's place ignores the signal. torch's flight recorder is opened once torch.distributed is there.
+    """
+    import _signal  # type: ignore[import-not-found]
+    import faulthandler
+
+    if os.path.exists("/proc/self/fd/112"):  # what the fork server has imported has opened that many
+        return
+    try:
+        file = os.memfd_create("meshrun-stack")
+    except AttributeError:  # a Python that was built for an old C library
+        file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    os.dup2(file, 112, False)  # out of the way of a script that counts its own
+    os.close(file)
+    faulthandler.register(_signal.SIGURG, 112, False)
+    if "LAUNCHER_RECORDER_SOCKET" not in os.environ:
+        return
+
+    def find_spec(name: str, *_: object) -> None:
+        if name == "torch.distributed.distributed_c10d":  # imported after its C library, which has the recorder
+            sys.meta_path.remove(watch)
+            _load("../worker/recorder")["open_recorder"]()
+
+    watch: Any = type(sys)("torch")  # a finder that finds nothing
+    watch.find_spec = find_spec
+    sys.meta_path.insert(0, watch)
 
 
 def _share_terminal() -> None:
@@ -80,8 +113,7 @@ def _prepare(
         with open(path, "rb") as source:
             text = source.read()
     except OSError as error:
-        print(f"{sys.executable}: can't open file {file!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _load("main_forms")["refuse"](file, error)
     vars(main_module).update(__file__=file, __loader__=type(__loader__)("__main__", file))  # type: ignore[name-defined]
     return exec, (compile(text, file, "exec", dont_inherit=True), vars(main_module))
 
@@ -107,6 +139,10 @@ if __name__ == "__main__":
             del _words[0]
             _failure["require_free_port"]()
         _share_terminal()
+        try:  # noqa: SIM105 - contextlib is an import
+            prepare_evidence()
+        except Exception:  # the script runs without
+            pass
         _run, _arguments = _prepare(_words[0], _words[1:], _main_module)
         _run(*_arguments)
     except BaseException as _error:

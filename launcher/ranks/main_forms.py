@@ -1,4 +1,5 @@
-"""The forms of a program that are no plain script: a module, a directory, an archive, byte code, and --run-path.
+"""The forms of a program that are no plain script: a module, a directory, an archive, byte code, and --run-path; and
+what cannot be read.
 
 `as_main` loads this file for them, by path, in the workers' Python.
 """
@@ -12,7 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
+
+
+def refuse(file: str, error: OSError) -> NoReturn:
+    """End as Python does when it cannot open the script."""
+    print(f"{sys.executable}: can't open file {file!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 
 def prepare(

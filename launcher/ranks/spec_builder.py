@@ -215,9 +215,10 @@ class WorkerSpecBuilder:
         for environment in self._environments:
             variables |= environment.variables(place, self._parent)
         if not self.is_jax:
-            path = self._layout.make_recorder_path(place.round, place.local_rank)
+            is_off = self._workers.hang_evidence == "0"
+            path = "" if is_off else self._layout.make_recorder_path(place.round, place.local_rank)
             variables |= make_recorder_variables(path, {device.kind for device in place.slot.devices}, self._parent)
-            if self._workers.hang_evidence:
+            if self._workers.hang_evidence == "1":
                 variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, self._parent.get("PYTHONPATH"))))
         variables |= self._extra_variables
         if self._shared_page is not None:

@@ -102,9 +102,17 @@ class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
 
     kind: str
     ranks: tuple[int, ...]
-    """Those that the others wait for."""
+    """Those that the others wait for; none if nothing tells."""
     sentence: str
+    details: tuple[str, ...] = ()
+    """Further sentences: where ranks are, by function and line."""
     folders: tuple[str, ...] = ()
+
+
+class HangEnded(RunEvent, frozen=True, kw_only=True, tag="hang_ended"):
+    """Workers of this node make progress again after a hang was reported."""
+
+    sentence: str
 
 
 class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):

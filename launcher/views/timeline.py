@@ -47,6 +47,8 @@ class RoundSummary(Struct, kw_only=True):
     """The last checkpoint that was reported, 0 for none yet."""
     step: int = -1
     """The highest."""
+    hang: tuple[str, ...] = ()
+    """What was found of it, a sentence each, if it makes no progress."""
 
     def describe(self) -> dict[str, Any]:
         """Return the fields for JSON, with sentences for its reasons."""
@@ -112,6 +114,10 @@ class RunTimeline:
                 self.waiting = reason
             case run_events.HangReported():
                 self.hang_count += 1
+                if current is not None:
+                    current.hang = (event.sentence, *event.details)
+            case run_events.HangEnded() if current is not None:
+                current.hang = ()
             case _ if current is not None:
                 self._take_of_round(current, event, reason)
 

@@ -121,6 +121,8 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
     of rank 0; each is kept until another call gives it again. With one of them a call costs some 25 microseconds, and
     where a metric is a tensor on a device, the wait for it. No value of them is an error.
     """
+    if not recorder.is_settled:
+        recorder.open_recorder()
     page = _page if _is_resolved else _resolve_page()
     if not 0 <= step < shared_page.STEPS_MAX:
         raise ValueError(f"step {step} is not between 0 and {shared_page.STEPS_MAX}")

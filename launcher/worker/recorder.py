@@ -1,14 +1,15 @@
 """Opens the socket at which this worker's agent asks torch for its flight recorder.
 
 torch has a small HTTP server for that, which answers from threads of its own, also while the script is stuck or holds
-the GIL. It is opened by the first call of `launcher.worker` that finds torch.distributed loaded, by the fork server in
-a worker with preloaded modules, and by the hook of `LAUNCHER_HANG_EVIDENCE=1`. torch is never imported for it.
+the GIL. It is opened by what a worker begins with (`launcher/ranks/as_main.py`) when torch.distributed is imported; by
+the fork server in a worker with preloaded modules; and elsewhere by the hook of `LAUNCHER_HANG_EVIDENCE=1`, or the
+first call of `launcher.worker` that finds torch.distributed loaded. torch is never imported for it.
 
 Only the process that the launcher has started opens it: it leads its session, and takes the variable away from the
 children that it will have, whose recorders know nothing of the job's groups. Whatever fails here fails silently: the
 agent then sees the worker without its recorder.
 
-The fork server and the hook execute this file by its path, so it imports nothing that would leave a trace.
+All but the last execute this file by its path, so it imports nothing that would leave a trace.
 """
 
 import os

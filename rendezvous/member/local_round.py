@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
+from rendezvous import events
 from rendezvous.events import CheckpointSaved, RoundFailed, RoundStopped, RoundSucceeded, StartRound, StopRound, Txn
 from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
@@ -18,7 +19,10 @@ from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 # --- events of the workers ---
 
 
-def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved) -> None:
+Told = RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved | events.RoundExamined
+
+
+def handle(state: MemberState, event: Told) -> None:
     """Note the state of the workers; an event of another round is late, and ignored."""
     round_state = state.round
     if event.round != round_state.alive_round:
@@ -35,6 +39,8 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
                 round_state.status = replace(round_state.status, outcome="failed", **facts)
         case CheckpointSaved():
             round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
+        case events.RoundExamined(_, finding):
+            round_state.status = replace(round_state.status, finding=finding)
         case RoundStopped(_, worker_port, step):
             round_state.move("workers gone")
             round_state.alive_round = None
@@ -146,7 +152,9 @@ def announce_departure(state: MemberState, reason: Reason, exit_code: int) -> No
 def make_report(state: MemberState) -> StatusReport | None:
     """Return the status of this member with its write; None if the store has it, or a request in progress writes it."""
     round_state, cache, status = state.round, state.cache, state.round.status
-    if status == round_state.status_written or _is_empty(status) or _is_on_its_way(state):
+    written = round_state.status_written
+    is_withdrawal = written is not None and written.finding and written.plan_token == status.plan_token
+    if status == written or (_is_empty(status) and not is_withdrawal) or _is_on_its_way(state):
         return None
     key = state.job.make_status_key(state.member_id)
     put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))

@@ -83,10 +83,13 @@ def _excuse_departure(
 
 
 def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:
-    """Return a strike for the node that failed first, unless its failure was only a lost connection to a peer."""
+    """Return a strike for the node that failed first.
+
+    None if its failure was only a lost connection to a peer, or no rank is known as its cause.
+    """
     first = sort_failures(view, failures)[0]
     status = view.statuses[first].status
-    if status.is_peer_loss or first not in view.nodes:
+    if status.is_peer_loss or (status.failure and status.rank < 0) or first not in view.nodes:
         return []
     return [Strike(view.nodes[first], failed_at, status.rank)]
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent import command
 from launcher.config.options import table
-from launcher.meshctl.doctor.examine import examine
+from launcher.meshctl.doctor.examine import describe_evidence, examine
+from launcher.meshctl.doctor.machine import MachineInfo
 from launcher.meshctl.doctor.render import render_text
 from launcher.model.errors import UsageError
 from tests.cli.running import Call, Outcome, run
@@ -74,7 +76,7 @@ def test_doctor_as_json_is_one_object_and_nothing_else(call: Call) -> None:
 
 FIELDS = {
     "version", "meshrun", "python", "torch", "workers", "devices", "tpu_slice", "frameworks", "framework", "locality",
-    "network", "controller", "options", "secrets", "machine", "store", "notes", "findings", "verdict",
+    "network", "hangs", "controller", "options", "secrets", "machine", "store", "notes", "findings", "verdict",
 }  # fmt: skip
 
 
@@ -242,3 +244,23 @@ def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
     kinds = examine(["--devices=foo:3", "--visible-env=FOO"], NO_GPU)["devices"]
     named = next(kind for kind in kinds if kind["kind"] == "foo")
     assert (named["count"], named["visible_by"]) == (3, "FOO")
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "known"),
+    [
+        (("train.py",), {}, {"stacks": "by py-spy", "collectives": "by torch's flight recorder"}),
+        (("--framework=jax", "train.py"), {}, {"collectives": "not known: JAX has no flight recorder"}),
+        (("train.py",), {"LAUNCHER_HANG_EVIDENCE": "0"}, {"collectives": "not known: LAUNCHER_HANG_EVIDENCE=0"}),
+        (("--no-python", "bash"), {"LAUNCHER_HANG_EVIDENCE": "1"}, {"collectives": "by torch's flight recorder"}),
+    ],
+)
+def test_doctor_says_what_will_be_known_of_a_job_that_hangs(
+    given: tuple[str, ...], environ: dict[str, str], known: dict[str, str]
+) -> None:
+    found = examine(given, {"PATH": "/usr/bin:/bin", **environ})["hangs"]
+    assert known.items() <= found.items()
+    bare = MachineInfo(has_stack_reader=False)
+    ours, other = (command.parse([*words, "x"], {}).workers for words in ([], ["--no-python"]))
+    assert [describe_evidence(bare, each, ())["stacks"] for each in (ours, other)] == ["written by the workers", "none"]
+    assert "set LAUNCHER_HANG_EVIDENCE=1" in describe_evidence(bare, other, ())["collectives"]

@@ -44,7 +44,7 @@ class Hang(NamedTuple):
 
 
 HANGS = {
-    "busy": Hang("odd", [3], "rank 3 (dp=3) is in search (busy.py:", preload=""),
+    "busy": Hang("late", [3], "rank 3 (dp=3) is in search (busy.py:", preload=""),
     "chain": Hang("late", [5], "4 more ranks wait for these", 8, ("--mesh=pp=2,dp=2,tp=2",)),
     "gil": Hang("late", [1], "rank 1 (dp=1) is in call_extension (gil.py:"),
     "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2, ""),

@@ -163,7 +163,41 @@ def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
         # The node that does not lead, and the leader through the store.
         assert all(ODD in ask("why", job.pid) for job in jobs)
         assert ODD in meshctl("why", cluster.run_id, endpoint=etcd.endpoint).stdout
+        shown = meshctl("status", cluster.run_id, endpoint=etcd.endpoint).stdout
+        assert f"hang {ODD}" in " ".join(shown.split())
         assert all(job.exit_code is None for job in jobs)
+
+
+BARE = """
+import sys, launcher.cli, launcher.diagnosis.stacks
+launcher.diagnosis.stacks.find_command = lambda: None
+sys.argv[1:] = sys.argv[4:]
+sys.exit(launcher.cli.main())
+"""
+TWO_LINES = """
+import threading
+def send():
+    threading.Event().wait()
+def load():
+    threading.Event().wait()
+load() if RANK else send()
+"""
+
+
+def test_of_two_ranks_at_two_lines_neither_is_called_the_cause_and_both_are_told(tmp_path: Path) -> None:
+    """Without py-spy. No signal may end the waits."""
+    options = ("--nproc-per-node=2", "--hang-timeout=1,start=1", "--on-hang=restart")
+    with Job(tmp_path, *options, script=TWO_LINES, prefix=(sys.executable, "-c", BARE)) as job:
+        assert job.wait().exit_code == 128 + signal.SIGABRT
+        job.wait_until_nobody_is_left()
+    log, _, box = job.stderr.partition("FAILED")
+    for text in (log, " ".join(box.split())):
+        assert "nothing tells which rank the others wait for: they are at 2 lines" in text
+        assert "rank 0 (dp=0) is in send (train.py:" in text
+        assert "rank 1 (dp=1) is in load (train.py:" in text
+    assert "Root Cause not known (hang): " in box
+    assert "first observed failure" not in box
+    assert "not known of ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
 
 
 def test_survivors_on_other_nodes_are_looked_at_too(tmp_path: Path, etcd: EtcdServer) -> None:

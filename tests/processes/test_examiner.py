@@ -18,8 +18,9 @@ import pytest
 
 from launcher.diagnosis import incident
 from launcher.diagnosis.evidence import RankEvidence
-from launcher.diagnosis.gather import NO_SOCKET, Examined
+from launcher.diagnosis.gather import NO_RECORDER, Examined
 from launcher.diagnosis.request import ExamineReport, ExamineRequest, Target
+from launcher.ranks.spec_builder import _AS_MAIN
 from rendezvous import codec
 from tests.support.waiting import wait_until
 
@@ -89,7 +90,7 @@ def test_progress_is_asked_without_stacks_and_folder(worker: int, tmp_path: Path
     folder = tmp_path / "incident_1_1"
     report = examine(ExamineRequest(targets=(Target(rank=3, pid=worker),), folder=str(folder), levels="recorder"))
     assert (report.folder, report.ranks[0].stack, folder.exists()) == ("", None, False)
-    assert report.ranks[0].missing == (NO_SOCKET,)
+    assert report.ranks[0].missing == (NO_RECORDER,)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"targets": 3}'])
@@ -136,35 +137,68 @@ def put_py_spy(python: str, text: str) -> None:
     path.chmod(0o755)
 
 
+WAITS = "def load():\n    threading.Event().wait()\n"
+HOLDS = "def load():\n    ctypes.PyDLL(None).pause()\n"
+BLOCKS = f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])\n{WAITS}"
+GIVES_UP = f"signal.signal(signal.SIGURG, signal.SIG_DFL)\n{WAITS}"
+OWN = "the worker wrote the stack itself, of its main thread only: py-spy is not installed (pip install py-spy)"
+NONE = "no stacks: py-spy is not installed (pip install py-spy)"
+DENIED = "echo Permission Denied: Try again >&2; exit 1"
+
+
 @contextlib.contextmanager
-def serve(path: str, answers: dict[bytes, bytes]) -> Iterator[None]:
-    """Serve like a worker's recorder: handler -> content; 404 for any other."""
-    program = (
-        "import os, socket, sys; answers = eval(sys.argv[2]); listener = socket.socket(socket.AF_UNIX)\n"
-        "listener.bind(sys.argv[1]); listener.listen(); print(flush=True)\n"
-        "while True:\n"
-        "    connection, _ = listener.accept()\n"
-        "    handler = connection.recv(4096).split()[1].rpartition(b'/')[2]\n"
-        "    status = b'200 OK' if handler in answers else b'404 Not Found'\n"
-        "    connection.sendall(b'HTTP/1.0 ' + status + b'\\r\\n\\r\\n' + answers.get(handler, b''))\n"
-        "    connection.close()\n"
-    )
-    words = [sys.executable, "-c", program, path, repr(answers)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+def run_as_main(script: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker as the agent starts it, whose script is about to call `load`."""
+    path = tmp_path / "train.py"
+    path.write_text(f"import ctypes, signal, threading, time\n{script}\nprint(flush=True)\nload()\n")
+    words = [sys.executable, "-u", _AS_MAIN, "script", str(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        yield
-        child.kill()
+        try:
+            wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING, 60, "its wait")
+            yield child
+        finally:
+            child.kill()
 
 
-def test_without_py_spy_the_worker_is_asked_for_its_own_traceback(worker: int, python: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "recorder")
-    text = b'Thread 0x1 (most recent call first):\n  File "train.py", line 4 in load\n'
-    with serve(path, {b"fr_trace_json": b'{"entries": []}', b"dump_traceback": text}):
-        (found,) = examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=worker, socket_path=path),))).ranks
-    assert found.stack is not None
-    assert [(frame.function, frame.file, frame.line) for frame in found.stack] == [("load", "train.py", 4)]
-    assert found.missing == ("no stacks: py-spy is not installed (pip install py-spy)",)
+def read_pending(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigPnd:")).split()[1], 16)
+
+
+@pytest.mark.parametrize(("script", "reason"), [(WAITS, OWN), (HOLDS, OWN), (BLOCKS, NONE), (GIVES_UP, NONE)])
+def test_without_py_spy_a_worker_writes_its_own_stack(script: str, reason: str, python: str, tmp_path: Path) -> None:
+    """It does while something holds the GIL, and never dies of the signal."""
+    with run_as_main(script, tmp_path) as child:
+        found = [examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=child.pid),))).ranks[0]]
+        if script == WAITS:  # a wait in C that a signal interrupts is over
+            found += examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=child.pid),)), DENIED).ranks
+        assert child.poll() is None or script == HOLDS
+        if script == BLOCKS:
+            assert not read_pending(child.pid) >> (signal.SIGURG - 1) & 1, "it would come once it is unblocked"
+    names = [[frame.function for frame in one.stack or ()][-2:] for one in found]
+    assert names == [["load", "<module>"] if reason == OWN else []] * len(found)
+    assert reason in found[0].missing
+
+
+def test_a_worker_whose_time_is_over_is_left_without_a_stack(python: str, tmp_path: Path) -> None:
+    """A handler of the script's own writes nothing."""
+    script = f"signal.signal(signal.SIGURG, lambda *_: None)\n{WAITS}"
+    with run_as_main(script, tmp_path) as child:
+        (found,) = examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=child.pid),))).ranks
+        assert child.poll() is None
+    assert (found.stack, found.missing[-1]) == (None, NONE)
+
+
+def test_the_program_that_a_shell_script_wraps_is_looked_at() -> None:
+    words = ["bash", "-c", f'{sys.executable} -c "import time; print(flush=True); time.sleep(600)"; true']
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (found,) = examine(ExamineRequest(targets=(Target(rank=3, pid=child.pid),))).ranks
+        os.killpg(child.pid, signal.SIGKILL)
+    assert [frame.function for frame in found.stack or ()] == ["<module>"]
 
 
 LATE = "no stacks: py-spy has not answered in time"
@@ -173,11 +207,11 @@ LATE = "no stacks: py-spy has not answered in time"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("echo Permission Denied: Try again >&2; exit 1", "no stacks: the kernel does not let py-spy read the worker"),
+        (DENIED, "no stacks: the kernel does not let py-spy read the worker"),
         ("echo Error: Failed to find python version >&2; exit 1", "no stacks: the worker is not a Python process"),
         ("exec sleep 600", LATE),
         ("exec >&- 2>&-; exec sleep 600", LATE),
-        ("echo '[{'", "py-spy's answer cannot be read"),
+        ("echo '[{'", "no stacks: py-spy's answer cannot be read"),
         ("head -c 90000000 /dev/zero", LATE),
     ],
     ids=["refused", "another Python", "hangs", "hangs silently", "half", "huge"],

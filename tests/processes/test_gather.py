@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.diagnosis.gather import NO_SOCKET, Examined, gather
+from launcher.diagnosis.gather import NO_RECORDER, Examined, gather
 from launcher.diagnosis.recorder import DUMP_MAX
 from launcher.diagnosis.request import Target
 from tests.support.waiting import wait_until
@@ -83,7 +83,7 @@ def test_state_and_stack_of_a_worker_are_seen(program: str, function: str, state
         found = examine(child.pid).evidence
         assert (found.rank, found.state) == (3, state)
         assert (found.cpu > 0) == (program is SPIN)
-        assert found.missing == (NO_SOCKET,)
+        assert found.missing == (NO_RECORDER,)
 
 
 def test_a_stopped_worker_is_told_apart() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
-from launcher.views.run_events import AgentEnded, RemarkMade, RoundStopping
+from launcher.views.run_events import AgentEnded, HangReported, RemarkMade, RoundStopping
 from launcher.views.sinks import notifier, teller
 from launcher.views.sinks.notifier import Notifier
 from tests.support.threads import no_threads
@@ -23,6 +23,12 @@ from tests.support.waiting import wait_until
 
 END = AgentEnded(at=1.0, run_id="r", node="n0", exit_code=0, verdict="success", reason="done")
 STOP = RoundStopping(at=1.0, run_id="r", node="n0", round=2, cause="loss", reason="gone", mode="kill")
+
+
+HANG = HangReported(
+    at=1.0, run_id="r", node="n0", kind="unclear", ranks=(), sentence="at 2 lines",
+    details=("rank 0 is in a (t.py:1), asleep",),
+)  # fmt: skip
 
 
 def make(target: str, said: list[str], *, is_leader: bool = True) -> Notifier:
@@ -33,11 +39,13 @@ def test_a_command_gets_each_event_as_a_line(tmp_path: Path) -> None:
     said: list[str] = []
     told = make(f"cat >> {tmp_path}/told", said)
     told.write(RemarkMade(at=1.0, run_id="r", node="n0", sentence="not of interest"))
+    told.write(HANG)
     told.write(STOP)
     told.write(END)
     told.close()
     lines = (tmp_path / "told").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["round_stopping", "agent_ended"]
+    assert [json.loads(line)["event"] for line in lines] == ["hang_reported", "round_stopping", "agent_ended"]
+    assert json.loads(lines[0])["details"] == ["rank 0 is in a (t.py:1), asleep"]
     assert said == []
 
 

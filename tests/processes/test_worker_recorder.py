@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.ranks.spec_builder import _HOOK
+from launcher.ranks.spec_builder import _AS_MAIN, _HOOK
 from launcher.worker import recorder
 
 ROOT = Path(__file__).parents[2]
@@ -30,16 +30,19 @@ OPENED = "opened, SIGTERM blocked: True\n"
 
 
 def run(
-    script: str, path: Path, *, library: str = LIBRARY, leads: bool = True, python_path: str = ""
+    script: str, path: Path, *, library: str = LIBRARY, leads: bool = True, python_path: str = "", how: str = "-c"
 ) -> subprocess.CompletedProcess[str]:
     """Run a script as a worker; `torch.distributed` is this library."""
-    package = path.parent / "packages" / "torch"
+    package = path.parent / "packages" / "torch" / "distributed"
     package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "distributed.py").write_text(library)
-    search = [python_path, str(package.parent), str(ROOT), *filter(None, sys.path)]
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text(f"{library}\nimport torch.distributed.distributed_c10d\n")
+    (package / "distributed_c10d.py").touch()
+    search = [python_path, str(package.parents[1]), str(ROOT), *filter(None, sys.path)]
+    (path.parent / "script.py").write_text(script)
+    words = ["-c", script] if how == "-c" else [_AS_MAIN, "script", str(path.parent / "script.py")]
     return subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, *words],
         env={"PATH": "/bin", "PYTHONPATH": os.pathsep.join(filter(None, search)), recorder.VARIABLE: str(path)},
         start_new_session=leads,
         capture_output=True,
@@ -49,7 +52,10 @@ def run(
     )
 
 
-CALLS = ("heartbeat()", "stop_requested()", "checkpoint_saved()", "mesh()")
+CALLS = (
+    "heartbeat()", "stop_requested()", "checkpoint_saved()", "mesh()", "progress(1)",
+    "phase('a', limit_s=1).__enter__()",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -137,7 +143,21 @@ def test_the_users_threads_are_counted() -> None:
     assert recorder._count_own_threads() >= len(os.listdir("/proc/self/task"))
 
 
-def test_the_hook_opens_it_after_the_import_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_worker_opens_it_with_the_import_and_no_call(tmp_path: Path) -> None:
+    text = f"""
+import os, sys
+before = [one for one in sys.meta_path if getattr(one, "__name__", "") == "torch"]
+import json.tool
+assert before and {recorder.VARIABLE!r} in os.environ
+import torch.distributed
+assert {recorder.VARIABLE!r} not in os.environ and not set(map(id, before)) & set(map(id, sys.meta_path))
+"""
+    done = run(text, tmp_path / "socket", how="as_main")
+    assert (done.returncode, done.stderr) == (0, "another line\n")
+    assert (tmp_path / "socket").read_text() == OPENED
+
+
+def test_the_hook_opens_it_with_the_import_and_leaves_no_trace(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "sitecustomize.py").write_text("import sys; sys.users = True")
@@ -146,8 +166,7 @@ import os, sys
 assert sys.users and not any({_HOOK!r} in entry for entry in [*sys.path, os.environ["PYTHONPATH"]])
 assert not os.path.exists(os.environ["LAUNCHER_RECORDER_SOCKET"])
 import torch.distributed
-assert "exec_module" not in vars(torch.distributed.__loader__)
-assert not [one for one in sys.meta_path if "ImportWatch" in str(one)]
+assert not [one for one in sys.meta_path if getattr(one, "__name__", "") == "torch"]
 """
     done = run(text, tmp_path / "socket", python_path=os.pathsep.join((_HOOK, str(other))))
     assert (done.returncode, done.stderr) == (0, "another line\n")

@@ -273,6 +273,7 @@ READERS = {
 FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.calls.bootstrap": ("<frozen runpy>",),
     "launcher.cli": ("can't start new thread",),
+    "launcher.diagnosis.stacks": ("not permitted",),
     "launcher.extensions.hints.start_failure": ("ModuleNotFoundError: No module named ",),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),

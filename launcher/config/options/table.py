@@ -139,8 +139,8 @@ TABLE: tuple[Option, ...] = (
            "Append each event of the run on this node, as a line of JSON, to FILE, a pipe or stdout (-).",
            section="monitoring"),
     Option("ours", "notify", "events", "COMMAND|URL", readers.parse_printable, "",
-           "Send each round start and end, and the job's end, as JSON to a shell command (stdin) or an http(s) URL "
-           "(POST).", section="monitoring"),
+           "Send each round start and end, a hang, and the job's end, as JSON to a shell command (stdin) or an http(s) "
+           "URL (POST).", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", readers.parse_flag, "0",
            "Run on this node only; the other rendezvous options, --node-rank, --master-addr and --master-port have no "
@@ -216,9 +216,9 @@ SETTINGS: tuple[Option, ...] = (
            "Time limit for --health-check."),
     Option("variable", "progress-file", "hangs", "FILE", make_optional(readers.parse_text), "",
            "File from which the agent reads the last completed step (alternative to launcher.worker.progress)."),
-    Option("variable", "hang-evidence", "workers", "", readers.parse_flag, "0",
-           "1: let meshctl why read torch's flight recorder in unmodified scripts (adds a few ms to every start of "
-           "Python)."),
+    Option("variable", "hang-evidence", "workers", "auto|0|1", readers.parse_choice, "auto",
+           "Let meshctl why read torch's flight recorder. auto: in scripts of meshrun's own Python; 1: in all (adds a "
+           "few ms to every start of Python); 0: in none."),
     Option("variable", "log-times", "output", "auto|on|off", readers.parse_choice, "auto",
            "Prefix the agent's lines with time and node name. auto: only if stderr is not a terminal."),
     Option("variable", "rdzv-prefix", "rendezvous", "PREFIX", readers.parse_text, "meshrun",

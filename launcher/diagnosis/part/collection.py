@@ -131,7 +131,8 @@ def _shorten_conclusion(conclusion: Conclusion) -> Conclusion:
     for gap_count in (GAPS_MAX, 0):
         if is_sendable(found):
             break
-        found = replace(conclusion, stacks="", answer=replace(found.answer, gaps=found.answer.gaps[:gap_count]))
+        answer = replace(found.answer, places=(), gaps=found.answer.gaps[:gap_count])
+        found = replace(conclusion, stacks="", answer=answer)
     return found
 
 

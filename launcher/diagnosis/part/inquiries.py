@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from launcher.diagnosis.answer import Conclusion, render_answer
+from launcher.diagnosis.answer import Conclusion, list_gaps, render_answer
 from launcher.diagnosis.part.examination import ANSWER_LIMIT_S, Examination
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.messages import decode_note
+from launcher.logs.reports.report import Finding
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe_bug
 from launcher.parts.part import (
+    Diagnosed,
     Effect,
     EndWorkers,
     Explained,
@@ -50,7 +52,7 @@ from launcher.views.questions.question_socket import Connection, QuestionSocket
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_report import make_run_report
 from launcher.views.questions.survey import Survey, Surveys
-from launcher.views.run_events import HangReported
+from launcher.views.run_events import HangEnded, HangReported
 from launcher.views.waiting import describe_wait
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
@@ -141,6 +143,7 @@ class Inquiries(Struct, eq=False):
             case SilenceChanged(is_silent, sentence):
                 if not is_silent and not self._untold_silence:
                     log(sentence)
+                    self.effects += [Diagnosed(fact.round, Finding()), Publish(HangEnded(sentence=sentence))]
                 self._untold_silence = sentence if is_silent else ""
                 self.examination.report_silence(now, is_silent=is_silent)
             case WaitUnexplained():
@@ -173,24 +176,34 @@ class Inquiries(Struct, eq=False):
     def _take_conclusion(self, conclusion: Conclusion) -> Iterable[Effect]:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
         is_current = conclusion.round == self.running.number
+        answer = conclusion.answer
         if conclusion.purpose == "failure":
             if conclusion.is_news:
-                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
+                log(f"before round {conclusion.round} was stopped: {answer.sentences[0]}")
+                yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=False))
             if is_current:
                 yield Explained(conclusion.round)
             return
         silence, self._untold_silence = self._untold_silence, ""
-        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
+        for sentence in (silence, *answer.sentences, *list_gaps(answer), *answer.folders):
             if sentence:
                 log(sentence)
-        log(f"hint: {conclusion.answer.hint}")
-        answer = conclusion.answer
+        log(f"hint: {answer.hint}")
+        sentence, *details = answer.sentences
+        ends_workers = self.on_hang == "restart" and is_current and answer.kind != "healthy"
+        yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=ends_workers))
         yield Publish(
-            HangReported(kind=answer.kind, ranks=answer.culprits, sentence=answer.sentences[0], folders=answer.folders)
+            HangReported(
+                kind=answer.kind,
+                ranks=answer.culprits,
+                sentence=sentence,
+                details=tuple(details),
+                folders=answer.folders,
+            )
         )
         if self.on_hang != "restart" or not is_current or self.running.share is None:
             return
-        if conclusion.answer.kind == "healthy":
+        if answer.kind == "healthy":
             log("no restart: the workers are busy, and none waits for another")
             return
         to_end = conclusion.to_end or (0,)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.failure_class import FailureEvidence
-    from launcher.logs.reports.report import Claim, WorkerFailure
+    from launcher.logs.reports.report import Claim, Finding, WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 _CLAIMS: dict[int, Claim] = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}
@@ -52,7 +52,10 @@ agent or a watchdog of its own, and it may have waited for another one; so may o
 
 
 class RootCause(Struct, frozen=True):
-    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows."""
+    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows.
+
+    The rank is -1 if it only stands in for the cause.
+    """
 
     exit_code: int
     text: str
@@ -88,6 +91,7 @@ class Failures:
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
+        self.finding: Finding | None = None
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -108,6 +112,7 @@ class Failures:
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = count_oom_kills()
         self._failures, self._evidence, self._exit_codes = {}, {}, {}
+        self.finding = None
         self._patience_s = TAIL_LIMIT_S
 
     def watch_kernel(self) -> None:
@@ -233,12 +238,15 @@ class Failures:
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
+        if self.finding is not None:
+            failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
-        self._failures = {local_rank: failure, **self._failures}
+        self._failures = {local_rank: failure} | self._failures | {local_rank: failure}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         text = codec.encode(failure).decode()
-        return RootCause(verdict_code, text, failure.rank, failure.identify(classify(evidence).why), consequence)
+        rank = -1 if failure.is_stand_in else failure.rank
+        return RootCause(verdict_code, text, rank, failure.identify(classify(evidence).why), consequence)
 
     def _settle(self) -> None:
         """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""

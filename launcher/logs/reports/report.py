@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
@@ -37,11 +38,30 @@ from rendezvous.reasons import Reason
 WIDTH = 80
 LINE_LIMIT = 400
 FRAMES_LIMIT = 3
-LINES_LIMIT = 6  # of a text that is no traceback
+LINES_LIMIT = 6  # of a text that is no traceback, and sentences of a finding
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
 
 Claim = Literal["", "gave up", "blamed its node"]
+HangCause = Literal["", "known", "likely", "unknown"]
+"""How far it is known why a job hangs: "likely" is told by stacks alone. "" where it does not."""
+
+
+class Finding(Struct, frozen=True):
+    """What all ranks of a round do, as the leader concludes."""
+
+    sentences: tuple[str, ...] = ()
+    """The verdict, then where some of them are; none if they go on."""
+    cause: HangCause = ""
+    """Of a hang, for which workers will be ended."""
+    culprits: tuple[int, ...] = ()
+    """The ranks that the others wait for; another one that is ended stands in for them."""
+
+    def add_to(self, failure: WorkerFailure, *, is_ended: bool) -> WorkerFailure:
+        """Add it to a failure. `is_ended`: the agent has ended the worker since it did not go on."""
+        hang = self.cause if is_ended else ""
+        is_stand_in = bool(hang) and failure.rank not in self.culprits
+        return replace(failure, finding=self.sentences, hang=hang, is_stand_in=is_stand_in)
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
@@ -82,6 +102,12 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """Keeps its stderr."""
     is_timeout: bool = False
     """A collective gave up waiting for another rank."""
+    finding: tuple[str, ...] = ()
+    """What all ranks did when they were looked at before: the verdict, then where some of them were."""
+    hang: HangCause = ""
+    """It was ended because the job hung."""
+    is_stand_in: bool = False
+    """It was ended so that all restart, and is not known to be why the job hung."""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
@@ -100,6 +126,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         return Reason.of("logs/failure", failure_class=self.failure_class, why=why)
 
     def _describe_exit(self) -> str:
+        if self.is_stand_in:
+            return "was ended so that all ranks restart"
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
@@ -131,9 +159,10 @@ def render(
     root, *others = failures
     coordinates = f" ({_strip_controls(root.coordinates)})" if root.coordinates else ""
     order = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
-    head = f"Root Cause ({order}): rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
+    who = f"rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
+    head = _describe_hang(root, who) if root.hang else _wrap(f"Root Cause ({order}): {who}")
     role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""
-    lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *_wrap(head), *_describe_cause(root)]
+    lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *head, *_describe_cause(root)]
     lines.append(
         f"  exitcode  : {_format_exit_code(root)}, local_rank: {root.local_rank}{role}, "
         f"{_strip_controls(root.time.replace('T', ' ', 1))}"
@@ -141,12 +170,26 @@ def render(
     if path := root.log_file or root.error_file:
         there = "" if here in ("", root.host) else f"{root.host}:"
         lines.append(f"  {'log       ' if root.log_file else 'error_file'}: {_strip_controls(there + path)}")
+    if root.finding and not root.hang:
+        lines += ["Before it failed:", *_indent(root.finding)]
     if others:
         lines += _wrap(f"Other failures: {_summarize(others)}")
     lines += ["-" * WIDTH, *_wrap(outcome)]
     if hint := _choose_hint(root, here):
         lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, "=" * WIDTH])
+
+
+def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
+    """Describe why the job hung: the verdict, where ranks were, and which was ended for it."""
+    verdict, *places = root.finding
+    cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang)"}
+    head = f"{cause.get(root.hang, 'Root Cause not known (hang)')}: {_strip_controls(verdict)}"
+    return [*_wrap(head), *_indent(places), *_wrap(f"Ended so that all restart: {who}")]
+
+
+def _indent(sentences: Sequence[str]) -> list[str]:
+    return [f"  {line}" for sentence in sentences[:LINES_LIMIT] for line in _wrap(_strip_controls(sentence))]
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:
@@ -159,7 +202,7 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
     if not said or failure.exit_code < 0:
         ending = f"{failure.describe_ending()}: {said}" if said else failure.describe_ending()
         said = _strip_controls(ending)
-    lines = _wrap(said)
+    lines = [] if failure.hang else _wrap(said)
     if frames:
         more = exception.split("\n")[1:LINES_LIMIT]
         body = [line for frame in frames[-FRAMES_LIMIT:] for line in frame]
@@ -204,6 +247,8 @@ def _format_exit_code(failure: WorkerFailure) -> str:
 def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     """Return what to do next, for a reader on the host `here`; None if the report says it."""
     code = failure.exit_code
+    if failure.hang:
+        return None  # it says where ranks were
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return f"look for the stacks of its threads {_find_output(failure, here)}"
     if failure.sentence or failure.claim or failure.hint:

@@ -279,6 +279,16 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         yield Finding("pod-grace", "note", seen, harm, f"set {remedy} in the pod, and {POD_GRACE} for this command")
 
 
+def check_stacks(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
+    harm = "if a job hangs, a worker has to write its stack itself: its main thread's, and only in meshrun's own Python"
+    if not machine.has_stack_reader:
+        yield Finding("stacks", "note", "py-spy is not installed for the agent's Python", harm, "pip install py-spy")
+    elif machine.trace_refusal:
+        seen = f"the kernel does not let py-spy read workers (kernel.yama.ptrace_scope={machine.trace_refusal})"
+        remedy = "sysctl kernel.yama.ptrace_scope=1, or give the agent the capability SYS_PTRACE"
+        yield Finding("stacks", "note", seen, harm, remedy if machine.trace_refusal < 3 else "restart the machine")
+
+
 def check_health_check(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if run.health_check:
         seen = f"{run.health_check} is not run by this command"
@@ -288,5 +298,5 @@ def check_health_check(machine: MachineInfo, run: PlannedRun) -> Iterator[Findin
 CHECKS = (
     check_shared_memory, check_oom_group, check_cpus, check_memory, check_processes, check_open_files,
     check_locked_memory, check_log_space, check_numa_balancing, check_sidecar, check_proxy_variables, check_pod_grace,
-    check_health_check,
+    check_stacks, check_health_check,
 )  # fmt: skip

@@ -134,6 +134,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
             "address": address,
             "reason": why,
         },
+        "hangs": describe_evidence(machine, workers, choice.names),
         "controller": _describe_scheduler(gathered),
         "options": _describe_options(gathered, meeting, hostname),
         "secrets": credentials.find_variables(environ),
@@ -262,6 +263,21 @@ def list_frameworks(python: str, environ: Mapping[str, str]) -> dict[str, dict[s
         }
         for name in FRAMEWORKS
     }
+
+
+def describe_evidence(machine: MachineInfo, workers: WorkerOptions, names: Sequence[str]) -> dict[str, str]:
+    """Describe what will be known of workers that hang: where their stacks and their collectives are read."""
+    is_ours = workers.launch_mode != "program" and workers.python == sys.executable
+    stacks = "by py-spy" if machine.has_stack_reader and not machine.trace_refusal else ""
+    stacks = stacks or ("written by the workers" if is_ours else "none")
+    if "jax" in names:
+        return {"stacks": stacks, "collectives": "not known: JAX has no flight recorder"}
+    if workers.hang_evidence == "0":
+        return {"stacks": stacks, "collectives": "not known: LAUNCHER_HANG_EVIDENCE=0"}
+    if workers.hang_evidence == "1" or is_ours:
+        return {"stacks": stacks, "collectives": "by torch's flight recorder"}
+    why = "workers are a program, or run in another Python: set LAUNCHER_HANG_EVIDENCE=1"
+    return {"stacks": stacks, "collectives": f"not known, unless the script calls launcher.worker: {why}"}
 
 
 def _describe_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> dict[str, Any] | None:

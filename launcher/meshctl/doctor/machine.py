@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from launcher.diagnosis.stacks import find_command
 from launcher.hardware.linux.cgroup_limits import CgroupLimit, list_groups, read_cpu_quota
 from launcher.hardware.linux.cgroups import UNIFIED
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
 
-_CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+_CAP_IPC_LOCK, _CAP_SYS_PTRACE = 14, 19  # include/uapi/linux/capability.h
 # A line of /proc/net/tcp: number, local address and port, remote ones, state; 0A is TCP_LISTEN (net/tcp_states.h).
 _LISTENING = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
 _IFF_UP = 1  # include/uapi/linux/if.h
@@ -91,6 +92,10 @@ class MachineInfo(Struct, frozen=True, kw_only=True):
     """Node to its CPUs, as the kernel writes them."""
     balances_numa: bool = False
     interfaces: tuple[NetworkInterface, ...] = ()
+    has_stack_reader: bool = True
+    """py-spy is installed."""
+    trace_refusal: int = 0
+    """kernel.yama.ptrace_scope where it keeps a worker from being read by its own launcher, else 0."""
 
 
 def read_machine(environ: Mapping[str, str], log_dir: str | None, root: str = "/") -> MachineInfo:
@@ -118,7 +123,15 @@ def read_machine(environ: Mapping[str, str], log_dir: str | None, root: str = "/
         numa_nodes={number: files.read_text(f"{_NODE}{number}/cpulist") for number in files.list_numbers(_NODE)},
         balances_numa=files.read_text("/proc/sys/kernel/numa_balancing") not in ("", "0"),
         interfaces=tuple(_list_interfaces(files)),
+        has_stack_reader=find_command() is not None,
+        trace_refusal=_find_trace_refusal(files, may_trace=bool(capabilities >> _CAP_SYS_PTRACE & 1)),
     )
+
+
+def _find_trace_refusal(files: FileTree, *, may_trace: bool) -> int:
+    """Return Yama's setting if it refuses; 1 does not, since workers name the process that may read them."""
+    scope = _read_count(files, "/proc/sys/kernel/yama/ptrace_scope") or 0
+    return scope if scope > (2 if may_trace else 1) else 0
 
 
 def _search_number(pattern: str, text: str, base: int = 10) -> int | None:

@@ -64,6 +64,8 @@ def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"meshrun {found['meshrun']}, Python {python['version']}"
     yield from format_row("agent's Python", python["agent"])
     yield from format_row("workers' Python", python["workers"])
+    yield from format_row("stacks in a hang", found["hangs"]["stacks"])
+    yield from format_row("collectives in a hang", found["hangs"]["collectives"])
     start = "a run would start" if workers["count"] else "a run would not start"
     yield from wrap(f"{start}: {workers['reason']}")
 

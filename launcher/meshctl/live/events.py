@@ -176,7 +176,8 @@ def _describe_worker_end(one: dict[str, Any]) -> str:
 def _describe_failure(one: dict[str, Any]) -> str:
     details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
     details = details or f"exit code {one['exit_code']}"
-    return f"round {one['round']} failed: rank {one['rank']}: {details}{_add('; log ', one, 'log_file')}"
+    who = f"rank {one['rank']}: " if one["rank"] >= 0 else ""
+    return f"round {one['round']} failed: {who}{details}{_add('; log ', one, 'log_file')}"
 
 
 def _describe_round_end(one: dict[str, Any]) -> str:
@@ -197,7 +198,8 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "worker_ended": _describe_worker_end,
     "failure_found": _describe_failure,
     "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
-    "hang_reported": lambda one: f"no progress: {one['sentence']} (ranks {format_ranges(one['ranks'])})",
+    "hang_reported": lambda one: f"no progress: {'; '.join([one['sentence'], *one.get('details', ())])}",
+    "hang_ended": lambda one: str(one["sentence"]),
     "remark": lambda one: str(one["sentence"]),
     "notice": lambda one: str(one["sentence"]),
     "nodes_requested": lambda one: f"requested nodes, {one['wanted']} in all: {one['reason']}",

@@ -45,6 +45,7 @@ def derive_overview(report: RunReport) -> state.Overview:
         nodes=tuple(sorted(nodes, key=lambda node: (not node.ranks, node.ranks, node.name, node.member_id))),
         lost=state.find_lost_nodes(history, {node.name for node in nodes} | set(report.missing)),
         silent=report.missing,
+        hang=last.hang if last is not None and not last.ended_at else (),
         history=history,
     )
 

@@ -128,6 +128,9 @@ def format_failure(failure: WorkerFailure | None) -> str:
     coordinates = f" ({failure.coordinates})" if failure.coordinates else ""
     exception = f": {failure.exception}" if failure.exception else ""
     log = f"; log {failure.host}:{failure.log_file}" if failure.log_file else ""
+    if failure.hang:
+        who = f"rank {failure.rank}{coordinates} on {failure.host}"
+        return f"{'; '.join(failure.finding) or 'no progress'}; {who} {failure.describe_ending()}{log}"
     return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"
 
 
@@ -153,6 +156,7 @@ def list_rows(overview: Overview, common: str = "") -> list[tuple[str, str]]:
     rows = (
         _format_now(overview),
         ("why", describe_reason(overview.reason) if overview.reason and overview.phase not in (ENDED, FORMING) else ""),
+        ("hang", "; ".join(overview.hang)),
         ("failure", format_failure(overview.failure)),
         ("mesh", _format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),

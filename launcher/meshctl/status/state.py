@@ -99,6 +99,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Nodes that have not come back, each with the round in which it was lost."""
     silent: tuple[str, ...] = ()
     """Nodes whose agents have not answered."""
+    hang: tuple[str, ...] = ()
+    """What was found of the round that runs, a sentence each, if it makes no progress."""
     drained: tuple[str, ...] = ()
     """Nodes that may not come back."""
     requests: tuple[str, ...] = ()
@@ -169,6 +171,7 @@ class _OverviewBuilder:
             history=history,
             verdict=self._verdict,
             failure=self._find_failure(),
+            hang=self._find_hang(),
             faults=tuple(self._faults.values()),
             **({name: getattr(self._seal, name) for name in sealed} if self._seal else {}),
         )
@@ -183,6 +186,13 @@ class _OverviewBuilder:
             if status.failure and (failure := parse_failure(status.failure)) is not None
         ]
         return min(failed, key=lambda one: one[:2])[2] if failed else None
+
+    def _find_hang(self) -> tuple[str, ...]:
+        seal = self._seal
+        if seal is None or self._verdict is not None or self._stop is not None:
+            return ()
+        statuses = self._read_records(Status, self._keys.statuses).values()
+        return next((one.finding for one in statuses if one.finding and one.plan_token == seal.plan_token), ())
 
     def _derive_phase(self, nodes: tuple[NodeState, ...]) -> str:
         if self._verdict is not None:

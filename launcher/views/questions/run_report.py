@@ -39,6 +39,6 @@ def make_run_report(
 
 def shorten_report(report: NodeReport) -> NodeReport:
     """Shorten a report that no note can hold: of hundreds of workers, or of rounds with long errors."""
-    rounds = tuple(replace(one, error=one.error[:200], ranks=()) for one in report.rounds)
+    rounds = tuple(replace(one, error=one.error[:200], ranks=(), hang=()) for one in report.rounds)
     short = replace(report, rounds=rounds[-20:])
     return short if is_sendable(short) else replace(report, rounds=(), ranks=report.ranks[:100])

@@ -1,4 +1,4 @@
-"""--notify: a command or an address that is told of round changes and of the job's end.
+"""--notify: a command or an address that is told of round changes, of a hang and of the job's end.
 
 Only the agent that leads tells, so each change is told once. A command gets the event as a line of JSON on its stdin
 (`shell_command`), an http(s) address as the body of a POST.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from launcher.model.errors import sanitize
-from launcher.views.run_events import AgentEnded, RoundStarted, RoundStopping, RunEvent
+from launcher.views.run_events import AgentEnded, HangEnded, HangReported, RoundStarted, RoundStopping, RunEvent
 from launcher.views.sinks.shell_command import require_timeout_program, run_command
 from launcher.views.sinks.teller import Teller
 
 LIMIT_S = 10.0
 PENDING_MAX = 100
-TOLD = (RoundStarted, RoundStopping, AgentEnded)
+TOLD = (RoundStarted, RoundStopping, HangReported, HangEnded, AgentEnded)
 
 
 class Notifier(Teller):

@@ -1,8 +1,8 @@
 """With LAUNCHER_HANG_EVIDENCE=1 Python's `site` loads this in a worker, in place of the user's, which is loaded next.
 
-Once torch.distributed has been imported the worker opens its flight recorder's socket, see launcher/worker/recorder.py.
-The hook takes itself out of the path, so that no child of the worker has it. Whatever fails here fails silently: the
-script runs as it would without.
+It does what a worker of the agent's own Python begins with, for scripts in another Python: should the job hang, the
+worker writes its stack, and its flight recorder is open (launcher/ranks/as_main.py). The hook takes itself out of the
+path, so that no child of the worker has it. Whatever fails here fails silently: the script runs as it would without.
 """
 
 import os
@@ -13,32 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ROOM = os.path.dirname(os.path.abspath(__file__))
-_AWAITED = "torch.distributed"
-
-
-class _ImportWatch:
-    """A finder that finds nothing of its own: it has the awaited module's loader call `act` once it has loaded it."""
-
-    def __init__(self, act: "Any") -> None:
-        self.act = act
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name != _AWAITED:
-            return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
-        spec = next((spec for spec in found if spec is not None), None)
-        loader: Any = getattr(spec, "loader", None)
-        if loader is not None:
-            load = loader.exec_module
-
-            def exec_module(module: "Any") -> None:
-                del loader.exec_module
-                load(module)
-                self.act()
-
-            loader.exec_module = exec_module
-        return spec
+_AS_MAIN = os.path.join(os.path.dirname(os.path.dirname(_ROOM)), "ranks", "as_main.py")
 
 
 def _take_out() -> None:
@@ -52,18 +27,17 @@ def _take_out() -> None:
     sys.path_importer_cache.pop(_ROOM, None)
 
 
-def _watch_imports() -> None:
-    file = os.path.join(os.path.dirname(_ROOM), "recorder.py")
-    recorder: dict[str, Any] = {"__name__": "launcher.worker.recorder"}
-    with open(file, encoding="utf-8") as text:
-        exec(compile(text.read(), file, "exec"), recorder)
-    if recorder["VARIABLE"] in os.environ and os.getsid(0) == os.getpid():
-        sys.meta_path.insert(0, _ImportWatch(recorder["open_recorder"]))
+def _prepare_evidence() -> None:
+    if "LAUNCHER_RECORDER_SOCKET" in os.environ and os.getsid(0) == os.getpid():  # not in a child
+        names: dict[str, Any] = {"__name__": "as_main", "__file__": _AS_MAIN}
+        with open(_AS_MAIN, encoding="utf-8") as text:
+            exec(compile(text.read(), _AS_MAIN, "exec"), names)
+        names["prepare_evidence"]()
 
 
 try:
     _take_out()
-    _watch_imports()
+    _prepare_evidence()
 except Exception:
     pass
 sys.modules.pop("sitecustomize", None)

@@ -122,6 +122,7 @@ class FakeRun:
             culprits=(5,),
             sentences=("rank 5 (pp=0 dp=0 tp=5) has not entered all_reduce 1042; 7 others have waited for 312 s",
                        f"rank 5 is in read (loader.py:31), asleep {self.text}".strip()),
+            places=(),
             stacks=(CulpritStack(rank=5, name="rank 5 (pp=0 dp=0 tp=5)", frames=frames),),
             gaps=(Gap(ranks=(0, 1), reason="no flight recorder"),),
             stragglers=(),

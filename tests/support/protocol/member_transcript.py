@@ -151,7 +151,7 @@ class _Player:
 
     def _happen(self, plain: list[str], given: dict[str, str], line: str) -> None:
         bench, step = self.bench, self.bench.step
-        number = int(given.pop("round", 1)) if plain[0] in ("succeed", "stopped", "saved", "fail") else 0
+        number = int(given.pop("round", 1)) if plain[0] in ("succeed", "stopped", "saved", "fail", "examined") else 0
         match plain:
             case ["start"]:
                 step(events.Start(float(given.get("offset", 0))))
@@ -167,6 +167,8 @@ class _Player:
                 step(events.RoundStopped(number, 4001))
             case ["saved"]:
                 step(events.CheckpointSaved(number))
+            case ["examined", *finding]:
+                step(events.RoundExamined(number, tuple(finding)))
             case ["fail", code]:
                 told = {"round": number, "exit_code": int(code), "is_peer_loss": False, "failure": "", **_read(given)}
                 step(msgspec.convert(told, events.RoundFailed))

@@ -22,7 +22,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
     assert list_fields(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
         "worker_count": None, "devices_per_worker": None, "mesh": None, "texts": {}, "settings": {},
-        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0,
+        "preload": (), "hang_evidence": "auto", "standby": 0, "max_restarts": 0,
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",

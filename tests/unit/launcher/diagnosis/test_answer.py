@@ -51,7 +51,8 @@ def test_a_program_reads_the_answer_with_its_verdict_gaps_and_remedies() -> None
         """\
         rank 5 (pp=1 tp=1) has not entered all_reduce 1042 of tp [4-7]; 3 others have
           waited for 312 s.
-        rank 5 (pp=1 tp=1) is in read (codecs.py:322), asleep.
+        rank 5 (pp=1 tp=1) is in load (loader.py:31), inside read (codecs.py:322),
+          asleep.
 
         Rank 5 (pp=1 tp=1), the innermost frame first:
           read                         /opt/venv/lib/python3.11/codecs.py:322
@@ -80,9 +81,10 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
     ranks[2] = see(2, 1, groups=None, stack=LOAD, missing=(NO_SOCKET,))
     assert show(ranks) == dedent(
         """\
-        rank 2 (pp=0 tp=2) is in read (codecs.py:322), asleep.
-        of the other 6 ranks, rank 0 (pp=0 tp=0) is in all_reduce
-          (distributed_c10d.py:3172), asleep.
+        rank 2 (pp=0 tp=2) is in load (loader.py:31), inside read (codecs.py:322),
+          asleep.
+        of the other 6 ranks, rank 0 (pp=0 tp=0) is in train_step (train.py:88), inside
+          all_reduce (distributed_c10d.py:3172), asleep.
 
         Rank 2 (pp=0 tp=2), the innermost frame first:
           read                         /opt/venv/lib/python3.11/codecs.py:322
@@ -90,8 +92,9 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
           train_step                   /home/me/train.py:86
 
         Not known:
-          ranks 0-6: no flight recorder: the worker has not opened its socket (call
-            launcher.worker, or set LAUNCHER_HANG_EVIDENCE=1; JAX has none)
+          ranks 0-6: no flight recorder: the worker has not imported torch.distributed;
+            where it is started by a program or in another Python, set
+            LAUNCHER_HANG_EVIDENCE=1
 
         hint: see what rank 2 (pp=0 tp=2) does in load at /home/me/loader.py:31, and ask again in a minute
         """

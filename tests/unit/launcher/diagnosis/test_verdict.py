@@ -277,3 +277,73 @@ def test_where_nobody_waits_long_or_something_else_may_hold_it_nobody_is_accused
     ):
         assert diagnose([*ranks[:3], replace(ranks[3], **other)], FOUR).kind != "healthy"
     assert diagnose(ranks[:3], FOUR).kind != "healthy"
+
+
+def test_what_has_called_the_script_is_no_communication() -> None:
+    """torch's `record` stands below every frame of a script that uses it."""
+    record = Frame(function="wrapper", file="/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", line=1)
+    ranks = [see(rank, groups=None, stack=(*(LOAD if rank == 1 else WAIT), record)) for rank in range(2)]
+    assert (diagnose(ranks, TWO).kind, diagnose(ranks, TWO).culprits) == ("odd", (1,))
+
+
+def test_of_those_inside_only_they_that_stay_are_told() -> None:
+    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
+    ranks[1] = see(1, waits("default_pg", 4))
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
+        "stuck",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
+    )
+
+
+def stands_at(function: str, line: int, *inside: Frame, folder: str = "/job") -> tuple[Frame, ...]:
+    return (*inside, Frame(function=function, file=f"{folder}/train.py", line=line), *LOAD[-1:])
+
+
+LOCK = Frame(function="Condition.wait", file="/usr/lib/python3.11/threading.py", line=327)
+
+
+def test_where_no_rank_is_odd_it_is_told_which_ranks_are_where() -> None:
+    """The same line in another folder, or as another reader names the function, is the same place."""
+    two = [see(0, stack=stands_at("send", 9, LOCK)), see(1, stack=stands_at("load", 13))]
+    unclear = diagnose(two, TWO)
+    assert (unclear.kind, unclear.culprits) == ("unclear", ())
+    assert unclear.sentences == (
+        "nothing tells which rank the others wait for: they are at 2 lines",
+        "rank 0 (dp=0) is in send (train.py:9), inside Condition.wait (threading.py:327), asleep",
+        "rank 1 (dp=1) is in load (train.py:13), asleep",
+    )
+    four = [see(rank, stack=stands_at("send" if rank % 2 else "load", 9, folder=f"/n{rank}")) for rank in range(4)]
+    four[3] = see(3, stack=stands_at("Model.send", 9), state="runs")
+    found = diagnose(four, FOUR)
+    assert found.sentences[1:] == (
+        "ranks 0, 2 are in load (train.py:9), asleep",
+        "ranks 1, 3 are in send (train.py:9), asleep",
+    )
+    assert [(place.ranks, place.function, place.line) for place in found.places] == [
+        ((0, 2), "load", 9),
+        ((1, 3), "send", 9),
+    ]
+
+
+def test_where_all_are_at_one_line_or_no_stack_is_known_that_is_told() -> None:
+    told = "nothing tells which rank the others wait for: "
+    one = diagnose([see(rank, stack=stands_at("step", 9)) for rank in range(4)], FOUR)
+    assert one.sentences == (f"{told}all are at one line", "ranks 0, 1, 2, 3 are in step (train.py:9), asleep")
+    none = diagnose([see(rank, stack=None) for rank in range(4)], FOUR)
+    assert none.sentences == (f"{told}no stack is known", "ranks 0, 1, 2, 3 are asleep, stack not known")
+
+
+def test_the_collective_in_which_some_wait_is_told_with_their_place() -> None:
+    ranks = [see(0, waits("default_pg", 4)), see(1, stack=stands_at("fetch", 17, WAIT[0]))]
+    found = diagnose(ranks, TWO)
+    assert (found.kind, found.culprits) == ("unclear", ())
+    assert found.sentences[1].endswith("asleep, waiting in all_reduce 4 of default_pg")
+    assert found.sentences[2].startswith("rank 1 (dp=1) is in fetch (train.py:17), inside all_reduce (")
+
+
+def test_of_very_many_places_the_first_are_told() -> None:
+    mesh = WorkerMesh(("dp",), (99,), 0, ("dp",))
+    found = diagnose([see(rank, stack=stands_at(f"f{rank}", 9)) for rank in range(99)], mesh)
+    assert len(found.sentences) == 8
+    assert found.sentences[-1] == "93 more ranks are at 93 other places"

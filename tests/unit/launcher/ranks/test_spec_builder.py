@@ -132,6 +132,12 @@ def test_nccl_is_asked_for_a_dump_at_a_time_out(kinds: set[str], parent: dict[st
     assert make_recorder_variables("/x", kinds, parent).get("TORCH_NCCL_DUMP_ON_TIMEOUT") == value
 
 
+def test_the_recorder_has_a_socket_unless_that_is_switched_off() -> None:
+    assert worker("--framework=torch", "train.py").env["LAUNCHER_RECORDER_SOCKET"]
+    off = worker("--framework=torch", "train.py", parent={"LAUNCHER_HANG_EVIDENCE": "0"})
+    assert "LAUNCHER_RECORDER_SOCKET" not in off.env
+
+
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
     asked = (command.parse(["train.py"], {}).rendezvous, 0, 40.0)
     under_jax, under_torch = make_settings(*asked, handles_sigterm=False), make_settings(*asked)

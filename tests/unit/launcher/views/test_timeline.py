@@ -66,6 +66,15 @@ def test_a_failure_names_rank_and_class() -> None:
     assert timeline.failure_counts == {"user code": 1}
 
 
+def test_a_hang_is_shown_until_workers_go_on() -> None:
+    common = {"at": 12.0, "run_id": "r", "node": "n0", "round": 1}
+    found = run_events.HangReported(**common, kind="unclear", ranks=(), sentence="at 2 lines", details=("rank 0 in a",))
+    timeline = follow(start(10.0, 1), found)
+    assert (timeline.rounds[0].hang, timeline.hang_count) == (("at 2 lines", "rank 0 in a"), 1)
+    timeline.take(run_events.HangEnded(**common, sentence="progress again"))
+    assert timeline.rounds[0].hang == ()
+
+
 def test_workers_are_those_of_the_last_round_and_old_rounds_are_forgotten() -> None:
     born = run_events.WorkerStarted(at=10.5, run_id="r", node="n0", round=1, rank=1, local_rank=1, pid=99)
     died = run_events.WorkerEnded(

@@ -103,7 +103,7 @@ SENSIBLE = {
     "progress": "kubeflow", "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
     "locality-sources": "none", "framework": "jax", "device-binding": "visible", "health-check": "true",
     "hang-timeout": "7", "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom", "on-hang": "restart",
-    "preload": "torch",
+    "preload": "torch", "hang-evidence": "0",
 }  # fmt: skip
 
 

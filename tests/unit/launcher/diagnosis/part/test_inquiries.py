@@ -12,15 +12,28 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from launcher.diagnosis.answer import Conclusion, make_answer
+from launcher.diagnosis.answer import Conclusion, Gap, make_answer
+from launcher.diagnosis.part.facts import SilenceChanged
 from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
 from launcher.diagnosis.verdict import Diagnosis
-from launcher.parts.part import Fact, HoldQuit, QuitSignalled, RunningRound, VictimSuspected, WaitUnexplained
+from launcher.logs.reports.report import Finding
+from launcher.parts.part import (
+    Diagnosed,
+    EndWorkers,
+    Fact,
+    HoldQuit,
+    Publish,
+    QuitSignalled,
+    RunningRound,
+    VictimSuspected,
+    WaitUnexplained,
+)
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.views.node_report import EventPage, NodeReport, NodeRequest, ReadEvents, ReadState
 from launcher.views.questions.local_socket import Question
 from launcher.views.questions.messages import Diagnose
 from launcher.views.questions.survey import Survey
+from launcher.views.run_events import HangEnded
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 from rendezvous.records import LeaderRecord
@@ -59,6 +72,7 @@ class Bench:
         self.effects: deque[Any] = deque()
         self.running = RunningRound()
         self.failures = 0
+        self.news: list[Conclusion] = []
         self.inquiries = Inquiries(
             parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report"
         )
@@ -72,7 +86,10 @@ class Bench:
         self.failures += 1
 
     def advance(self, now: float = 0.0) -> list[Conclusion]:
-        return []
+        return self.news
+
+    def report_silence(self, now: float, *, is_silent: bool) -> None:
+        pass
 
     def make_answers(self) -> Any:
         if self.error is not None:
@@ -241,3 +258,56 @@ def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
         effects = bench.inquiries.advance(5.0)
         assert [type(one) for one in effects] == [HoldQuit] * count
         assert (len(bench.asked), bench.failures) == (count, count)
+
+
+PLACES = ("nothing tells which rank the others wait for: they are at 2 lines", "rank 0 is in a (t.py:1), asleep")
+GAPS = (Gap(ranks=(0, 1), reason="no stacks: py-spy is not installed (pip install py-spy)"),)
+LATE = ("rank 1 has not entered all_reduce 4", "rank 1 is in load (t.py:1), asleep")
+
+
+@pytest.mark.parametrize(
+    ("kind", "culprits", "to_end", "cause", "kept"),
+    [
+        ("unclear", (), (0,), "unknown", ()),
+        ("unknown", (1,), (0,), "unknown", ()),
+        ("late", (1,), (1,), "known", (1,)),
+        ("odd", (1,), (1,), "likely", (1,)),
+        ("odd", (1,), (0,), "likely", (1,)),
+    ],
+    ids=["nobody is named", "nothing is known of it", "late", "by stacks", "it has ended"],
+)
+def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
+    kind: Any, culprits: tuple[int, ...], to_end: tuple[int, ...], cause: Any, kept: tuple[int, ...],
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    sentences = LATE if culprits else PLACES
+    answer = replace(ANSWER, kind=kind, culprits=culprits, sentences=sentences, gaps=GAPS)
+    conclusion = Conclusion(round=1, purpose="silence", answer=answer, to_end=to_end)
+    bench = Bench()
+    bench.inquiries.on_hang = "restart"
+    bench.running.begin(1, SHARE)
+    bench.news = [conclusion]
+    keep, publish, end = bench.inquiries.advance(0.0)
+    assert keep == Diagnosed(1, Finding(sentences, cause, kept))
+    event = publish.what  # type: ignore[union-attr]
+    assert (event.ranks, event.sentence, event.details) == (culprits, sentences[0], sentences[1:])
+    assert end == EndWorkers(1, to_end, "no sign of progress")
+    logged = capfd.readouterr().err
+    assert all(sentence in logged for sentence in sentences)
+    assert "not known of ranks 0-1: no stacks: py-spy is not installed (pip install py-spy)" in logged
+
+
+def test_with_progress_the_finding_is_dropped() -> None:
+    bench = Bench()
+    bench.inquiries.take(Fact(SilenceChanged(False, "progress again after 9 s: output"), 3, 0.0, 0.0))
+    keep, publish = bench.inquiries.advance(0.0)
+    assert (keep, publish) == (
+        Diagnosed(3, Finding()),
+        Publish(HangEnded(sentence="progress again after 9 s: output")),
+    )
+
+
+def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
+    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
+    assert msgspec.json.decode(short, type=Conclusion).stacks
+    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

@@ -12,7 +12,7 @@ from launcher.hardware.linux import kernel_log
 from launcher.hardware.linux.kernel_log import KernelLog
 from launcher.logs.reports.failures import Failures, count_oom_kills, is_abort, is_out_of_memory
 from launcher.logs.reports.outcome import report_failure
-from launcher.logs.reports.report import WorkerFailure
+from launcher.logs.reports.report import Finding, WorkerFailure
 from launcher.logs.reports.symptoms import is_peer_loss
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
@@ -319,3 +319,19 @@ def test_an_abort_without_an_explanation_is_told_from_one_with_one(
     exit_code: int, message: str | None, sentence: str | None, expected: bool
 ) -> None:
     assert is_abort(exit_code, message, sentence) is expected
+
+
+@pytest.mark.parametrize(("is_cause", "rank"), [(True, 1), (False, -1)])
+def test_one_that_was_ended_for_a_hang_is_called_its_cause_only_if_that_is_known(is_cause: bool, rank: int) -> None:
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.finding = Finding(("they are at 2 lines",), "known" if is_cause else "unknown", (1,) if is_cause else ())
+    failures.note(1, 4711, -6, 0.0, "no sign of progress")
+    root = failures.set_root_cause(1)
+    told = codec.decode(WorkerFailure, root.text, "the failure")
+    assert (root.rank, told.rank, told.is_stand_in) == (rank, 1, not is_cause)
+    assert (told.finding, told.hang) == (("they are at 2 lines",), "known" if is_cause else "unknown")
+    failures.begin(2, SHARE, lambda local_rank: "")
+    failures.note(1, 4711, 1, 0.0, None)
+    assert failures.finding is None
+    assert codec.decode(WorkerFailure, failures.set_root_cause(1).text, "the failure").finding == ()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,34 @@ Other failures: ranks 0-2 (exit code 1); rank 7 (SIGKILL, out of memory)
 def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: list[str]) -> None:
     shown = render("train.py", [root], outcome="-").split("\n")
     assert shown[3 : shown.index(next(line for line in shown if "exitcode" in line))] == lines
+
+
+HANG = ("nothing tells which rank the others wait for: they are at 2 lines", "rank 0 is in a (t.py:1), asleep", "b")
+
+
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [
+        ({"hang": "unknown", "is_stand_in": True}, "Root Cause not known (hang): nothing tells which "),
+        ({"hang": "likely"}, "Likely Cause (hang): nothing tells which "),
+        ({"hang": "known", "is_stand_in": True}, "Root Cause (hang): nothing tells which "),
+    ],
+)
+def test_of_a_hang_the_finding_is_the_head_and_who_was_ended_comes_after(more: dict[str, Any], head: str) -> None:
+    root = failure(3, -6, sentence="no sign of progress", finding=HANG, **more)
+    lines = render("train.py", [root, failure(1)], outcome="-").split("\n")
+    end = lines.index("Ended so that all restart: rank 3 on node-a")
+    assert " ".join(lines[2:end]).startswith(head)
+    assert lines[end - 2 : end] == ["  rank 0 is in a (t.py:1), asleep", "  b"]
+    assert lines[end + 1].startswith("  exitcode  : -6")
+    assert not [line for line in lines if "first observed" in line or "hint" in line]
+
+
+def test_what_all_ranks_did_before_a_possible_victim_failed_is_told() -> None:
+    lines = render("train.py", [failure(3, finding=("rank 1 is in load (t.py:1), asleep",))], outcome="-").split("\n")
+    assert lines[2] == "Root Cause (first observed failure): rank 3 on node-a"
+    at = lines.index("Before it failed:")
+    assert lines[at + 1] == "  rank 1 is in load (t.py:1), asleep"
 
 
 def test_a_thousand_failures_are_a_few_lines_that_steer_no_terminal() -> None:

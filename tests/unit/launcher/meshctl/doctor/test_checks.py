@@ -41,6 +41,7 @@ PROXIES = {"HTTPS_PROXY": "http://me:hunter2@proxy", "no_proxy": "localhost", "h
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 TOLD = {**POD, "LAUNCHER_POD_GRACE": "45"}
 GRACE = "the pod has 45 s to stop (LAUNCHER_POD_GRACE), workers have {} s (--shutdown-timeout)"
+UNREAD = "the kernel does not let py-spy read workers"
 UNTOLD = "this is a pod whose grace period is unknown; the default is 30 s"
 
 
@@ -105,6 +106,8 @@ def ports(*numbers: int) -> dict[str, Any]:
         ("pod-grace", "note", GRACE.format(40), {}, {"environ": TOLD, "shutdown_timeout_s": 40}),
         ("pod-grace", "hurt", GRACE.format(60), {}, {"environ": TOLD, "shutdown_timeout_s": 60}),
         ("pod-grace", "note", UNTOLD, {}, {"environ": POD}),
+        ("stacks", "note", "py-spy is not installed for the agent's Python", {"has_stack_reader": False}, {}),
+        ("stacks", "note", f"{UNREAD} (kernel.yama.ptrace_scope=2)", {"trace_refusal": 2}, {}),
     ],
 )  # fmt: skip
 def test_what_a_machine_lacks_is_found_with_harm_and_remedy(

@@ -146,3 +146,16 @@ def test_logs_are_looked_for_where_they_would_be_made(tmp_path: Path) -> None:
     assert amiss(str(tmp_path / "file")) == (str(tmp_path / "file"), "it is not a directory")
     assert amiss(str(tmp_path / "file/c"))[1] == f"{tmp_path}/file is not a directory"
     assert amiss(None, TMPDIR=str(tmp_path)) == (str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("scope", "capabilities", "refusal"),
+    [("", 0, 0), ("0", 0, 0), ("1", 0, 0), ("2", 0, 2), ("2", 1 << 19, 0), ("3", 1 << 19, 3)],
+)
+def test_yama_refuses_a_launcher_that_may_not_read_its_own_workers(
+    tmp_path: Path, scope: str, capabilities: int, refusal: int
+) -> None:
+    files = {"proc/self/status": f"CapEff:\t{capabilities:016x}\n"}
+    if scope:
+        files["proc/sys/kernel/yama/ptrace_scope"] = f"{scope}\n"
+    assert read_machine({}, None, tree(tmp_path, files)).trace_refusal == refusal

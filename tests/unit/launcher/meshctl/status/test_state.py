@@ -280,6 +280,19 @@ def test_failed_features_and_all_slots_are_shown_and_what_nodes_say_stays_in_its
     assert next(line for line in text.splitlines() if line.startswith("h0")).startswith("h0\\n")
 
 
+def test_a_round_that_hangs_is_shown_with_the_finding(job: StoredJob) -> None:
+    finding = ("they are at 2 lines", "rank 0 is in a (t.py:1), asleep")
+    local = derive_overview(replace(REPORT, rounds=(replace(FIRST, ended_at=0.0, hang=finding),)))
+    job.join(0)
+    job.seal(1, 0)
+    assert job.overview().hang == ()
+    job.put(job.keys.make_status_key("m0"), Status(round=1, plan_token="t1", finding=finding))
+    for seen in (local, job.overview()):
+        assert "hang they are at 2 lines; rank 0 is in a (t.py:1), asleep" in " ".join(describe(seen).split())
+    job.put(job.keys.make_status_key("m0"), Status(round=1, plan_token="of another", finding=finding))
+    assert job.overview().hang == ()
+
+
 def test_before_and_between_rounds() -> None:
     waiting = make_node(0, state="waiting", round=0, ranks=(), waiting=because("1 of at least 2 nodes"), mesh_shape=())
     assert derive_overview(replace(REPORT, nodes=(waiting,), rounds=())).phase == "forming"
