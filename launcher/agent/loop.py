@@ -374,9 +374,6 @@ class Agent(Struct, kw_only=True, eq=False):
         self.running.exit_codes[local_rank] = exit_code
         if may_be_victim and not self._is_explained and not round.failures:
             self._tell(VictimSuspected(local_rank))
-        if exit_code == 0 and self.running.share is not None and not round.is_stopping:
-            left = len(round.live - {local_rank})
-            self.round_log.note_success(self.running.share.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(
             local_rank,
             exit_code,

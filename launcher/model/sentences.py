@@ -126,6 +126,11 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/exception": "{type}",
     "logs/signal": "{signal}",
     "logs/exit-code": "exit code {exit_code}",
+    # --- what a running round looks like ---
+    "diagnosis/early-end": lambda ended, for_s, live, is_one: (
+        f"{ended} ended at least {for_s} s ago, {live} still {'runs' if is_one else 'run'}: `meshctl why` shows "
+        f"what {'it does' if is_one else 'they do'}"
+    ),
     # --- how a round ended ---
     "meshctl/error": "{error}",
     # --- the size of the job ---
