@@ -306,6 +306,14 @@ class Agent(Struct, kw_only=True, eq=False):
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
+        verdict = self.membership.driver.machine.verdict
+        if (
+            verdict is not None
+            and verdict.kind == "success"
+            and _attempt(lambda: bool(self.supervisor.list_left()), False)
+        ):
+            self._wait_for_leftovers(round)
+            return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
         grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
         if mode == "grace":
@@ -319,6 +327,33 @@ class Agent(Struct, kw_only=True, eq=False):
             if notice := self.termination.notice_signum:
                 passed = f"{name_signal(notice)} is passed to the workers that handle it, SIGTERM to the others"
             log(f"{passed}, which have {grace_s:g} s{more}")
+
+    def _wait_for_leftovers(self, round: lifecycle.Round) -> None:
+        """Let what the workers have left end by itself, for some time."""
+        from launcher.diagnosis.leftovers import Leftovers
+
+        share, settings = self.running.share, self.membership.driver.machine.settings
+        assert share is not None
+        leftovers = Leftovers(
+            supervisor_pid=self.supervisor.pid,
+            list_left=self.supervisor.list_left,
+            ranks={pid: share.ranks[local_rank] for local_rank, pid in self.running.pids.items()},
+            began_at=read_clock(),
+            # The rest of what the agreement waits for this node is the sweep's.
+            limit_s=max(0.0, min(settings.shutdown_timeout_s, settings.stop_limit_s - SWEEP_LIMIT_S)),
+            log=log,
+        )
+
+        def check() -> None:
+            if self._round is not round:  # another stop has swept it meanwhile
+                return
+            is_hurried = self.termination.signum is not None
+            if wait_s := _attempt(partial(leftovers.advance, read_clock(), is_hurried=is_hurried), 0.0):
+                self._timers[check] = read_clock() + wait_s
+            else:
+                self._carry_out_all(round, round.kill())
+
+        check()
 
     # --- reports of the supervisor ---
 
