@@ -121,7 +121,13 @@ def build_agent(
         parts=node.parts,
         running=context.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
-        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax, role=config.workers.role),
+        failures=Failures(
+            host,
+            pump,
+            aborts_are_secondary=spec_builder.is_jax,
+            role=config.workers.role,
+            read_last_words=node.shared_page.read_last_words if node.shared_page else lambda local_rank: "",
+        ),
         progress_file=config.hangs.progress_file,
     )
 

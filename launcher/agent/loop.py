@@ -330,19 +330,12 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _wait_for_leftovers(self, round: lifecycle.Round) -> None:
         """Let what the workers have left end by itself, for some time."""
-        from launcher.diagnosis.leftovers import Leftovers
+        from launcher.diagnosis.leftovers import find_leftovers
 
-        share, settings = self.running.share, self.membership.driver.machine.settings
-        assert share is not None
-        leftovers = Leftovers(
-            supervisor_pid=self.supervisor.pid,
-            list_left=self.supervisor.list_left,
-            ranks={pid: share.ranks[local_rank] for local_rank, pid in self.running.pids.items()},
-            began_at=read_clock(),
-            # The rest of what the agreement waits for this node is the sweep's.
-            limit_s=max(0.0, min(settings.shutdown_timeout_s, settings.stop_limit_s - SWEEP_LIMIT_S)),
-            log=log,
-        )
+        settings = self.membership.driver.machine.settings
+        # The rest of what the agreement waits for this node is the sweep's.
+        limit_s = max(0.0, min(settings.shutdown_timeout_s, settings.stop_limit_s - SWEEP_LIMIT_S))
+        leftovers = find_leftovers(self.supervisor, self.running, read_clock(), limit_s)
 
         def check() -> None:
             if self._round is not round:  # another stop has swept it meanwhile

@@ -14,6 +14,9 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from launcher.hardware.linux import kernel
+from launcher.model.console import log
+from launcher.parts.part import RunningRound
+from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import EXAMINER_NAME
 
 SAID_AFTER_S = 1.0
@@ -107,3 +110,10 @@ class Leftovers(Struct, eq=False):
             if name == "RANK" and value.isdecimal():
                 return int(value)
         return None
+
+
+def find_leftovers(supervisor: Supervisor, running: RunningRound, now: float, limit_s: float) -> Leftovers:
+    """Return what is to be advanced until nothing is left of this round, which has succeeded."""
+    ranks = running.share.ranks if running.share is not None else ()
+    by_pid = {pid: ranks[local_rank] for local_rank, pid in running.pids.items()}
+    return Leftovers(supervisor.pid, supervisor.list_left, by_pid, now, limit_s, log)

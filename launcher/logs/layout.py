@@ -109,7 +109,7 @@ class LogLayout:
         return path
 
     def remove_after_success(self) -> None:
-        """Remove the temporary directory if it contains nothing but error files. The keeper removes an empty one."""
+        """Remove the temporary directory if it has only what failed workers leave; the keeper, an empty one."""
         if not self.is_temporary:
             return
         found = list(os.walk(self.root, topdown=False))
@@ -123,7 +123,7 @@ class LogLayout:
 
 
 def _is_error_file(name: str) -> bool:
-    return name.startswith("error_") and name.endswith(".json")
+    return name.startswith(("error_", "crash_")) and name.endswith((".json", ".txt"))
 
 
 def _make_job_dir(log_dir: str, run_id: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import PRELUDE, Job, run
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
@@ -47,3 +49,45 @@ def test_a_program_that_has_gone_is_not_started_again(tmp_path: Path) -> None:
         assert job.wait().exit_code == 127
     assert "a restart would not help: the program does not exist" in " ".join(job.stderr.split())
     assert "round 3 starts" not in job.stderr
+
+
+READ = f'train.py", line {PRELUDE.count(chr(10)) + 3}, in read'
+CRASH = "import ctypes, threading\ndef read():\n    ctypes.string_at(0)\n"
+
+
+@pytest.mark.parametrize("call", ["read()", "t = threading.Thread(target=read)\nt.start()\nt.join()"])
+@pytest.mark.parametrize("options", [(), ("--log-dir", "logs")])
+def test_a_crash_in_native_code_shows_where_python_was(tmp_path: Path, call: str, options: tuple[str, ...]) -> None:
+    job = run(tmp_path, "--nproc-per-node=1", *options, script=CRASH + call, exit_code=139)
+    assert READ in job.stderr
+    assert "PYTHONFAULTHANDLER" not in job.stderr
+    path = job.stderr.partition("  stacks    : ")[2].partition("\n")[0]
+    assert "Fatal Python error: Segmentation fault" in Path(path).read_text()
+
+
+def test_a_crash_is_told_on_stderr_where_the_user_has_asked_for_that(tmp_path: Path) -> None:
+    env = {"PYTHONFAULTHANDLER": "1"}
+    job = run(tmp_path, "--nproc-per-node=1", "--tee=2", script=CRASH + "read()", exit_code=139, env=env)
+    assert job.stderr.count("Fatal Python error: Segmentation fault") == 1
+    assert "  stacks    :" not in job.stderr
+    assert READ in job.stderr.partition("Root Cause")[2]
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "said"),
+    [
+        ("sys.exit('no data')", 1, "  SystemExit: no data\n    File"),
+        ("raise SystemExit(3)", 3, "  SystemExit: 3\n    File"),
+        ("os._exit(3)", 3, "  failed with exit code 3, without an exception or sys.exit()\n"),
+        ("import atexit; atexit.register(os._exit, 3)", 3, "  failed with exit code 3, without an exception"),
+        ("print('the last word', flush=True); os._exit(3)", 3, "  last lines of its stdout:\n    the last word\n"),
+    ],
+)
+def test_the_end_of_a_script_is_told(tmp_path: Path, end: str, exit_code: int, said: str) -> None:
+    job = run(tmp_path, "--nproc-per-node=1", "--redirects=3", script=end, exit_code=exit_code)
+    assert said in job.stderr.partition("Root Cause")[2]
+
+
+def test_a_script_closes_what_it_has_not_opened(tmp_path: Path) -> None:
+    script = "os.closerange(3, 65536)\nassert len(os.listdir('/proc/self/fd')) == 4\nos.abort()"
+    assert "was killed by SIGABRT" in run(tmp_path, "--nproc-per-node=1", script=script, exit_code=134).stderr

@@ -37,7 +37,7 @@ from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.hardware.linux.kernel_log import KernelLog
-    from launcher.logs.pump import OutputPump
+    from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, WorkerFailure
 
@@ -64,8 +64,15 @@ class Failures:
     """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(
-        self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False, role: str = ""
+        self,
+        host: str,
+        pump: OutputPump | None,
+        *,
+        aborts_are_secondary: bool = False,
+        role: str = "",
+        read_last_words: Callable[[int], str] = lambda local_rank: "",
     ) -> None:
+        self._read_last_words = read_last_words
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
         self._host = host
@@ -128,7 +135,7 @@ class Failures:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
             from launcher.logs.error_file import read_error
-            from launcher.logs.reports import symptoms
+            from launcher.logs.reports import last_words, symptoms
             from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.reports.report import WorkerFailure
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
@@ -140,8 +147,15 @@ class Failures:
         error_file = self._find_error_file(local_rank)
         message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
-        words = message or "\n".join(tail)
+        said = "\n".join(tail)
+        last = last_words.parse(self._read_last_words(local_rank) if pid and claim is None else "", exit_code, said)
+        words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
+        ending = exception or symptoms.cut_exception(last.exception)
+        if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
+            exception = ending
+        if is_stdout := not words and bool(found := self._read_tail(local_rank, stream="stdout")):
+            tail = found
         rank = self._assignment.ranks[local_rank]
         may_be_secondary = claim is None and sentence is None
         may_be_secondary &= bool(words)  # nothing is compiled where there is nothing to read
@@ -177,11 +191,15 @@ class Failures:
             sentence=sentence,
             claim=_CLAIMS.get(claim[0], "") if claim else "",
             claim_reason=sanitize(claim[1]) if claim else "",
-            exception=exception,
+            exception=ending,
             role=self._role,
             coordinates=self._describe_rank(rank),
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
+            frames=last.frames,
+            stacks_file=last_words.keep_stacks(last.stacks, error_file),
+            is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
+            has_stdout_tail=is_stdout,
         )
         if is_secondary:
             return "another"
@@ -219,7 +237,9 @@ class Failures:
         consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
-        log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
+        is_crash = exit_code < 0 and failure.frames and not failure.sentence
+        where = f" at {failure.frames[-1]}" if is_crash else ""
+        log(f"rank {failure.rank}{pid} {failure.describe_ending()}{where}")
         text = codec.encode(failure).decode()
         return RootCause(verdict_code, text, failure.rank, failure.identify(classify(evidence).why), consequence)
 
@@ -227,7 +247,7 @@ class Failures:
         """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""
         found = {rank: self._add_class(rank, failure) for rank, failure in self._failures.items()}
         if self._pump is not None:
-            found = {rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in found.items()}
+            found = {rank: self._add_output(failure, rank) for rank, failure in found.items()}
         self._failures = found
 
     def _add_class(self, local_rank: int, failure: WorkerFailure) -> WorkerFailure:
@@ -236,10 +256,14 @@ class Failures:
         failure_class, why = classify(self._evidence[local_rank])
         return replace(failure, failure_class=failure_class, class_reason=describe(why))
 
-    def _add_output(self, failure: WorkerFailure, tail: tuple[str, ...]) -> WorkerFailure:
+    def _add_output(self, failure: WorkerFailure, local_rank: int) -> WorkerFailure:
         from launcher.logs.reports.symptoms import find_exception
 
-        return replace(failure, tail=tail, exception=failure.exception or find_exception("\n".join(tail)))
+        if not (tail := self._read_tail(local_rank)) and not failure.message and not failure.frames:
+            tail = self._read_tail(local_rank, stream="stdout")
+            return replace(failure, tail=tail, has_stdout_tail=bool(tail))
+        exception = failure.exception or find_exception("\n".join(tail))
+        return replace(failure, tail=tail, exception=exception, has_stdout_tail=False)
 
     def report_end(self, end: Exit, script: str, logged: Reason | None) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
@@ -271,8 +295,8 @@ class Failures:
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
         return found
 
-    def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
-        return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
+    def _read_tail(self, local_rank: int, limit_s: float = 0.0, *, stream: StreamName = "stderr") -> tuple[str, ...]:
+        return self._pump.read_tail(local_rank, stream, limit_s) if self._pump is not None else ()
 
 
 def find_spawn_exit_code(error_number: int) -> int:
