@@ -116,6 +116,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/machine-limit": "this machine allows no more processes or files",
     "logs/not-started": "it could not be started",
     "logs/port-taken": "another process listens on the worker port",
+    "logs/repeated": "{error}, for the second time on {node}",
     "logs/killed-for-memory": "the kernel killed it",
     "logs/illegal-access": "an illegal access on its GPU",
     "logs/gpu-error": "the kernel reports an error of its GPU",

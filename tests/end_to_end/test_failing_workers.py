@@ -91,3 +91,18 @@ def test_the_end_of_a_script_is_told(tmp_path: Path, end: str, exit_code: int, s
 def test_a_script_closes_what_it_has_not_opened(tmp_path: Path) -> None:
     script = "os.closerange(3, 65536)\nassert len(os.listdir('/proc/self/fd')) == 4\nos.abort()"
     assert "was killed by SIGABRT" in run(tmp_path, "--nproc-per-node=1", script=script, exit_code=134).stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "starts", "said"),
+    [
+        ("import absent", 2, "would not help: ModuleNotFoundError: No module named 'absent', for the second time on "),
+        ("exec(f'import absent_{ROUND}')", 4, "3 of 3 restarts used"),
+        ("sys.exit(2)", 4, "3 of 3 restarts used"),
+    ],
+)
+def test_an_error_of_the_configuration_is_repeated_once(tmp_path: Path, script: str, starts: int, said: str) -> None:
+    with Job(tmp_path, "--nproc-per-node=1", "--max-restarts=3", script=f"mark('up')\n{script}") as job:
+        assert job.wait().exit_code in (1, 2)
+    assert len(list(tmp_path.glob("up-0-*"))) == starts
+    assert said in " ".join(job.stderr.split())

@@ -86,6 +86,7 @@ class Failures:
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
+        self._configuration_errors: set[str] = set()  # of all rounds
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -229,12 +230,19 @@ class Failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
             return RootCause(verdict_code, "", rank, None, (None, False))
+        from launcher.logs.reports import last_words
         from launcher.logs.reports.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
-        consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
+        words = last_words.find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
+        repeated = Reason.of("logs/repeated", node=self._host, error=words)
+        is_repeated = words in self._configuration_errors
+        self._configuration_errors.update([words] if words else [])
+        consequence = find_consequence(
+            evidence, is_alone=self._assignment.group_world_size == 1, repeated=repeated if is_repeated else None
+        )
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         is_crash = exit_code < 0 and failure.frames and not failure.sentence

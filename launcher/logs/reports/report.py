@@ -235,6 +235,10 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
         return "check the script's arguments: 2 is the worker's own exit code (argparse), not a usage error of meshrun"
     if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
         return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
+    if _BARE_IPV6 in failure.exception:
+        return (
+            "write the address of `tcp://` in brackets, or use `env://`: no name resolves to this IPv6 MASTER_ADDR here"
+        )
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
     if failure.is_abrupt:
@@ -254,6 +258,7 @@ def _find_output(failure: WorkerFailure, here: str) -> str:
 
 
 _ARGPARSE = '/argparse.py", line '
+_BARE_IPV6 = "Port could not be cast to integer value as ':"  # of urllib
 _JAX_UNCONFIGURED = "coordinator_address should be defined"
 _NATIVE_CRASH = "set PYTHONFAULTHANDLER=1 to see where its Python code was: the worker crashed in native code"
 # torch's gloo threads may outlive the interpreter, and the job has done its work by then.

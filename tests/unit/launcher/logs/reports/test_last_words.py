@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hardware.linux.shared_page import find_last_words_offset
-from launcher.logs.reports.last_words import LastWords, keep_stacks, parse
+from launcher.logs.reports.last_words import LastWords, find_configuration_error, keep_stacks, parse
 from launcher.ranks import as_main
 
 DUMP = """Fatal Python error: Segmentation fault
@@ -85,3 +85,22 @@ def test_workers_write_where_the_agent_reads() -> None:
     """`as_main` imports nothing of this project, so it has the numbers itself."""
     assert "(16 + line) << 20" in Path(as_main.__file__).read_text()
     assert [find_last_words_offset(line) for line in (0, 3)] == [16 << 20, 19 << 20]
+
+
+ARGPARSE = ('"train.py", line 3, in <module>', '"/usr/lib/python3.11/argparse.py", line 2617, in exit')
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "exception", "frames", "expected"),
+    [
+        ("configuration", "ModuleNotFoundError: No module named 'x'", (), "ModuleNotFoundError: No module named 'x'"),
+        ("configuration", "", ARGPARSE, "argparse's exit with code 2"),
+        ("configuration", "", ARGPARSE[:1], ""),
+        ("configuration", "", (), ""),
+        ("user code", "KeyError: 'x'", (), ""),
+    ],
+)
+def test_an_error_that_every_restart_repeats_has_words(
+    failure_class: str, exception: str, frames: tuple[str, ...], expected: str
+) -> None:
+    assert find_configuration_error(failure_class, exception, frames) == expected
