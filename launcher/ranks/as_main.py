@@ -64,8 +64,11 @@ def _open_last_words() -> int:
         try:
             os.fstat(1000)
         except OSError:
-            page, place = place, os.dup2(place, 1000, inheritable=False)
-            os.close(page)
+            try:
+                page, place = place, os.dup2(place, 1000, inheritable=False)
+                os.close(page)
+            except OSError:  # the limit of open files is lower
+                pass
         os.lseek(place, (16 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
         os.write(place, b"\n")
         import faulthandler

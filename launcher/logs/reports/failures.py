@@ -199,6 +199,7 @@ class Failures:
             is_timeout=is_timeout,
             frames=last.frames,
             stacks_file=last_words.keep_stacks(last.stacks, error_file),
+            has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
             is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
             has_stdout_tail=is_stdout,
         )

@@ -30,6 +30,8 @@ class LastWords(NamedTuple):
     """Its type and text, if the script has ended by one; SystemExit is one, too."""
     stacks: str = ""
     """What all threads did at a crash, of the worker or of a process that it has forked."""
+    has_begun: bool = False
+    """Its script has: what is missing then is the user's choice."""
     is_abrupt: bool = False
     """The script has neither ended nor raised: `os._exit`, exit() of a library, or another program in its place."""
 
@@ -43,15 +45,17 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
     kept = stacks if _FATAL in text else ""
     if exit_code < 0:
         found = _CURRENT.search(stacks)
-        frames = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
-        shown = [f'"{file}", line {line}, in {name}' for file, line, name in frames if not file.endswith(_OWN_FILE)]
-        return LastWords(tuple(reversed(shown)), stacks=kept)
+        called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
+        shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILE)]
+        return LastWords(tuple(reversed(shown)), stacks=kept, has_begun=bool(text))
     _, head, record = text.rpartition(_HEAD)
     if not head:
-        return LastWords(stacks=kept, is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
+        return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
     lines = record.strip("\n").splitlines()
     count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
-    return LastWords(tuple(line[len(_FILE) :] for line in lines[:count]), "\n".join(lines[count:]), kept)
+    return LastWords(
+        tuple(line[len(_FILE) :] for line in lines[:count]), "\n".join(lines[count:]), kept, has_begun=True
+    )
 
 
 def find_configuration_error(failure_class: str, exception: str, frames: Sequence[str]) -> str:

@@ -84,6 +84,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """Of its Python code where it crashed or called `sys.exit`, the innermost last: '"train.py", line 3, in step'."""
     stacks_file: str = ""
     """Has what all of its threads did when it crashed."""
+    has_own_handler: bool = False
+    """Its script, or the user, has chosen where Python's stacks go when it crashes, or that there are none."""
     is_abrupt: bool = False
     """It ended without an exception and without `sys.exit`."""
     has_stdout_tail: bool = False
@@ -224,10 +226,12 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
         return None  # it names the problem
     if failure.is_out_of_memory:
         return "give the job more memory, or use smaller batches or fewer data loading processes"
-    if code in _NATIVE_CRASHES and (failure.frames or failure.stacks_file):
-        if failure.frames:
-            return None
+    if code in _NATIVE_CRASHES and failure.frames:
+        return None
+    if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
         where = "read the stacks of its threads: the one that crashed ran no Python code"
+        if failure.has_own_handler:
+            where = f"look for the stacks that its own faulthandler has written {_find_output(failure, here)}"
         return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
     if code in _SIGNAL_HINTS:
         return _SIGNAL_HINTS[code]

@@ -43,7 +43,7 @@ def test_of_two_crashes_the_last_is_the_worker_s_own() -> None:
 
 
 def test_what_the_user_has_asked_for_is_read_from_stderr_and_kept_only_there() -> None:
-    assert parse("\n", -11, DUMP) == LastWords(FRAMES)
+    assert parse("\n", -11, DUMP) == LastWords(FRAMES, has_begun=True)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "no such thing", DUMP.partition("Current")[0], "\0\n\x1b[31m"])
