@@ -28,6 +28,7 @@ from launcher.hardware.linux.shared_page import (
     STEPS_MAX,
     VARIABLE,
     SharedPage,
+    find_last_words_offset,
     make,
 )
 from launcher.model.errors import UsageError
@@ -112,6 +113,17 @@ def test_of_a_page_that_a_worker_has_cut_nothing_is_read(board: SharedPage) -> N
     assert board.read_heartbeats() == [0, 0, 0]
     assert board.read_phases() == [(0, 0.0, "")] * 3
     assert (board.read_step(), board.list_claims()) == (-1, {})
+
+
+def test_the_last_words_of_a_round_are_its_own(board: SharedPage) -> None:
+    board.begin(2, None)
+    assert board.read_last_words(1) == ""
+    os.pwrite(board.descriptor, b"\nthe end \xff", find_last_words_offset(2))
+    assert [board.read_last_words(index) for index in range(2)] == ["", "\nthe end \ufffd"]
+    board.begin(2, None)
+    assert board.read_last_words(1) == ""
+    board.begin(3, None)
+    assert board.read_heartbeats() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("is_read", [True, False])
