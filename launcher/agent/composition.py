@@ -32,6 +32,7 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.messages import Exited
 from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from launcher.views.questions.local_socket import Question
     from launcher.views.sinks.event_file import EventSink
 
+UNFINISHED_S = 60.0
+"""How long no further worker of the job has ended well when the ones that still run are mentioned."""
 Ask = Callable[["Question", float], bytes]
 """Asks this agent from another of its threads, as other processes do. Raises OSError."""
 
@@ -87,6 +90,9 @@ def add_parts(node: PartContext) -> Ask:
     limits = config.hangs.hang_limits
     if limits is not None:
         parts.add(LatePart("--hang-timeout", lambda: _make_progress(node, limits, asked), {RoundStarting: LATER_S}))
+    parts.add(
+        LatePart("ranks that have ended", lambda: _make_early_ends(node), {Exited: UNFINISHED_S, NoteReceived: 0.0})
+    )
     listener = open_listener()
     name = "" if listener is None else listener.getsockname()[1:].decode()
 
@@ -154,6 +160,12 @@ def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, floa
 
     asked |= dict.fromkeys((CountersWanted, SilenceChanged), 0.0)
     return ProgressPart(limits, node.running, node.shared_page, node.pump, node.spec_builder.list_unpumped)
+
+
+def _make_early_ends(node: PartContext) -> Part:
+    from launcher.diagnosis.part.early_ends import EarlyEnds
+
+    return EarlyEnds(node.host, node.running, UNFINISHED_S, log)
 
 
 def _make_inquiries(

@@ -315,6 +315,14 @@ class Agent(Struct, kw_only=True, eq=False):
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
+        verdict = self.membership.driver.machine.verdict
+        if (
+            verdict is not None
+            and verdict.kind == "success"
+            and _attempt(lambda: bool(self.supervisor.list_left()), False)
+        ):
+            self._wait_for_leftovers(round)
+            return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
         grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
         if mode == "grace":
@@ -328,6 +336,26 @@ class Agent(Struct, kw_only=True, eq=False):
             if notice := self.termination.notice_signum:
                 passed = f"{name_signal(notice)} is passed to the workers that handle it, SIGTERM to the others"
             log(f"{passed}, which have {grace_s:g} s{more}")
+
+    def _wait_for_leftovers(self, round: lifecycle.Round) -> None:
+        """Let what the workers have left end by itself, for some time."""
+        from launcher.diagnosis.leftovers import find_leftovers
+
+        settings = self.membership.driver.machine.settings
+        # The rest of what the agreement waits for this node is the sweep's.
+        limit_s = max(0.0, min(settings.shutdown_timeout_s, settings.stop_limit_s - SWEEP_LIMIT_S))
+        leftovers = find_leftovers(self.supervisor, self.running, read_clock(), limit_s)
+
+        def check() -> None:
+            if self._round is not round:  # another stop has swept it meanwhile
+                return
+            is_hurried = self.termination.signum is not None
+            if wait_s := _attempt(partial(leftovers.advance, read_clock(), is_hurried=is_hurried), 0.0):
+                self._timers[check] = read_clock() + wait_s
+            else:
+                self._carry_out_all(round, round.kill())
+
+        check()
 
     # --- reports of the supervisor ---
 
@@ -383,9 +411,6 @@ class Agent(Struct, kw_only=True, eq=False):
         self.running.exit_codes[local_rank] = exit_code
         if may_be_victim and not self._is_explained and not round.failures:
             self._tell(VictimSuspected(local_rank))
-        if exit_code == 0 and self.running.share is not None and not round.is_stopping:
-            left = len(round.live - {local_rank})
-            self.round_log.note_success(self.running.share.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(
             local_rank,
             exit_code,

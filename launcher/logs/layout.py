@@ -160,7 +160,8 @@ class LogLayout:
 
 def _is_needless(path: str) -> bool:
     name = os.path.basename(path)
-    return (name.startswith("error_") and name.endswith(".json")) or not os.lstat(path).st_size
+    is_of_a_failure = name.startswith(("error_", "crash_")) and name.endswith((".json", ".txt"))
+    return is_of_a_failure or not os.lstat(path).st_size
 
 
 def _make_file_name(name: str) -> str:

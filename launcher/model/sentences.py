@@ -122,6 +122,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/machine-limit": "this machine allows no more processes or files",
     "logs/not-started": "it could not be started",
     "logs/port-taken": "another process listens on the worker port",
+    "logs/repeated": "{error}, for the second time on {node}",
     "logs/killed-for-memory": "the kernel killed it",
     "logs/illegal-access": "an illegal access on its GPU",
     "logs/gpu-error": "the kernel reports an error of its GPU",
@@ -132,6 +133,11 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/exception": "{type}",
     "logs/signal": "{signal}",
     "logs/exit-code": "exit code {exit_code}",
+    # --- what a running round looks like ---
+    "diagnosis/early-end": lambda ended, for_s, live, is_one: (
+        f"{ended} ended at least {for_s} s ago, {live} still {'runs' if is_one else 'run'}: `meshctl why` shows "
+        f"what {'it does' if is_one else 'they do'}"
+    ),
     # --- how a round ended ---
     "meshctl/error": "{error}",
     # --- the size of the job ---

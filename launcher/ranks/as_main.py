@@ -12,9 +12,9 @@ module, and tracebacks begin with its lines; only those who walk the whole stack
 Every worker compiles this file, in a sixth of the instructions of a bare Python, so it has what a script needs that
 succeeds. Its first `compile` makes Python's types of syntax trees, in a quarter; so does whoever imports `inspect`.
 Should the job hang, the agent has this process write where its main thread stands, and asks torch's flight recorder.
-`main_forms` has the other forms of a program, `main_failure` what follows a failure, and what JAX needs,
-`main_debugger` what `breakpoint()` does. The workers' Python may be another than the agent's: none of them imports
-anything of this project.
+`main_forms` has the other forms of a program, `main_failure` what follows a failure, and what JAX needs, `main_exit`
+how the script has ended, `main_debugger` what `breakpoint()` does. The workers' Python may be another than the agent's:
+none of them imports anything of this project.
 """
 
 import os  # not annotations from __future__, which is a module of its own
@@ -82,6 +82,38 @@ def _share_terminal() -> None:
         sys.breakpointhook = stop_here
 
 
+def _open_last_words() -> int:
+    """Return a descriptor of this worker's place in the shared page, where a crash leaves Python's stacks; -1 if none.
+
+    Under a high number, which no script means that closes some and opens others. As long as the script is well
+    it has one line, which says that the script has begun.
+    """
+    try:
+        page, device, inode, line = map(int, os.environ["LAUNCHER_BOARD"].split(":"))
+        found = os.fstat(page)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            return -1
+        place = os.open(f"/proc/self/fd/{page}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fstat(1000)
+        except OSError:
+            try:
+                page, place = place, os.dup2(place, 1000, inheritable=False)
+                os.close(page)
+            except OSError:  # the limit of open files is lower
+                pass
+        os.lseek(place, (16 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
+        os.write(place, b"\n")
+        import faulthandler
+
+        if not faulthandler.is_enabled():
+            faulthandler.enable(place)
+            vars(faulthandler)["is_of_launcher"] = True  # for launcher.worker.client
+        return place
+    except (KeyError, ValueError, OSError):
+        return -1
+
+
 def _make_main_module(own: "ModuleType") -> "ModuleType":
     """Create a `__main__` like the one that Python creates before it runs a script."""
     fresh = type(sys)("__main__")
@@ -130,6 +162,7 @@ def _is_importable_by(hook: "Callable[[str], object]", path: str) -> bool:
 if __name__ == "__main__":
     _pid = os.getpid()
     _error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")  # before the script may change it
+    _place = _open_last_words()
     _words = sys.argv[1:]
     _failure = _load("main_failure") if _words[0] == "jax" else None
     _own = sys.modules["__main__"]  # nothing else holds it any more
@@ -151,6 +184,11 @@ if __name__ == "__main__":
             while _trace is not None and _trace.tb_frame.f_code.co_filename == __file__:
                 _trace = _trace.tb_next
             _error.__traceback__ = _trace
+            if _place >= 0:
+                try:  # noqa: SIM105 - contextlib is an import
+                    _load("main_exit")["leave_end"](_place, _error, _trace)
+                except BaseException:
+                    pass
             if _failure:
                 _failure["fail_under_jax"](_error, _error_file)
             elif not isinstance(_error, SystemExit):

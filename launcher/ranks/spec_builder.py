@@ -20,6 +20,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from launcher import extensions
 from launcher.config.config import LaunchMode, OutputOptions, PlacementOptions, WorkerOptions
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
@@ -143,6 +145,10 @@ class WorkerSpecBuilder:
         Raises UsageError for an impossible environment, TemporaryError if the streams cannot be opened: a ShortageError
         if that may work later. Then nothing of them is left open.
         """
+        if ":" in share.master_addr:
+            from launcher.ranks.master_name import find_master_name
+
+            share = replace(share, master_addr=find_master_name(share.master_addr))
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         variables = [self._make_variables(place) for place in places]
         self._recorder_sockets = [each.get(RECORDER_VARIABLE, "") for each in variables]

@@ -194,9 +194,13 @@ class Supervisor:
                 return tuple(left)
             time.sleep(0.005)
 
+    def list_left(self) -> set[int]:
+        """List the supervisor's children that a sweep would not spare."""
+        return {*kernel.list_children(self.pid)} - self._spared_pids
+
     def describe_remaining(self) -> str:
         """Describe what delays a sweep: processes that the supervisor cannot kill, or itself if it does not run."""
-        children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
+        children = set() if kernel.is_stopped(self.pid) else self.list_left()
         return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
 
     def wake(self) -> None:

@@ -103,7 +103,8 @@ def heartbeat() -> bool:
         if page.agents[shared_page.TIMEOUT_MS]:
             import faulthandler
 
-            if not faulthandler.is_enabled():
+            # A worker that is ended as silent may be restarted: its stacks belong into its output, not into a report.
+            if not faulthandler.is_enabled() or hasattr(faulthandler, "is_of_launcher"):
                 faulthandler.enable(file=2)
     page.own[shared_page.HEARTBEAT_COUNT] += 1
     return bool(page.agents[shared_page.READS_HEARTBEATS])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import PRELUDE, Job, run
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
@@ -49,3 +51,60 @@ def test_a_program_that_has_gone_is_not_started_again(tmp_path: Path) -> None:
     assert "could not be started: ./program does not exist" in job.stderr
     assert "hint: install it on this node, or correct its name" in job.stderr
     assert "round 3 starts" not in job.stderr
+
+
+READ = f'train.py", line {PRELUDE.count(chr(10)) + 3}, in read'
+CRASH = "import ctypes, threading\ndef read():\n    ctypes.string_at(0)\n"
+
+
+@pytest.mark.parametrize("call", ["read()", "t = threading.Thread(target=read)\nt.start()\nt.join()"])
+@pytest.mark.parametrize("options", [(), ("--log-dir", "logs")])
+def test_a_crash_in_native_code_shows_where_python_was(tmp_path: Path, call: str, options: tuple[str, ...]) -> None:
+    job = run(tmp_path, "--nproc-per-node=1", *options, script=CRASH + call, exit_code=139)
+    assert READ in job.stderr
+    assert "PYTHONFAULTHANDLER" not in job.stderr
+    path = job.stderr.partition("  stacks    : ")[2].partition("\n")[0]
+    assert "Fatal Python error: Segmentation fault" in Path(path).read_text()
+
+
+def test_a_crash_is_told_on_stderr_where_the_user_has_asked_for_that(tmp_path: Path) -> None:
+    env = {"PYTHONFAULTHANDLER": "1"}
+    job = run(tmp_path, "--nproc-per-node=1", "--tee=2", script=CRASH + "read()", exit_code=139, env=env)
+    assert job.stderr.count("Fatal Python error: Segmentation fault") == 1
+    assert "  stacks    :" not in job.stderr
+    assert READ in job.stderr.partition("Root Cause")[2]
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "said"),
+    [
+        ("sys.exit('no data')", 1, "  SystemExit: no data\n    File"),
+        ("raise SystemExit(3)", 3, "  SystemExit: 3\n    File"),
+        ("os._exit(3)", 3, "  failed with exit code 3, without an exception or sys.exit()\n"),
+        ("import atexit; atexit.register(os._exit, 3)", 3, "  failed with exit code 3, without an exception"),
+        ("print('the last word', flush=True); os._exit(3)", 3, "  last lines of its stdout:\n    the last word\n"),
+    ],
+)
+def test_the_end_of_a_script_is_told(tmp_path: Path, end: str, exit_code: int, said: str) -> None:
+    job = run(tmp_path, "--nproc-per-node=1", "--redirects=3", script=end, exit_code=exit_code)
+    assert said in job.stderr.partition("Root Cause")[2]
+
+
+def test_a_script_closes_what_it_has_not_opened(tmp_path: Path) -> None:
+    script = "os.closerange(3, 65536)\nassert len(os.listdir('/proc/self/fd')) == 4\nos.abort()"
+    assert "was killed by SIGABRT" in run(tmp_path, "--nproc-per-node=1", script=script, exit_code=134).stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "starts", "said"),
+    [
+        ("import absent", 2, "would not help: ModuleNotFoundError: No module named 'absent', for the second time on "),
+        ("exec(f'import absent_{ROUND}')", 4, "3 of 3 restarts used"),
+        ("sys.exit(2)", 4, "3 of 3 restarts used"),
+    ],
+)
+def test_an_error_of_the_configuration_is_repeated_once(tmp_path: Path, script: str, starts: int, said: str) -> None:
+    with Job(tmp_path, "--nproc-per-node=1", "--max-restarts=3", script=f"mark('up')\n{script}") as job:
+        assert job.wait().exit_code in (1, 2)
+    assert len(list(tmp_path.glob("up-0-*"))) == starts
+    assert said in " ".join(job.stderr.split())

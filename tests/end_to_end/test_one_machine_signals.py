@@ -54,6 +54,35 @@ os.wait()
 """
 
 
+LEAVES_ONE = """
+subprocess.Popen(["sh", "-c", f"while ! test -e go; do sleep 0.01; done; touch saved-{RANK}; exec sleep {sys.argv[1]}"])
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def test_what_workers_leave_after_a_success_may_finish(tmp_path: Path) -> None:
+    with Job(tmp_path, *TWO, script=LEAVES_ONE, arguments=("0", "0")) as job:
+        job.says("meshrun: waiting up to 20 s for what the workers have left: ")
+        (tmp_path / "go").touch()
+        assert job.wait().exit_code == 0
+        assert {file.name for file in tmp_path.glob("saved-*")} == {"saved-0", "saved-1"}
+        assert "ending" not in job.stderr
+
+
+def test_a_signal_ends_what_workers_have_left_and_the_job_has_succeeded(tmp_path: Path) -> None:
+    with Job(tmp_path, *TWO, script=LEAVES_ONE, arguments=("1000", "0")) as job:
+        job.says("meshrun: waiting up to 20 s for what the workers have left: ")
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 0
+        assert job.stderr.count("meshrun: ending what the workers have left: 'sh' (pid ") == 1
+        job.wait_until_nobody_is_left()
+
+
+def test_what_workers_leave_after_a_failure_is_ended_at_once(tmp_path: Path) -> None:
+    job = run(tmp_path, *TWO, script=LEAVES_ONE, arguments=("1000", "3"), exit_code=3)
+    assert "what the workers have left" not in job.stderr
+
+
 def test_a_killed_supervisor_leaves_nobody(tmp_path: Path) -> None:
     """Nor does a killed agent: tests/processes/test_keeper.py."""
     with Job(tmp_path, *TWO, script=GRANDCHILD + IDLE) as job:

@@ -19,7 +19,8 @@ phase. SAVE_COUNT: of checkpoints in this round, from 1 and by all workers; 0: t
 that report at the same time may count as one. A number has 8 bytes, in this machine's byte order, and only grows,
 except for limits; the name has 16, of UTF-8. A look at a worker that enters a phase may find the limit of one and the
 name of another: the name is only reported. Far behind the lines is a text for each line: why workers are asked to stop,
-and the reason of each worker's claim; behind those is what `figures` has. What is not used is left unwritten.
+and the reason of each worker's claim; behind those is what `figures` has. Last are the last words of each worker: how
+its script has ended, and Python's stacks of a crash (launcher/ranks/as_main.py). What is not used is left unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
@@ -50,6 +51,9 @@ STEPS_MAX = 1 << 52
 REASON_SIZE = 512
 _UNTIL_MAX_S = 1e12  # a time that never comes
 _REASONS_START = 1 << 20  # beyond the lines of any number of workers that a machine has
+_LAST_WORDS_START = 16 << 20
+_LAST_WORDS_SIZE = 1 << 20
+_LAST_WORDS_MAX = 256 << 10
 _DESCRIPTOR = 111
 _NAME = "meshrun-board"
 
@@ -72,7 +76,10 @@ class SharedPage:
         `reads_saves`: whether saved checkpoints are.
         """
         self._worker_count = worker_count
-        if LINE_SIZE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
+        size = os.fstat(self.descriptor).st_size
+        if size > _LAST_WORDS_START:  # those of the round before
+            os.ftruncate(self.descriptor, _LAST_WORDS_START)
+        if LINE_SIZE * (1 + worker_count) > size:
             os.ftruncate(self.descriptor, LINE_SIZE * (1 + worker_count))
         os.pwrite(self.descriptor, bytes(LINE_SIZE * worker_count), LINE_SIZE)
         self._write(TIMEOUT_MS, round((timeout_s or 0) * 1000))
@@ -129,6 +136,11 @@ class SharedPage:
         kinds = enumerate(self._read_column(CLAIM))
         return {index: (kind, read_reason(self.descriptor, 1 + index)) for index, kind in kinds if kind}
 
+    def read_last_words(self, index: int) -> str:
+        """Return what the worker of this local rank has left at its end; "" if it has not begun, or nobody can say."""
+        text = os.pread(self.descriptor, _LAST_WORDS_MAX, find_last_words_offset(1 + index))
+        return text.rstrip(b"\0").decode(errors="replace")
+
     def _write(self, index: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), index * NUMBER_SIZE)
 
@@ -141,6 +153,11 @@ class SharedPage:
 def find_reason_offset(line: int) -> int:
     """Return where the text of this line is: the agent's is 0."""
     return _REASONS_START + line * REASON_SIZE
+
+
+def find_last_words_offset(line: int) -> int:
+    """Return where this line's last words are."""
+    return _LAST_WORDS_START + line * _LAST_WORDS_SIZE
 
 
 def encode_reason(reason: str) -> bytes:

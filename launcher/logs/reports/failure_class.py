@@ -8,8 +8,8 @@ program may print "out of memory".
 
 A class is for people and for programs that sort failures; it changes nothing by itself. What follows is as without it:
 every failure costs a restart, but for a lost connection, a taken port and a departure, whose rules are in
-`rendezvous.policy.charge`. Only one case is so clear that it does: a program that does not exist (see
-`find_consequence`).
+`rendezvous.policy.charge`. Only two cases are so clear that it does: a program that does not exist, and an error of the
+configuration that comes again (see `find_consequence`).
 """
 
 from __future__ import annotations
@@ -167,14 +167,17 @@ class Consequence(NamedTuple):
     is_node_fault: bool = False
 
 
-def find_consequence(evidence: FailureEvidence, *, is_alone: bool) -> Consequence:
+def find_consequence(evidence: FailureEvidence, *, is_alone: bool, repeated: Reason | None = None) -> Consequence:
     """Return what follows from a failure. `is_alone`: no other node has ranks in the round.
+
+    `repeated`: names an error of the configuration that this node had before, in the same words. One restart may find
+    it mended, on another node's file system for example; the next ones would only repeat it.
 
     A program that does not exist will not exist after a restart. On one of several nodes it may be missing there alone,
     where a file system is not mounted: then that node is at fault, and the others go on without it.
     """
     if evidence.spawn_error not in _NO_PROGRAM or evidence.is_leaving:
-        return Consequence()
+        return Consequence(final_reason=repeated)
     if not is_alone:
         return Consequence(is_node_fault=True)
     return Consequence(final_reason=classify(evidence).why)

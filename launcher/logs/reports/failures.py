@@ -38,7 +38,7 @@ from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.hardware.linux.kernel_log import KernelLog
-    from launcher.logs.pump import OutputPump
+    from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, Finding, WorkerFailure
 
@@ -76,7 +76,9 @@ class Failures:
         role: str = "",
         program: str = "",
         is_python: bool = True,
+        read_last_words: Callable[[int], str] = lambda local_rank: "",
     ) -> None:
+        self._read_last_words = read_last_words
         self._program, self._is_python = program, is_python
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
@@ -92,6 +94,7 @@ class Failures:
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
         self.finding: Finding | None = None
+        self._configuration_errors: set[str] = set()  # of all rounds
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -142,7 +145,7 @@ class Failures:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
             from launcher.logs.error_file import read_error
-            from launcher.logs.reports import symptoms
+            from launcher.logs.reports import last_words, symptoms
             from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.reports.report import WorkerFailure
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
@@ -154,9 +157,16 @@ class Failures:
         error_file = self._find_error_file(local_rank)
         message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
-        words = message or "\n".join(tail)
+        said = "\n".join(tail)
+        last = last_words.parse(self._read_last_words(local_rank) if pid and claim is None else "", exit_code, said)
+        words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
         sentence, hint = self._explain(exception, spawn_error, sentence)
+        ending = exception or symptoms.cut_exception(last.exception)
+        if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
+            exception = ending
+        if is_stdout := not words and bool(found := self._read_tail(local_rank, stream="stdout")):
+            tail = found
         rank = self._assignment.ranks[local_rank]
         may_be_secondary = claim is None and sentence is None
         may_be_secondary &= bool(words)  # nothing is compiled where there is nothing to read
@@ -193,11 +203,16 @@ class Failures:
             hint=hint,
             claim=_CLAIMS.get(claim[0], "") if claim else "",
             claim_reason=sanitize(claim[1]) if claim else "",
-            exception=exception,
+            exception=ending,
             role=self._role,
             coordinates=self._describe_rank(rank),
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
+            frames=last.frames,
+            stacks_file=last_words.keep_stacks(last.stacks, error_file),
+            has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
+            is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
+            has_stdout_tail=is_stdout,
         )
         if is_secondary:
             return "another"
@@ -233,6 +248,7 @@ class Failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
             return RootCause(verdict_code, "", rank, None, (None, False))
+        from launcher.logs.reports import last_words
         from launcher.logs.reports.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
@@ -240,10 +256,18 @@ class Failures:
         failure = self._add_class(local_rank, self._failures[local_rank])
         if self.finding is not None:
             failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
-        consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
+        words = last_words.find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
+        repeated = Reason.of("logs/repeated", node=self._host, error=words)
+        is_repeated = words in self._configuration_errors
+        self._configuration_errors.update([words] if words else [])
+        consequence = find_consequence(
+            evidence, is_alone=self._assignment.group_world_size == 1, repeated=repeated if is_repeated else None
+        )
         self._failures = {local_rank: failure} | self._failures | {local_rank: failure}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
-        log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
+        is_crash = exit_code < 0 and failure.frames and not failure.sentence
+        where = f" at {failure.frames[-1]}" if is_crash else ""
+        log(f"rank {failure.rank}{pid} {failure.describe_ending()}{where}")
         text = codec.encode(failure).decode()
         rank = -1 if failure.is_stand_in else failure.rank
         return RootCause(verdict_code, text, rank, failure.identify(classify(evidence).why), consequence)
@@ -252,7 +276,7 @@ class Failures:
         """Add what no restart waits for: the classes of failures, and the last output of the workers, all of it."""
         found = {rank: self._add_class(rank, failure) for rank, failure in self._failures.items()}
         if self._pump is not None:
-            found = {rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in found.items()}
+            found = {rank: self._add_output(failure, rank) for rank, failure in found.items()}
         self._failures = found
 
     def _add_class(self, local_rank: int, failure: WorkerFailure) -> WorkerFailure:
@@ -261,10 +285,14 @@ class Failures:
         failure_class, why = classify(self._evidence[local_rank])
         return replace(failure, failure_class=failure_class, class_reason=describe(why))
 
-    def _add_output(self, failure: WorkerFailure, tail: tuple[str, ...]) -> WorkerFailure:
+    def _add_output(self, failure: WorkerFailure, local_rank: int) -> WorkerFailure:
         from launcher.logs.reports.symptoms import find_exception
 
-        return replace(failure, tail=tail, exception=failure.exception or find_exception("\n".join(tail)))
+        if not (tail := self._read_tail(local_rank)) and not failure.message and not failure.frames:
+            tail = self._read_tail(local_rank, stream="stdout")
+            return replace(failure, tail=tail, has_stdout_tail=bool(tail))
+        exception = failure.exception or find_exception("\n".join(tail))
+        return replace(failure, tail=tail, exception=exception, has_stdout_tail=False)
 
     def report_end(self, end: Exit, script: str, logged: Reason | None) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
@@ -296,8 +324,8 @@ class Failures:
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
         return found
 
-    def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
-        return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
+    def _read_tail(self, local_rank: int, limit_s: float = 0.0, *, stream: StreamName = "stderr") -> tuple[str, ...]:
+        return self._pump.read_tail(local_rank, stream, limit_s) if self._pump is not None else ()
 
 
 def find_spawn_exit_code(error_number: int) -> int:

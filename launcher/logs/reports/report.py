@@ -108,6 +108,16 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """It was ended because the job hung."""
     is_stand_in: bool = False
     """It was ended so that all restart, and is not known to be why the job hung."""
+    frames: tuple[str, ...] = ()
+    """Of its Python code where it crashed or called `sys.exit`, the innermost last: '"train.py", line 3, in step'."""
+    stacks_file: str = ""
+    """Has what all of its threads did when it crashed."""
+    has_own_handler: bool = False
+    """Its script, or the user, has chosen where Python's stacks go when it crashes, or that there are none."""
+    is_abrupt: bool = False
+    """It ended without an exception and without `sys.exit`."""
+    has_stdout_tail: bool = False
+    """`tail` is of its stdout, since there is nothing of its stderr."""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
@@ -137,7 +147,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if name := find_signal_name(self.exit_code):
             is_said = bool(self.class_reason) or not self.is_out_of_memory
             return f"was killed by {name}" + ("" if is_said else " (out of memory)")
-        return f"failed with exit code {self.exit_code}"
+        how = ", without an exception or sys.exit()" if self.is_abrupt else ""
+        return f"failed with exit code {self.exit_code}{how}"
 
 
 def parse_failure(text: str) -> WorkerFailure | None:
@@ -167,9 +178,12 @@ def render(
         f"  exitcode  : {_format_exit_code(root)}, local_rank: {root.local_rank}{role}, "
         f"{_strip_controls(root.time.replace('T', ' ', 1))}"
     )
+    there = "" if here in ("", root.host) else f"{root.host}:"
     if path := root.log_file or root.error_file:
-        there = "" if here in ("", root.host) else f"{root.host}:"
         lines.append(f"  {'log       ' if root.log_file else 'error_file'}: {_strip_controls(there + path)}")
+    if root.stacks_file:
+        whose = "" if root.exit_code < 0 else " (of a process that it forked, which crashed)"
+        lines.append(f"  stacks    : {_strip_controls(there + root.stacks_file)}{whose}")
     if root.finding and not root.hang:
         lines += ["Before it failed:", *_indent(root.finding)]
     if others:
@@ -209,6 +223,10 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
     else:
         body, more = text.strip("\n").split("\n")[-LINES_LIMIT:] if text.strip() else [], []
         body = [] if body == [failure.exception] else [f"  {line}" for line in body]
+        if failure.has_stdout_tail and body:
+            body.insert(0, "last lines of its stdout:")
+        own = [frame for frame in failure.frames if _ARGPARSE not in frame] or failure.frames
+        body[:0] = [f"  File {frame}" for frame in own[-FRAMES_LIMIT:]]
     return [f"  {line}".rstrip() for line in [*lines, *map(_strip_controls, [*more, *body])]]
 
 
@@ -249,21 +267,36 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     code = failure.exit_code
     if failure.hang:
         return None  # it says where ranks were
-    if failure.sentence and failure.exit_code < 0 and not failure.tail:
+    if failure.sentence and failure.exit_code < 0 and not failure.tail and not failure.frames:
         return f"look for the stacks of its threads {_find_output(failure, here)}"
     if failure.sentence or failure.claim or failure.hint:
         return failure.hint or None  # the sentence names the problem
     if failure.is_out_of_memory:
         return "give the job more memory, or use smaller batches or fewer data loading processes"
+    if code in _NATIVE_CRASHES and failure.frames:
+        return None
+    if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
+        where = "read the stacks of its threads: the one that crashed ran no Python code"
+        if failure.has_own_handler:
+            where = f"look for the stacks that its own faulthandler has written {_find_output(failure, here)}"
+        return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
     if code in _SIGNAL_HINTS:
         return _SIGNAL_HINTS[code]
     if code == 2:
         return "check the script's arguments: 2 is the worker's own exit code (argparse), not a usage error of meshrun"
     if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
         return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
+    if _BARE_IPV6 in failure.exception:
+        return (
+            "write the address of `tcp://` in brackets, or use `env://`: no name resolves to this IPv6 MASTER_ADDR here"
+        )
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
-    if not failure.message and not failure.tail:
+    if failure.is_abrupt:
+        return (
+            "look for os._exit() or exit() in native code, or for a program that the script has executed in its place"
+        )
+    if not failure.message and not failure.tail and not failure.frames:
         return f"look for its traceback {_find_output(failure, here)}"
     return None
 
@@ -275,14 +308,20 @@ def _find_output(failure: WorkerFailure, here: str) -> str:
     return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` repeats its last lines here"
 
 
+_ARGPARSE = '/argparse.py", line '
+_BARE_IPV6 = "Port could not be cast to integer value as ':"  # of urllib
 _JAX_UNCONFIGURED = "coordinator_address should be defined"
 _NATIVE_CRASH = "set PYTHONFAULTHANDLER=1 to see where its Python code was: the worker crashed in native code"
+# torch's gloo threads may outlive the interpreter, and the job has done its work by then.
+_AFTER_ABORT = (
+    "after `terminate called without an active exception`, end the script with torch.distributed.barrier() and "
+    "destroy_process_group()"
+)
+_NATIVE_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
 _SIGNAL_HINTS = {
     -signal.SIGKILL: "check what sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
     -signal.SIGSEGV: _NATIVE_CRASH,
-    # torch's gloo threads may outlive the interpreter, and the job has done its work by then.
-    -signal.SIGABRT: f"{_NATIVE_CRASH}; after `terminate called without an active exception`, end the "
-    "script with torch.distributed.barrier() and destroy_process_group()",
+    -signal.SIGABRT: f"{_NATIVE_CRASH}; {_AFTER_ABORT}",
     -signal.SIGILL: _NATIVE_CRASH,
     -signal.SIGFPE: _NATIVE_CRASH,
     -signal.SIGBUS: "check the space in /dev/shm, which may be full; in a container, raise its size",

@@ -20,8 +20,6 @@ from rendezvous.settings import Settings
 
 STABLE_S = 0.5  # a reason to wait is logged once it has not changed for this long
 SILENCE_MAX_S = 2.0  # by then something is logged in any case, also by a node without the leader's knowledge
-UNFINISHED_S = 60.0
-"""How long after a worker's success the ones that still run are mentioned."""
 
 
 class RoundLog:
@@ -38,13 +36,11 @@ class RoundLog:
         self._is_leaving = False
         self._growth: Log | None = None  # of the running round, until it is logged
         self._growth_at = math.inf
-        self._unfinished = ""  # logged at `_unfinished_at`
-        self._unfinished_at = math.inf
 
     @property
     def wake_at(self) -> float:
         """When to call `advance` again."""
-        return min(self._find_waiting_wake(), self._growth_at, self._unfinished_at)
+        return min(self._find_waiting_wake(), self._growth_at)
 
     def _find_waiting_wake(self) -> float:
         if self._runs or self._waiting_since is None:
@@ -98,20 +94,8 @@ class RoundLog:
                 end = ""
         return describe(entry.reason) + end
 
-    def note_success(self, ranks: Sequence[int], local_rank: int, left_count: int, now: float) -> None:
-        """Note that a worker has succeeded while `left_count` workers of this node still run."""
-        if not left_count or local_rank >= len(ranks):
-            self._unfinished_at = math.inf
-            return
-        run = "runs" if left_count == 1 else "run"
-        self._unfinished = (
-            f"rank {ranks[local_rank]} ended {UNFINISHED_S:g} s ago, {left_count} of {len(ranks)} still {run} here"
-        )
-        self._unfinished_at = now + UNFINISHED_S
-
     def advance(self, now: float) -> bool:
-        """Log what this node waits for, if that lasts; that the round could grow; and which workers still run some time
-        after another has succeeded.
+        """Log what this node waits for, if that lasts, and that the round could grow.
 
         Return whether to ask now what this node waits for: only the leader knows.
         """
@@ -119,9 +103,6 @@ class RoundLog:
         if self._growth is not None and now >= self._growth_at:
             log(self._describe(self._growth, now))
             self._growth, self._growth_at = None, math.inf
-        if now >= self._unfinished_at:
-            log(self._unfinished)
-            self._unfinished_at = math.inf
         return is_unexplained
 
     def _log_waiting(self, now: float) -> bool:
@@ -149,7 +130,7 @@ class RoundLog:
         self._runs = False
 
     def _end_running(self) -> None:
-        self._growth, self._growth_at, self._unfinished_at = None, math.inf, math.inf
+        self._growth, self._growth_at = None, math.inf
 
     def log_start(self, start: StartRound, assignment: NodeAssignment) -> None:
         """Log that the workers of a round are about to be started."""

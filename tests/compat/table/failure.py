@@ -265,6 +265,12 @@ fail(5, 10 + RANK)
         script=TOOLS + _BOTH + "sys.exit(RANK + 4)\n",
     ),
     case(
+        "an import that fails every time",
+        "--max-restarts 3",
+        ("a module is missing, --max-restarts 3: starts of each rank", _lives, "rank 0: 0 1 2 3"),
+        script=TOOLS + "import absent_module\n",
+    ),
+    case(
         "a failure after a success",
         "--nproc-per-node 2",
         ("one worker succeeds and one fails: exit code", exit_code(), "1"),

@@ -90,7 +90,7 @@ CASES: tuple[Case, ...] = (
     ),
     case(
         "a process of a worker's own",
-        "",
+        "--shutdown-timeout 1",
         (
             "a process that a worker leaves behind after success",
             lambda seen: "lives on" if seen.left else "is ended",

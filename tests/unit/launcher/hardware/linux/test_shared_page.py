@@ -28,6 +28,7 @@ from launcher.hardware.linux.shared_page import (
     STEPS_MAX,
     VARIABLE,
     SharedPage,
+    find_last_words_offset,
     make,
 )
 from launcher.model.errors import UsageError
@@ -113,6 +114,17 @@ def test_a_page_that_was_cut_is_not_read_and_none_is_needed_for_what_nobody_aske
         WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--grow checkpoint"):
         WorkerChannel(None, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
+
+
+def test_the_last_words_of_a_round_are_its_own(board: SharedPage) -> None:
+    board.begin(2, None)
+    assert board.read_last_words(1) == ""
+    os.pwrite(board.descriptor, b"\nthe end \xff", find_last_words_offset(2))
+    assert [board.read_last_words(index) for index in range(2)] == ["", "\nthe end \ufffd"]
+    board.begin(2, None)
+    assert board.read_last_words(1) == ""
+    board.begin(3, None)
+    assert board.read_heartbeats() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("is_read", [True, False])

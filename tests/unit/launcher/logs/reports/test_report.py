@@ -18,6 +18,9 @@ FRAMES = "".join(f'  File "/home/ada/train.py", line {n}, in step{n}\n    step{n
 TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}ValueError: bad shape\nexpected 3\n"
 
 
+FRAMES = ('"train.py", line 9, in <module>', '"/usr/lib/python3.11/argparse.py", line 2, in error')
+
+
 def failure(rank: int = 0, exit_code: int = 1, **more: object) -> WorkerFailure:
     values = {"local_rank": rank % 8, "pid": 6400 + rank, "time": "2026-01-02T03:04:05", "host": "node-a", **more}
     return WorkerFailure(rank=rank, exit_code=exit_code, **values)  # type: ignore[arg-type]
@@ -106,6 +109,20 @@ def test_what_all_ranks_did_before_a_possible_victim_failed_is_told() -> None:
     assert lines[at + 1] == "  rank 1 is in load (t.py:1), asleep"
 
 
+def test_frames_stacks_and_lines_of_stdout_are_below_the_end() -> None:
+    root = failure(0, 3, frames=FRAMES, exception="SystemExit: 3", tail=("last",), has_stdout_tail=True)
+    shown = render("train.py", [root], outcome="-").split("\n")
+    assert shown[3:7] == [
+        "  SystemExit: 3",
+        '    File "train.py", line 9, in <module>',
+        "  last lines of its stdout:",
+        "    last",
+    ]
+    root = failure(0, 1, stacks_file="/tmp/crash.txt", host="node-a")
+    text = render("train.py", [root], outcome="-", here="node-b")
+    assert "  stacks    : node-a:/tmp/crash.txt (of a process that it forked, which crashed)\n" in text
+
+
 def test_a_thousand_failures_are_a_few_lines_that_steer_no_terminal() -> None:
     roots = [cause(), *(failure(rank, rank % 9 - 3) for rank in range(1000))]
     text = render("train.py", roots, outcome="-")
@@ -144,6 +161,13 @@ def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> 
         (failure(0, -9), "outside the job"),
         (failure(0, -9, is_out_of_memory=True), "more memory"),
         (failure(0, -11), "native code"),
+        (failure(0, -11, frames=FRAMES, stacks_file="/tmp/crash.txt"), ""),
+        (failure(0, -11, stacks_file="/tmp/crash.txt"), "the one that crashed ran no Python code"),
+        (failure(0, -6, stacks_file="/tmp/crash.txt"), "destroy_process_group()"),
+        (failure(0, -11, has_own_handler=True), "that its own faulthandler has written further up"),
+        (failure(0, 3, is_abrupt=True), "look for os._exit()"),
+        (failure(0, 3, exception="SystemExit: 3", frames=FRAMES), ""),
+        (failure(0, 1, exception="ValueError: Port could not be cast to integer value as ':1:2'"), "in brackets"),
         (failure(0, -7), "/dev/shm"),
         (failure(0, 2), "worker's own exit code"),
         (failure(0, 2, message=TRACEBACK), "worker's own exit code"),

@@ -184,23 +184,3 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
         narrator.note(Log(because("round 1 runs 1 rank")), 10.2)
     narrator.advance(20.0)
     assert told(capfd) == []
-
-
-def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = make_log()
-    narrator.begin_round()
-    narrator.note_success((4, 5, 6), 0, 2, 100.0)
-    narrator.advance(120.0)
-    assert told(capfd) == []
-    narrator.advance(narrator.wake_at)
-    narrator.advance(1000.0)
-    assert told(capfd) == ["meshrun: rank 4 ended 60 s ago, 2 of 3 still run here"]
-    narrator.note_success((4, 5, 6), 1, 1, 1000.0)
-    narrator.advance(1060.0)
-    assert told(capfd) == ["meshrun: rank 5 ended 60 s ago, 1 of 3 still runs here"]
-    narrator.note_success((4, 5, 6), 1, 1, 100.0)
-    narrator.note_success((4, 5, 6), 2, 0, 110.0)
-    assert narrator.wake_at == math.inf, "all have ended"
-    narrator.note_success((4, 5, 6), 1, 1, 100.0)
-    narrator.log_end(1, because("a worker failed"))
-    assert narrator.wake_at == math.inf

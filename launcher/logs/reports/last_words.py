@@ -1,0 +1,80 @@
+"""What a worker has left in the shared page at its end: how its script has ended, or Python's stacks of a crash.
+
+`as_main` writes a line as the script begins, `main_exit` a short traceback when it ends by an exception or `sys.exit`,
+and faulthandler what every thread did when a signal of native code came. It is all text of a dying process, or of one
+that it has forked: what does not look like that is not shown. Functions of texts, loaded when a worker has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+_HEAD = "Traceback (most recent call last):\n"
+_FILE = "  File "
+_FATAL = "Fatal Python error: "
+_CURRENT = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_OWN_FILE = "/launcher/ranks/as_main.py"
+_ARGPARSE = '/argparse.py", line '
+_NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
+
+
+class LastWords(NamedTuple):
+    frames: tuple[str, ...] = ()
+    """The innermost last: '"train.py", line 3, in step'."""
+    exception: str = ""
+    """Its type and text, if the script has ended by one; SystemExit is one, too."""
+    stacks: str = ""
+    """What all threads did at a crash, of the worker or of a process that it has forked."""
+    has_begun: bool = False
+    """Its script has: what is missing then is the user's choice."""
+    is_abrupt: bool = False
+    """The script has neither ended nor raised: `os._exit`, exit() of a library, or another program in its place."""
+
+
+def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
+    """Read last words. `tail`: of stderr, where faulthandler has written if the user has asked for it."""
+    dump = next((each for each in (text, tail if exit_code < 0 else "") if _FATAL in each), "")
+    stacks = (
+        dump[dump.rfind(_FATAL) :] if dump else ""
+    )  # the last: a process that it has forked may have crashed before
+    kept = stacks if _FATAL in text else ""
+    if exit_code < 0:
+        found = _CURRENT.search(stacks)
+        called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
+        shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILE)]
+        return LastWords(tuple(reversed(shown)), stacks=kept, has_begun=bool(text))
+    _, head, record = text.rpartition(_HEAD)
+    if not head:
+        return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
+    lines = record.strip("\n").splitlines()
+    count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
+    return LastWords(
+        tuple(line[len(_FILE) :] for line in lines[:count]), "\n".join(lines[count:]), kept, has_begun=True
+    )
+
+
+def find_configuration_error(failure_class: str, exception: str, frames: Sequence[str]) -> str:
+    """Return the words of an error that is the same in every restart; "" for any other.
+
+    It is an import or syntax error, or argparse has refused the arguments: exit code 2 alone may mean anything.
+    """
+    if failure_class != "configuration":
+        return ""
+    return exception or ("argparse's exit with code 2" if frames and _ARGPARSE in frames[-1] else "")
+
+
+def keep_stacks(stacks: str, error_file: str) -> str:
+    """Write what all threads did beside the error file; return the path, "" if that is not possible."""
+    if not stacks or not error_file:
+        return ""
+    folder, name = os.path.split(error_file)
+    path = os.path.join(folder, name.replace("error", "crash", 1).removesuffix(".json") + ".txt")
+    with suppress(OSError), open(path, "w", errors="replace") as file:
+        file.write(stacks)
+        return path
+    return ""
