@@ -152,7 +152,7 @@ def _join_alone(
     )
     planner: OneMachinePlanner | PlannerAdapter
     if placement.texts:
-        from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
+        from launcher.placement.adapter.feasibility import require_feasible_alone, resolve_limits
         from launcher.placement.adapter.options import list_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter
 

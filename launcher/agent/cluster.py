@@ -18,7 +18,6 @@ from launcher.agent.membership import NodeMembership, draw_random, read_clock
 from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
-from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
@@ -30,6 +29,7 @@ from launcher.model.locality_path import LEVELS
 from launcher.model.node import Device
 from launcher.model.text import hash_words
 from launcher.placement.adapter.description import Description, encode_description
+from launcher.placement.adapter.feasibility import require_feasible, resolve_limits
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous import __version__

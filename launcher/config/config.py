@@ -300,9 +300,9 @@ def resolve(
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
     if is_alone and speaks_of_others and not is_explained and values["nnodes"].is_default:
-        from launcher.config import alone
+        from launcher.config.plugins import load_entry
 
-        notes += alone.explain(values, environ)
+        notes += load_entry(extensions.HINTS["alone"])(values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
     texts = (option.name for option in ROWS if option.section == "placement.texts")

@@ -61,13 +61,16 @@ EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
 """What has the port of the metrics before anything is forked."""
 
 HINTS = {
+    "alone": "launcher.extensions.hints.alone:explain",
     "content": "launcher.extensions.hints.scripts:explain_content",
+    "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "option": "launcher.extensions.hints.habits:explain_unknown",
     "script": "launcher.extensions.hints.scripts:explain_missing_script",
+    "stacks": "launcher.extensions.hints.last_words:keep_stacks",
     "value": "launcher.extensions.hints.corrections:correct",
 }
-"""What to do about what was refused: functions to a hint that begins with a verb, "" for none."""
+"""What is known of what was refused or has failed, and what to do: functions that are asked on the way to an error."""
 
 NOTICES = "launcher.extensions.notices.part:make_notice_part"
 """The part that an agent has from its start, also where nobody asks for it."""

@@ -277,7 +277,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.extensions.hints.start_failure": ("ModuleNotFoundError: No module named ",),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),
-    "launcher.logs.reports.last_words": ("^Current thread 0x",),  # of faulthandler
+    "launcher.extensions.hints.last_words": ("^Current thread 0x",),  # of faulthandler
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
     "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),

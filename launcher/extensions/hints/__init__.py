@@ -1,8 +1,10 @@
-"""What to do about what was refused: pure functions of a text, and of a file that cannot run.
+"""What is known of what was refused or has failed, and what to do: functions of a text, or of a file that cannot run.
 
+    alone          an agent that runs alone, though its environment speaks of others
     habits         options, commands and words of other launchers
     corrections    values that are nearly right
     scripts        files that are not there, or no scripts of Python's
+    last_words     what a worker has left of its end
     start_failure  programs that cannot be started, modules that are missing
 
 The kernel asks them by name (`HINTS` in launcher/extensions/__init__.py) on its way to an error, never before. A hint

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -111,6 +111,7 @@ _CUDA_TYPES = frozenset({"AcceleratorError", "RuntimeError"})
 _DEVICE_WORDS = ("uncorrectable ECC error", "fallen off the bus", "hardware error", "NVLink", "system not yet init")
 _IMPORT_TYPES = frozenset({"ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError", "UsageError"})
 _ARGPARSE = 2
+_ARGPARSE_FILE = '/argparse.py", line '
 _NATIVE_CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGILL, -signal.SIGFPE, -signal.SIGABRT})
 
 RULES = (
@@ -181,3 +182,13 @@ def find_consequence(evidence: FailureEvidence, *, is_alone: bool, repeated: Rea
     if not is_alone:
         return Consequence(is_node_fault=True)
     return Consequence(final_reason=classify(evidence).why)
+
+
+def find_configuration_error(failure_class: str, exception: str, frames: Sequence[str]) -> str:
+    """Return the words of an error that is the same in every restart; "" for any other.
+
+    It is an import or syntax error, or argparse has refused the arguments: exit code 2 alone may mean anything.
+    """
+    if failure_class != "configuration":
+        return ""
+    return exception or ("argparse's exit with code 2" if frames and _ARGPARSE_FILE in frames[-1] else "")

@@ -144,10 +144,13 @@ class Failures:
         try:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
+            from launcher.config.plugins import load_entry
             from launcher.logs.error_file import read_error
-            from launcher.logs.reports import last_words, symptoms
+            from launcher.logs.reports import symptoms
             from launcher.logs.reports.failure_class import FailureEvidence
             from launcher.logs.reports.report import WorkerFailure
+
+            parse_end, keep_stacks, explain = (load_entry(HINTS[name]) for name in ("end", "stacks", "failure"))
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"
 
@@ -158,10 +161,12 @@ class Failures:
         message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
         said = "\n".join(tail)
-        last = last_words.parse(self._read_last_words(local_rank) if pid and claim is None else "", exit_code, said)
+        left = self._read_last_words(local_rank) if pid and claim is None else ""
+        last = parse_end(left, exit_code, said)
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
-        sentence, hint = self._explain(exception, spawn_error, sentence)
+        cause, hint = explain(self._program, self._is_python, exception, spawn_error)
+        sentence = cause or sentence
         ending = exception or symptoms.cut_exception(last.exception)
         if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
             exception = ending
@@ -209,7 +214,7 @@ class Failures:
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
             frames=last.frames,
-            stacks_file=last_words.keep_stacks(last.stacks, error_file),
+            stacks_file=keep_stacks(last.stacks, error_file),
             has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
             is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
             has_stdout_tail=is_stdout,
@@ -219,12 +224,6 @@ class Failures:
         # Where its stderr does not go through the agent, an abort may always be a watchdog's.
         has_waited = is_abort(exit_code, message, sentence) and (not words or symptoms.is_watchdog(words))
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
-
-    def _explain(self, exception: str, spawn_error: int, sentence: str | None) -> tuple[str | None, str]:
-        from launcher.config.plugins import load_entry
-
-        found: tuple[str, str] = load_entry(HINTS["failure"])(self._program, self._is_python, exception, spawn_error)
-        return found[0] or sentence, found[1]
 
     def _ask_kernel_log(self, pid: int, exit_code: int) -> tuple[bool, int]:
         """Return whether the kernel's log says that it has killed this process for memory, and its Xid or 0."""
@@ -248,15 +247,14 @@ class Failures:
             rank = self._assignment.ranks[local_rank]
             log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
             return RootCause(verdict_code, "", rank, None, (None, False))
-        from launcher.logs.reports import last_words
-        from launcher.logs.reports.failure_class import classify, find_consequence
+        from launcher.logs.reports.failure_class import classify, find_configuration_error, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
         if self.finding is not None:
             failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
-        words = last_words.find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
+        words = find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
         repeated = Reason.of("logs/repeated", node=self._host, error=words)
         is_repeated = words in self._configuration_errors
         self._configuration_errors.update([words] if words else [])

@@ -54,7 +54,7 @@ def test_a_name_leads_back_to_the_address(
 
 def test_a_resolver_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: answers.wait(60))
+    monkeypatch.setattr(socket, "getnameinfo", lambda *_: (str(answers.wait(60)), ""))
     monkeypatch.setattr(master_name, "LIMIT_S", 0.01)
     assert find_master_name("fd00::5") == "fd00::5"
     answers.set()

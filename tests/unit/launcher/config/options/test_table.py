@@ -16,11 +16,11 @@ import pytest
 
 from launcher import extensions
 from launcher.agent import membership
-from launcher.agent.startup import feasibility
 from launcher.config.config import Config
 from launcher.config.options import table
 from launcher.config.options.readers import Option
 from launcher.model.errors import UsageError
+from launcher.placement.adapter import feasibility
 from tests.support.options import list_fields, resolve
 
 RUBBISH = {

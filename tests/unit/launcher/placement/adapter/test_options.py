@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.agent.startup import feasibility
 from launcher.config import config
 from launcher.config.options import command_line
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
+from launcher.placement.adapter import feasibility
 from launcher.placement.adapter.options import list_options, parse_limits_and_costs
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.config import alone, config
+from launcher.config import config
+from launcher.extensions.hints import alone
 from tests.support.options import resolve
 
 PODS = {"MASTER_ADDR": "train-0.train", "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": "1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.agent.command import parse
-from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.model.errors import UsageError
+from launcher.placement.adapter.feasibility import require_feasible, resolve_limits
 
 LEVELS = ("leaf", "slice")
 

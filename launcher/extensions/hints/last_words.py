@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ _FATAL = "Fatal Python error: "
 _CURRENT = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OWN_FILE = "/launcher/ranks/as_main.py"
-_ARGPARSE = '/argparse.py", line '
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
 
@@ -56,16 +54,6 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
     return LastWords(
         tuple(line[len(_FILE) :] for line in lines[:count]), "\n".join(lines[count:]), kept, has_begun=True
     )
-
-
-def find_configuration_error(failure_class: str, exception: str, frames: Sequence[str]) -> str:
-    """Return the words of an error that is the same in every restart; "" for any other.
-
-    It is an import or syntax error, or argparse has refused the arguments: exit code 2 alone may mean anything.
-    """
-    if failure_class != "configuration":
-        return ""
-    return exception or ("argparse's exit with code 2" if frames and _ARGPARSE in frames[-1] else "")
 
 
 def keep_stacks(stacks: str, error_file: str) -> str:

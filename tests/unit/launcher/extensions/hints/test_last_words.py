@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.extensions.hints.last_words import LastWords, keep_stacks, parse
 from launcher.hardware.linux.shared_page import find_last_words_offset
-from launcher.logs.reports.last_words import LastWords, find_configuration_error, keep_stacks, parse
+from launcher.logs.reports.failure_class import find_configuration_error
 from launcher.ranks import as_main
 
 DUMP = """Fatal Python error: Segmentation fault
