@@ -140,13 +140,18 @@ def _prepare(
     sys.argv = words
     if has_directory:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    file = os.path.join(os.getcwd(), path)  # not normalised
+    file = path
+    if path[:1] != "/":  # for another the current directory may be gone
+        file = os.path.join(os.getcwd(), path)  # not normalised
     try:
         with open(path, "rb") as source:
             text = source.read()
     except OSError as error:
         _load("main_forms")["refuse"](file, error)
-    vars(main_module).update(__file__=file, __loader__=type(__loader__)("__main__", file))  # type: ignore[name-defined]
+    loader = type(__loader__)  # type: ignore[name-defined]
+    if __loader__ is None:  # type: ignore[name-defined]  # a debugger runs this file
+        loader = sys.modules["_frozen_importlib_external"].SourceFileLoader
+    vars(main_module).update(__file__=file, __loader__=loader("__main__", file))
     return exec, (compile(text, file, "exec", dont_inherit=True), vars(main_module))
 
 

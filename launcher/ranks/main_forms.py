@@ -30,7 +30,7 @@ def prepare(
     `has_directory`: whether the first place on the path is the program's.
     """
     path = words[0]
-    file = os.path.join(os.getcwd(), path)  # not normalised
+    file = path if path[:1] == "/" else os.path.join(os.getcwd(), path)  # not normalised
     sys.argv = ["-m", *words[1:]] if how == "module" else words
     if how == "script" and path.endswith(".pyc") and os.path.isfile(path):
         from importlib.machinery import SourcelessFileLoader

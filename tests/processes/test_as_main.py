@@ -371,3 +371,16 @@ def test_a_debugger_that_the_environment_has_chosen_stays(folder: Path) -> None:
         worker = start_at(terminal, folder, environ)
         assert terminal.rest() == "chosen\n"
         assert worker.returncode == 0
+
+
+def test_a_script_runs_where_the_current_directory_is_gone_or_a_debugger_runs_it(folder: Path) -> None:
+    (folder / "says.py").write_text("print(type(__loader__).__name__, __file__)")
+    gone = folder / "gone"
+    gone.mkdir()
+    script = str(folder / "says.py")
+    leave = f"import os, runpy, sys; os.rmdir({str(gone)!r}); sys.argv = sys.argv[1:]; "
+    by_debugger = "exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'), sys.modules['__main__'].__dict__)"
+    for how in (f"{leave} __loader__ = None; __file__ = sys.argv[0]; {by_debugger}",):
+        words = [sys.executable, "-c", how, as_main.__file__, "script", script]
+        done = subprocess.run(words, cwd=gone, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.stdout == f"SourceFileLoader {script}\n", done.stderr

@@ -10,37 +10,22 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import NamedTuple
+
+from launcher.logs.reports.report import FATAL, LastWords
 
 _HEAD = "Traceback (most recent call last):\n"
 _FILE = "  File "
-_FATAL = "Fatal Python error: "
 _CURRENT = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OWN_FILE = "/launcher/ranks/as_main.py"
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
 
-class LastWords(NamedTuple):
-    frames: tuple[str, ...] = ()
-    """The innermost last: '"train.py", line 3, in step'."""
-    exception: str = ""
-    """Its type and text, if the script has ended by one; SystemExit is one, too."""
-    stacks: str = ""
-    """What all threads did at a crash, of the worker or of a process that it has forked."""
-    has_begun: bool = False
-    """Its script has: what is missing then is the user's choice."""
-    is_abrupt: bool = False
-    """The script has neither ended nor raised: `os._exit`, exit() of a library, or another program in its place."""
-
-
 def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
     """Read last words. `tail`: of stderr, where faulthandler has written if the user has asked for it."""
-    dump = next((each for each in (text, tail if exit_code < 0 else "") if _FATAL in each), "")
-    stacks = (
-        dump[dump.rfind(_FATAL) :] if dump else ""
-    )  # the last: a process that it has forked may have crashed before
-    kept = stacks if _FATAL in text else ""
+    dump = next((each for each in (text, tail if exit_code < 0 else "") if FATAL in each), "")
+    stacks = dump[dump.rfind(FATAL) :] if dump else ""  # the last: a process that it has forked may have crashed before
+    kept = stacks if FATAL in text else ""
     if exit_code < 0:
         found = _CURRENT.search(stacks)
         called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]

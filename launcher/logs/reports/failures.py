@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, Finding, WorkerFailure
+
+_Answer = TypeVar("_Answer")
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 _CLAIMS: dict[int, Claim] = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}
@@ -144,13 +146,10 @@ class Failures:
         try:
             import launcher.model.sentences  # noqa: F401
             import rendezvous.sentences  # noqa: F401  # of its class, when it is the cause
-            from launcher.config.plugins import load_entry
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
             from launcher.logs.reports.failure_class import FailureEvidence
-            from launcher.logs.reports.report import WorkerFailure
-
-            parse_end, keep_stacks, explain = (load_entry(HINTS[name]) for name in ("end", "stacks", "failure"))
+            from launcher.logs.reports.report import FATAL, LastWords, WorkerFailure
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"
 
@@ -162,11 +161,16 @@ class Failures:
         tail = self._read_last_lines(local_rank)
         said = "\n".join(tail)
         left = self._read_last_words(local_rank) if pid and claim is None else ""
-        last = parse_end(left, exit_code, said)
+        last = LastWords(has_begun=bool(left))
+        # Nothing is loaded for a worker that was killed, or whose traceback is known: a restart waits for this.
+        if FATAL in left or FATAL in said or (message is None and exit_code > 0 and left):
+            last = _ask("end", last, left, exit_code, said)
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
-        cause, hint = explain(self._program, self._is_python, exception, spawn_error)
-        sentence = cause or sentence
+        hint = ""
+        if spawn_error or exception.startswith("ModuleNotFoundError"):
+            cause, hint = _ask("failure", ("", ""), self._program, self._is_python, exception, spawn_error)
+            sentence = cause or sentence
         ending = exception or symptoms.cut_exception(last.exception)
         if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
             exception = ending
@@ -214,7 +218,7 @@ class Failures:
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
             frames=last.frames,
-            stacks_file=keep_stacks(last.stacks, error_file),
+            stacks_file=_ask("stacks", "", last.stacks, error_file) if last.stacks else "",
             has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
             is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
             has_stdout_tail=is_stdout,
@@ -331,6 +335,17 @@ def find_spawn_exit_code(error_number: int) -> int:
     import errno
 
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
+
+
+def _ask(what: str, otherwise: _Answer, *values: object) -> _Answer:
+    """Ask a function of HINTS; return `otherwise` if nothing is left to load it with."""
+    try:
+        from launcher.config.plugins import load_entry
+
+        answer: _Answer = load_entry(HINTS[what])(*values)
+    except (OSError, ImportError, MemoryError):
+        return otherwise
+    return answer
 
 
 _ABORTED = -6  # SIGABRT

@@ -24,7 +24,7 @@ import re
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +41,9 @@ FRAMES_LIMIT = 3
 LINES_LIMIT = 6  # of a text that is no traceback, and sentences of a finding
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
+
+FATAL = "Fatal Python error: "
+"""Begins what faulthandler writes at a crash."""
 
 Claim = Literal["", "gave up", "blamed its node"]
 HangCause = Literal["", "known", "likely", "unknown"]
@@ -62,6 +65,21 @@ class Finding(Struct, frozen=True):
         hang = self.cause if is_ended else ""
         is_stand_in = bool(hang) and failure.rank not in self.culprits
         return replace(failure, finding=self.sentences, hang=hang, is_stand_in=is_stand_in)
+
+
+class LastWords(NamedTuple):
+    """What a worker has left of its end, see launcher/extensions/hints/last_words.py."""
+
+    frames: tuple[str, ...] = ()
+    """The innermost last: '"train.py", line 3, in step'."""
+    exception: str = ""
+    """Its type and text, if the script has ended by one; SystemExit is one, too."""
+    stacks: str = ""
+    """What all threads did at a crash, of the worker or of a process that it has forked."""
+    has_begun: bool = False
+    """Its script has: what is missing then is the user's choice."""
+    is_abrupt: bool = False
+    """The script has neither ended nor raised: `os._exit`, exit() of a library, or another program in its place."""
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
