@@ -65,9 +65,14 @@ HINTS = {
     "content": "launcher.extensions.hints.scripts:explain_content",
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
+    "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
+    "no script": "launcher.extensions.hints.remarks:explain_missing_script",
     "option": "launcher.extensions.hints.habits:explain_unknown",
+    "remarks": "launcher.extensions.hints.remarks:list_remarks",
     "script": "launcher.extensions.hints.scripts:explain_missing_script",
     "stacks": "launcher.extensions.hints.last_words:keep_stacks",
+    "text": "launcher.extensions.hints.remarks:remark_on",
+    "unread": "launcher.extensions.hints.remarks:list_unread_variables",
     "value": "launcher.extensions.hints.corrections:correct",
 }
 """What is known of what was refused or has failed, and what to do: functions that are asked on the way to an error."""

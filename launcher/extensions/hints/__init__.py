@@ -3,6 +3,7 @@
     alone          an agent that runs alone, though its environment speaks of others
     habits         options, commands and words of other launchers
     corrections    values that are nearly right
+    remarks        what is not read, and was perhaps meant to be
     scripts        files that are not there, or no scripts of Python's
     last_words     what a worker has left of its end
     start_failure  programs that cannot be started, modules that are missing

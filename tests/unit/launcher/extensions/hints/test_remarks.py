@@ -7,7 +7,7 @@ import re
 import pytest
 
 from launcher.config.options import command_line
-from launcher.config.options.remarks import KNOWN, find_misspelt_variables, list_remarks
+from launcher.extensions.hints.remarks import KNOWN, find_misspelt_variables, list_remarks
 from tests.support.documents.pages import ROOT
 
 
