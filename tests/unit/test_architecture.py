@@ -274,7 +274,12 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.calls.bootstrap": ("<frozen runpy>",),
     "launcher.cli": ("can't start new thread",),
     "launcher.diagnosis.stacks": ("not permitted",),
-    "launcher.extensions.hints.start_failure": ("ModuleNotFoundError: No module named ",),
+    "launcher.extensions.hints.start_failure": (
+        "ModuleNotFoundError: No module named ",
+        "arguments are required",
+        "unrecognized arguments",
+        "(?:/dev/shm",
+    ),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),
     "launcher.extensions.hints.last_words": ("^Current thread 0x",),  # of faulthandler

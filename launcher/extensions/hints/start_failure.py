@@ -24,15 +24,27 @@ class Cause(NamedTuple):
     hint: str = ""
 
 
-def explain_failure(program: str, is_python: bool, exception: str, error_number: int) -> Cause:
-    """Explain what a look at this node adds to a worker's failure.
+def explain_failure(program: str, is_python: bool, exception: str, error_number: int, words: str) -> Cause:
+    """Explain what a look at this node, and at the words of a worker, adds to its failure.
 
     `program` could not be started with `error_number`; or, that being 0, it ended with `exception`, or "". `is_python`:
-    it is a Python that was to run the script.
+    it is a Python that was to run the script. `words`: its traceback, or its last lines.
     """
     if error_number:
         return explain_start(program, error_number, is_python)
-    return Cause("", explain_missing_module(exception, program) if is_python else "")
+    missing = explain_missing_module(exception, program) if is_python else ""
+    return Cause("", missing or explain_words(words))
+
+
+def explain_words(words: str) -> str:
+    """Return the hint for what argparse, or torch's data loader, has said; "" for anything else."""
+    if re.search(r"arguments are required: .*--local[-_]rank", words):
+        return "add --legacy-local-rank, or let the script read LOCAL_RANK"
+    if re.search(r"unrecognized arguments: .*--local[-_]rank", words):
+        return "leave out --legacy-local-rank: the script does not take --local-rank"
+    if re.search(r"(?:/dev/shm|</torch_).*No space left on device", words):
+        return "check the space in /dev/shm, which is full; in a container, raise its size"
+    return ""
 
 
 def explain_start(program: str, error_number: int, is_python: bool) -> Cause:

@@ -168,8 +168,9 @@ class Failures:
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
         hint = ""
-        if spawn_error or exception.startswith("ModuleNotFoundError"):
-            cause, hint = _ask("failure", ("", ""), self._program, self._is_python, exception, spawn_error)
+        if spawn_error or exception.startswith("ModuleNotFoundError") or exit_code == 2 or _DISK_FULL in words:
+            known = (self._program, self._is_python, exception, spawn_error, words)
+            cause, hint = _ask("failure", ("", ""), *known)
             sentence = cause or sentence
         ending = exception or symptoms.cut_exception(last.exception)
         if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
@@ -348,6 +349,7 @@ def _ask(what: str, otherwise: _Answer, *values: object) -> _Answer:
     return answer
 
 
+_DISK_FULL = "No space left on device"
 _ABORTED = -6  # SIGABRT
 _KILLED = -9  # SIGKILL
 

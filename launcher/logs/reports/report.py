@@ -226,18 +226,20 @@ def _indent(sentences: Sequence[str]) -> list[str]:
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:
     """Return how it ended, and the end of its traceback or of its output."""
-    from launcher.logs.reports.symptoms import split_traceback  # only the last failure of a job is shown
+    from launcher.logs.reports import symptoms  # only the last failure of a job is shown
 
     text = failure.message or "\n".join(failure.tail)
-    frames, exception = split_traceback(text)
+    frames, exception = symptoms.split_innermost(text)
     said = _strip_controls(failure.exception) if failure.exception and not failure.sentence else ""
     if not said or failure.exit_code < 0:
         ending = f"{failure.describe_ending()}: {said}" if said else failure.describe_ending()
         said = _strip_controls(ending)
     lines = [] if failure.hang else _wrap(said)
     if frames:
-        more = exception.split("\n")[1:LINES_LIMIT]
-        body = [line for frame in frames[-FRAMES_LIMIT:] for line in frame]
+        first, *rest = exception.split("\n")[:LINES_LIMIT]
+        more = rest if symptoms.cut_exception(first) == failure.exception else [first, *rest]
+        more += [f"caused by {cause}" for cause in [symptoms.find_cause(text)] if cause]
+        body = [line for frame in symptoms.choose_frames(frames, FRAMES_LIMIT) for line in frame]
     else:
         body, more = text.strip("\n").split("\n")[-LINES_LIMIT:] if text.strip() else [], []
         body = [] if body == [failure.exception] else [f"  {line}" for line in body]

@@ -37,6 +37,9 @@ _COLLECTIVE_TIMEOUT = (
 )
 _WATCHDOG = r"(?i:watchdog|heartbeat ?monitor)"  # of NCCL's process groups, in messages and in names of functions
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch's own, before every line of a traceback
+_TRACEBACK = "Traceback (most recent call last)"
+_DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+_PLACE = re.compile(r'  File "(?:.*/)?(.*)", line (\d+)')
 _FRAME = re.compile(r'^  File ".*", line \d+')
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?::|$)")
 
@@ -72,13 +75,43 @@ def cut_exception(text: str) -> str:
     return first if len(first) <= EXCEPTION_MAX else f"{first[: EXCEPTION_MAX - 3]}..."
 
 
+def split_innermost(text: str) -> tuple[list[list[str]], str]:
+    """Split the traceback that an exception's own text ends with, as that of a process whose exception was passed on.
+
+    The same as `split_traceback` of an exception without one.
+    """
+    frames, exception = split_traceback(text)
+    inner, its_exception = split_traceback(exception[max(0, exception.rfind(_TRACEBACK)) :])
+    return (inner, its_exception) if inner else (frames, exception)
+
+
+def find_cause(text: str) -> str:
+    """Return the exception that the last one was raised from, with its place, "KeyError: 1 (train.py:3)"; else ""."""
+    before, direct, _ = text.rpartition(_DIRECT_CAUSE)
+    frames, exception = split_innermost(before.rstrip().removesuffix('"""')) if direct else ([], "")
+    found = [match for frame in frames if _is_own(frame[0]) and (match := _PLACE.match(frame[0]))]
+    place = f" ({found[-1][1]}:{found[-1][2]})" if found else ""
+    return f"{cut_exception(exception)}{place}" if exception else ""
+
+
+def choose_frames(frames: list[list[str]], most: int) -> list[list[str]]:
+    """Return the innermost frames, the first of them the innermost of the user's own code if none of them is."""
+    shown = frames[-most:]
+    own = [frame for frame in frames if _is_own(frame[0])]
+    return shown if not own or own[-1] in shown else [own[-1], *shown[1:]]
+
+
+def _is_own(line: str) -> bool:
+    return not re.search(r"site-packages/|dist-packages/|/lib/python3|<frozen", line)
+
+
 def split_traceback(text: str) -> tuple[list[list[str]], str]:
     """Split the last traceback of a text into its frames, each of some lines, and the exception with what follows it.
 
     Without a traceback there are no frames, and the exception is "".
     """
     lines = [_PREFIX.sub("", line) for line in text.rstrip().split("\n")]
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     frames: list[list[str]] = []
     for number in range(starts[-1] + 1 if starts else 0, len(lines)):
         line = lines[number]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.extensions.hints.start_failure import explain_missing_module, explain_start
+from launcher.extensions.hints.start_failure import explain_missing_module, explain_start, explain_words
 
 FILES = {
     "plain": (b"#!/bin/sh\n", 0o644),
@@ -100,3 +100,21 @@ def test_a_module_that_is_missing(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     assert explain_missing_module(exception, "/venv/bin/python") == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ("t.py: error: the following arguments are required: --data, --local_rank", "add --legacy-local-rank"),
+        ("t.py: error: unrecognized arguments: --local-rank=0", "leave out --legacy-local-rank"),
+        (
+            "RuntimeError: unable to write to file </torch_77_1>: No space left on device (28)",
+            "check the space in /dev/shm",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/data/ckpt'", ""),
+        ("t.py: error: unrecognized arguments: --rank", ""),
+    ],
+)
+def test_words_of_libraries_that_mean_one_thing(words: str, start: str) -> None:
+    assert explain_words(words).startswith(start)
+    assert bool(explain_words(words)) == bool(start)

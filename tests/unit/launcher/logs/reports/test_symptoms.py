@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.logs.reports.symptoms import EXCEPTION_MAX, find_exception, is_collective_timeout, split_traceback
+from launcher.logs.reports.symptoms import (
+    EXCEPTION_MAX,
+    choose_frames,
+    find_cause,
+    find_exception,
+    is_collective_timeout,
+    split_innermost,
+    split_traceback,
+)
 
 TIMEOUTS = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv "
@@ -69,3 +77,47 @@ def test_a_traceback_is_split_into_frames_with_their_lines() -> None:
     frames, exception = split_traceback(f"Traceback (most recent call last):\n{FRAMES}ValueError: bad\nmore\n")
     assert [len(frame) for frame in frames] == [3, 1]
     assert exception == "ValueError: bad\nmore"
+
+
+LOADER = (
+    "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 9, in <module>\n  File "/venv/site-packages/torch/dataloader.py", line 1, in next\n'
+    "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    '  File "/venv/site-packages/torch/fetch.py", line 4, in fetch\n  File "/job/data.py", line 3, in __getitem__\n'
+    "KeyError: 'x'\n"
+)
+
+
+def test_the_exception_that_another_process_has_passed_on_is_the_innermost() -> None:
+    frames, exception = split_innermost(LOADER)
+    assert (frames[-1], exception) == (['  File "/job/data.py", line 3, in __getitem__'], "KeyError: 'x'")
+    text = f"Traceback (most recent call last):\n{FRAMES}ValueError: bad\nmore"
+    assert split_innermost(text) == split_traceback(text)
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        (f"Traceback (most recent call last):\n{FRAMES}KeyError: 'x'\n", "KeyError: 'x' (train.py:1)"),
+        (
+            f'p.RemoteTraceback: \n"""\nTraceback (most recent call last):\n{FRAMES}KeyError: 1\n"""\n',
+            "KeyError: 1 (train.py:1)",
+        ),
+        ("", ""),
+    ],
+)
+def test_what_an_exception_was_raised_from_is_found_with_its_place(before: str, cause: str) -> None:
+    last = f"Traceback (most recent call last):\n{FRAMES}RuntimeError: no config"
+    between = "\nThe above exception was the direct cause of the following exception:\n\n"
+    assert find_cause(f"{before}{between}{last}") == cause
+    assert find_cause(f"{before}\nDuring handling of the above exception, another exception occurred:\n\n{last}") == ""
+
+
+def test_of_the_innermost_frames_one_is_the_users() -> None:
+    own, lib = (
+        ['  File "/job/train.py", line 3, in read'],
+        ['  File "/usr/lib/python3.11/json/decoder.py", line 1, in f'],
+    )
+    assert choose_frames([own, lib, lib, lib], 3) == [own, lib, lib]
+    assert choose_frames([own, own, lib], 3) == [own, own, lib]
+    assert choose_frames([lib, lib, lib, lib], 3) == [lib, lib, lib]
