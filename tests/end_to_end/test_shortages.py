@@ -57,7 +57,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
     ]  # fmt: skip
     with ShortJob(tmp_path, *options, script=WAIT) as job:
         job.marks("up", range(2))
-        assert "no rank is unlike the others" in ask("why", job.pid)
+        assert "all are at one line" in ask("why", job.pid)
         assert ask("why", job.pid, "--stacks").startswith("ranks 0, 1: ")
         assert "running" in ask("ps", job.pid)
         assert "its logs cannot be read: no thread can be started at the moment" in ask("logs", job.pid)
@@ -87,7 +87,7 @@ def test_without_a_thread_sigquit_shows_what_the_workers_do(tmp_path: Path) -> N
         job.send(signal.SIGQUIT)
         ended = job.wait()
     assert ended.exit_code == 128 + signal.SIGQUIT
-    assert "no rank is unlike the others" in ended.stderr
+    assert "all are at one line" in ended.stderr
     assert "report diagnosis" in job.refused
 
 
@@ -145,7 +145,7 @@ def test_without_a_descriptor_a_question_waits_and_sigquit_ends_the_job_as_ever(
         assert f"agents that do not respond: pid {job.pid})" in ask("ps", job.pid)
         limit_descriptors(job.pid, limit)
         wait_until(lambda: "running" in ask("ps", job.pid), 60)
-        assert "no rank is unlike the others" in ask("why", job.pid)
+        assert "all are at one line" in ask("why", job.pid)
         lower_descriptors(job.pid)
         job.send(signal.SIGQUIT)
         ended = job.wait()

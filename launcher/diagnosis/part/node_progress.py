@@ -115,9 +115,13 @@ class NodeProgress:
             if any(look.is_halted for look in looks):
                 halted.append(self._ranks[local_rank])
             if looks and reads_output:
-                self._written[local_rank] = sum(look.written for look in looks)
+                # Less what `as_main` has written to the shared page before the script (launcher/ranks/as_main.py).
+                self._written[local_rank] = max(0, sum(look.written for look in looks) - START_MARK_SIZE)
         signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
+
+
+START_MARK_SIZE = 1  # byte
 
 
 class _ProcessLook(Struct):
