@@ -152,6 +152,8 @@ class Value(Struct, frozen=True):
         try:
             return self.option.read(self)
         except UsageError as error:
+            if error.hint == PASSWORD_HINT:
+                raise  # a correction would repeat it
             from launcher.config.plugins import load_entry
             from launcher.model.odd_text import explain_empty
 
@@ -342,7 +344,7 @@ def parse_conf(value: Value) -> dict[str, str]:
     conf: dict[str, str] = {}
     parts = () if value.is_default else value.text.split(",")
     rows = [(part.strip(), *(piece.strip() for piece in part.partition("="))) for part in parts]
-    if any(key.lower() == "password" for _, key, _, _ in rows):  # before any other part of the text is shown
+    if any(_has_password(part) for part, *_ in rows):  # before any other part of the text is shown
         raise UsageError(f"{value.origin}: a password on the command line can be read by other users", PASSWORD_HINT)
     for part, key, _, text in rows:
         if not key or not text:
@@ -353,6 +355,18 @@ def parse_conf(value: Value) -> dict[str, str]:
             parse_seconds_text(text, f"{value.origin}: {key}={text}")
         conf[key] = text
     return conf
+
+
+def _has_password(part: str) -> bool:
+    bare = part.lower().replace("password_file", "").translate(dict.fromkeys(map(ord, " \t\"'`")))
+    return bare.startswith(("pass", "pwd")) or "password=" in bare or "password:" in bare
+
+
+def parse_endpoints(value: Value) -> str:
+    """Addresses of a store, which `launcher.config.options.network` splits; without a password."""
+    if "@" in value.text:
+        raise UsageError(f"{value.origin}: a user and password there can be read by other users", PASSWORD_HINT)
+    return value.text
 
 
 def parse_name(value: Value) -> str:
