@@ -157,7 +157,7 @@ class Value(Struct, frozen=True):
             from launcher.config.plugins import load_entry
             from launcher.model.odd_text import explain_empty
 
-            correction = load_entry(HINTS["value"])(self.option.name, self.option.metavar, self.text)
+            correction = load_entry(HINTS["value"])(self)
             hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
             raise UsageError(str(error), hint or None) from None
 
@@ -295,8 +295,7 @@ def parse_grow(value: Value) -> tuple[str, float | None]:
         return policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}")
     if policy in ("never", "delay", "checkpoint") and not equals:
         return policy, None
-    hint = f"write {value.option.flag} delay={value.text}" if value.text.isdigit() else None
-    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
+    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint")
 
 
 def parse_switch(value: Value) -> bool:
