@@ -66,7 +66,7 @@ ANSWER_MAX = 60_000
 INSPECT_LIMIT_S = 3.0
 """Until who looks at the run gets what has come; less than what `local_socket` waits."""
 _ASK_WITHIN_S = 8.0
-"""Over which the nodes that ask for the leader's reason are spread: a thousand do after the same event, and its reporter
+"""Over which nodes that ask for the leader's reason are spread: a thousand do after the same event, and its reporter
 holds 64 requests, those of people too.
 """
 _ASK_AGAIN_S = 10.0
