@@ -91,8 +91,9 @@ def list_unread_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def remark_on(value: Value) -> list[str]:
-    """Return a sentence for a text that can be meant and hardly is. A command is for a shell to read."""
-    cause = "" if "COMMAND" in value.option.metavar else odd_text.explain_accepted(value.text)
+    """Return a sentence for a text that can be meant and hardly is: no command, nor what is looked for in lines."""
+    is_free = "COMMAND" in value.option.metavar or value.option.metavar.startswith("TEXT,")
+    cause = "" if is_free else odd_text.explain_accepted(value.text)
     return [f"{value}: {cause}"] if cause else []
 
 
