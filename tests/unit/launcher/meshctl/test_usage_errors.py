@@ -44,6 +44,9 @@ def test_a_password_is_repeated_neither_in_the_sentence_nor_in_the_hint(where: s
         (("stop", "$RUN", "--tiemout=5"), "did you mean --timeout?"),
         (("statsu", "$RUN"), "did you mean meshctl status?"),
         (("$COMMAND",), SHELL.format("$COMMAND")),
+        (("plan", "$CLUSTER"), SHELL.format("$CLUSTER")),
+        (("plan", "dgx:2x2x2", "--mesh=dp=8", "--lose=$NODE"), SHELL.format("$NODE")),
+        (("plan", "none.json", "--mesh=$MESH"), "use meshctl plan -h"),
     ],
 )
 def test_a_word_gives_the_hint_of_an_error_that_is_about_it(words: tuple[str, ...], hint: str) -> None:
