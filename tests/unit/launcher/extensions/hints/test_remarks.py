@@ -7,7 +7,8 @@ import re
 import pytest
 
 from launcher.config.options import command_line
-from launcher.extensions.hints.remarks import KNOWN, find_misspelt_variables, list_remarks
+from launcher.config.options.readers import PASSWORD_HINT
+from launcher.extensions.hints.remarks import KNOWN, explain_missing_script, find_misspelt_variables, list_remarks
 from tests.support.documents.pages import ROOT
 from tests.support.options import resolve
 
@@ -85,3 +86,8 @@ def test_options_behind_the_script_are_remarked_upon_if_only_ours() -> None:
 )
 def test_a_text_that_is_hardly_meant_is_remarked_upon_unless_it_is_looked_for(word: str, is_remarked: bool) -> None:
     assert any(note.startswith(word.replace("=", " ", 1)) for note in resolve(word).notes) == is_remarked
+
+
+@pytest.mark.parametrize("word", ["--rdzv-endpoint=me:hunter2@h.py", "--rdzv-conf=password=hunter2.py"])
+def test_a_password_that_may_be_a_script_is_not_repeated(word: str) -> None:
+    assert explain_missing_script(command_line.parse([word])) == PASSWORD_HINT
