@@ -48,7 +48,7 @@ SIGNS_OF_OTHERS = frozenset((
     "TF_CONFIG", "TPU_WORKER_HOSTNAMES", "VC_TASK_INDEX", "WORLD_SIZE",
 ))  # fmt: skip
 # A text without any of them hides no mistake that nothing else would show (`odd_text`).
-ODD_LETTERS = frozenset("$\r\"'{")
+ODD_LETTERS = frozenset("$\r\"'`{")
 # Those of torchrun that are not read here.
 UNREAD_VARIABLES = frozenset((
     "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT",

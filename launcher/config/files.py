@@ -34,7 +34,7 @@ def check_script(workers: WorkerOptions, mesh: Mesh | None) -> None:
             sentence = f"{origin} takes the name of a module, but {sanitize(script)} is a file"
             raise UsageError(sentence, f"leave out {origin}")
     elif workers.launch_mode != "program":
-        _check_script_file(script, mesh)
+        _check_script_file(script, mesh, is_path=workers.launch_mode == "path")
 
 
 def require_proc() -> None:
@@ -48,7 +48,7 @@ def require_proc() -> None:
         raise TemporaryError(seen, _MOUNT_PROC)
 
 
-def _check_script_file(script: str, mesh: Mesh | None) -> None:
+def _check_script_file(script: str, mesh: Mesh | None, *, is_path: bool) -> None:
     called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
@@ -77,7 +77,7 @@ def _check_script_file(script: str, mesh: Mesh | None) -> None:
     if (start.startswith(b"#!") and b"python" not in start) or script.endswith((".sh", ".bash", ".ipynb")):
         from launcher.config.plugins import load_entry
 
-        if reason := load_entry(HINTS["content"])(script, start, bool(mode & 0o111)):
+        if reason := load_entry(HINTS["content"])(script, start, bool(mode & 0o111), is_path):
             raise UsageError(*reason)
 
 

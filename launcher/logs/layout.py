@@ -51,6 +51,7 @@ class LogLayout:
         self._log_dir = os.path.abspath(log_dir) if log_dir and self.keeps_files else ""
         self._node = node
         self._round_dirs: dict[int, str] = {}
+        self._made_dirs = set[str]()  # in those of the rounds
         self._incident_count = 0
         self._recorder_dir: str | None = None
         self._temporary_dirs = temporary_dirs or draw_temporary_dirs()
@@ -66,24 +67,25 @@ class LogLayout:
         return os.path.join(self._log_dir, f"{_make_file_name(self.run_id)}_{random}")
 
     # docs/internals/decisions/0063-one-log-directory-for-a-run.md
-    def enter_job(self, job: str) -> bool:
-        """Create this node's directory, before its first round; return whether its place is news to a user.
+    def enter_job(self, job: str) -> str:
+        """Create this node's directory, before its first round; return the place that is news to a user, or "".
 
         `job`: the job's key in the store, whose random end is in the name of the directory. Of several nodes the first
-        on each disk has the news.
+        on each disk has the news, and one whose folder has not its usual name has that.
         """
         if self.job_dir or not self.keeps_files:
-            return False
-        is_first = True
+            return ""
+        is_first, usual = True, ""
         if self._node and self._log_dir:
             self.job_dir = self._name_job_dir(job[-_RANDOM_LENGTH:])
             is_first = _make_dir(self.job_dir)
-            self.root = _make_own_dir(os.path.join(self.job_dir, _make_file_name(self._node)))
+            usual = os.path.join(self.job_dir, _make_file_name(self._node))
+            self.root = _make_own_dir(usual)
         else:
             self.job_dir = self.root = _make_own_dir(self.root) if self._log_dir else self.root
         if is_first and self._log_dir:
             _link_latest(self._log_dir, os.path.basename(self.job_dir))
-        return is_first
+        return self.job_dir if is_first else self.root if self.root != usual else ""
 
     def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
         """Return where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
@@ -136,24 +138,27 @@ class LogLayout:
                 path = f"{path}.round_{round}"
             self._round_dirs[round] = path
         path = os.path.join(self._round_dirs[round], *parts)
+        self._made_dirs.add(os.path.dirname(path))
         # No space, no inodes: the warning of the log file that cannot be opened there will name the reason.
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
     def remove_needless(self, *, is_success: bool) -> None:
-        """Remove what is empty below --log-dir; or the temporary directory, if a success needs nothing of it.
+        """Remove, after a success, what this agent has made below --log-dir and is empty; or a temporary directory of
+        which nothing is needed.
 
-        The keeper removes an empty temporary one.
+        Nothing after a failure, whose cause may be storage that hangs. The keeper removes an empty temporary one.
         """
-        found = [*os.walk(self.root, topdown=False)] if self.job_dir or self.is_temporary else []
+        found = [*os.walk(self.root)] if self.is_temporary and is_success else []
         paths = [os.path.join(directory, name) for directory, _, names in found for name in names]
         with contextlib.suppress(OSError):  # another process has put a file there meanwhile: then it is in use
-            if self.is_temporary and not (is_success and all(map(_is_needless, paths))):
+            if not (is_success and all(map(_is_needless, paths))):
                 return
-            for path in paths if self.is_temporary else ():
+            for path in paths:
                 os.unlink(path)
-        for directory, _, _ in found:
+        directories = {self.root, *self._round_dirs.values(), *self._made_dirs}.union(place for place, _, _ in found)
+        for directory in sorted(directories, key=len, reverse=True):  # what lies in another has the longer path
             with contextlib.suppress(OSError):  # it has something in it
                 os.rmdir(directory)
 
@@ -189,11 +194,12 @@ def _make_own_dir(path: str) -> str:
 
 
 def _link_latest(log_dir: str, name: str) -> None:
-    """Let `latest` lead to this run; without effect where links are impossible, or the name is a user's."""
-    link = os.path.join(log_dir, "latest")
-    new = os.path.join(log_dir, f".latest_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
+    """Let `latest_run` lead to this run; without effect where links are impossible, or the name is a user's."""
+    link = os.path.join(log_dir, "latest_run")
+    new = os.path.join(log_dir, f".latest_run_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
     with contextlib.suppress(OSError):
-        if not os.path.lexists(link) or "/" not in os.readlink(link):
+        run_id, _, random = os.readlink(link).rpartition("_") if os.path.lexists(link) else name.rpartition("_")
+        if "/" not in run_id and len(random) == _RANDOM_LENGTH and not random.strip("0123456789abcdef"):
             os.symlink(name, new)
             os.replace(new, link)
     with contextlib.suppress(OSError):

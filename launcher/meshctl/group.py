@@ -17,6 +17,7 @@ import click
 from launcher import extensions
 from launcher.config.options.table import BY_NAME
 from launcher.config.plugins import load_entry
+from launcher.model import odd_text
 from launcher.model.console import write_stderr
 from launcher.model.errors import UsageError, sanitize, suggest
 from rendezvous import __version__
@@ -74,7 +75,8 @@ class CommandGroup(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
             likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else ""
             likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.list_commands(ctx)})
-            raise UsageError(f"unknown command {sanitize(name)}", likely or "use meshctl -h to list the commands")
+            likely = likely or odd_text.explain(name) or "use meshctl -h to list the commands"
+            raise UsageError(f"unknown command {sanitize(name)}", likely)
         return super().resolve_command(ctx, args)
 
 

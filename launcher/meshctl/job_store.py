@@ -18,6 +18,7 @@ from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous
 from launcher.config.options.table import BY_NAME
+from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
 from rendezvous import __version__, records
@@ -66,7 +67,8 @@ class JobStore(NamedTuple):
         if not there:
             where = f"/{self.prefix}/"
             sentence = f"{name_run(run_id)} does not exist; no run is under {where}"
-            raise UsageError(sentence, "set LAUNCHER_RDZV_PREFIX if the run has another prefix")
+            hint = odd_text.explain(run_id) or "set LAUNCHER_RDZV_PREFIX if the run has another prefix"
+            raise UsageError(sentence, hint)
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
         raise UsageError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import Overview, read_overview
+from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_count, format_list
 from rendezvous import records
@@ -108,7 +109,7 @@ def _require_node(command: Command, overview: Overview) -> None:
     if command.target not in there:
         close = get_close_matches(command.target, there, n=4, cutoff=0.5)
         hint = f"did you mean {format_list(close)}?" if close else f"use one of {format_list(names, 4)}"
-        raise UsageError(amiss, hint if close or names else None)
+        raise UsageError(amiss, odd_text.explain(command.target) or (hint if close or names else None))
 
 
 def _has_happened(command: Command, overview: Overview) -> bool:

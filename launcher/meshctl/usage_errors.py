@@ -14,9 +14,19 @@ from launcher.model.errors import UsageError, sanitize, suggest
 
 
 def explain(error: Exception, words: Sequence[str]) -> Exception:
-    """Return the same error in our words. A word of the command that shows what is wrong with it gives the hint."""
-    found = _translate(error) if isinstance(error, click.ClickException) else error
-    cause = next(filter(None, map(odd_text.explain, words)), "") if isinstance(found, UsageError) else ""
+    """Return the same error in our words. A word that shows what is wrong gives the hint of an error without one.
+
+    click's errors have none of their own: there it is the word that click names.
+    """
+    if isinstance(error, click.ClickException):
+        found = _translate(error)
+        texts = [word.partition("=")[2] if word.startswith("--") else word for word in words]
+        words = [text for text in texts if text and (text in error.message or repr(text) in error.message)]
+    elif isinstance(error, UsageError) and not error.hint:
+        found = error
+    else:
+        return error
+    cause = next(filter(None, map(odd_text.explain, words)), "")
     return UsageError(str(found), cause) if cause else found
 
 

@@ -134,8 +134,8 @@ class WorkerSpecBuilder:
 
     def enter_job(self, job: str) -> None:
         """Settle where the log files lie. `job`: as in `LogLayout.enter_job`."""
-        if self._layout.enter_job(job) and self._routes.has_files:
-            log(f"log files are in {self._layout.job_dir}")
+        if (place := self._layout.enter_job(job)) and self._routes.has_files:
+            log(f"log files are in {place}")
 
     def make_specs(
         self, round: int, restart_count: int, share: NodeAssignment, pump: OutputPump | None

@@ -114,7 +114,7 @@ beat_until("never")
         ended = cluster.wait(exit_code=1)
         ranks = cluster.ranks(1)
     (run,) = logs.glob(f"{cluster.run_id}_*")
-    assert (logs / "latest").resolve() == run
+    assert (logs / "latest_run").resolve() == run
     assert sorted(path.name for path in run.iterdir()) == ["n1", "n2", "n3"]
     assert sum(f"log files are in {run}\n" in one.stderr for one in ended) == 1
     for node, own in ranks.items():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from launcher.config.options.readers import PASSWORD_HINT, STORE_KEYS, Value, parse_address
+from launcher.config.options.readers import STORE_KEYS, Value, parse_address
 from launcher.model.errors import UsageError
 from rendezvous.stores.addresses import join_address
 
@@ -96,8 +96,7 @@ def _split_endpoints(value: Value) -> tuple[str, list[str]]:
     """Return the scheme, "" without one, and the addresses after it."""
     if value.is_default:
         return "", []
-    if "@" in value.text:
-        raise UsageError(f"{value.origin}: a user and password there can be read by other users", PASSWORD_HINT)
+    value.read()
     scheme, mark, rest = value.text.strip().partition("://")
     if not mark:
         return "", value.text.split(",")

@@ -152,10 +152,12 @@ class Value(Struct, frozen=True):
         try:
             return self.option.read(self)
         except UsageError as error:
+            if error.hint == PASSWORD_HINT:
+                raise  # a correction would repeat it
             from launcher.config.plugins import load_entry
             from launcher.model.odd_text import explain_empty
 
-            correction = load_entry(HINTS["value"])(self.option.name, self.option.metavar, self.text)
+            correction = load_entry(HINTS["value"])(self)
             hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
             raise UsageError(str(error), hint or None) from None
 
@@ -293,8 +295,7 @@ def parse_grow(value: Value) -> tuple[str, float | None]:
         return policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}")
     if policy in ("never", "delay", "checkpoint") and not equals:
         return policy, None
-    hint = f"write {value.option.flag} delay={value.text}" if value.text.isdigit() else None
-    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
+    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint")
 
 
 def parse_switch(value: Value) -> bool:
@@ -342,7 +343,7 @@ def parse_conf(value: Value) -> dict[str, str]:
     conf: dict[str, str] = {}
     parts = () if value.is_default else value.text.split(",")
     rows = [(part.strip(), *(piece.strip() for piece in part.partition("="))) for part in parts]
-    if any(key.lower() == "password" for _, key, _, _ in rows):  # before any other part of the text is shown
+    if any(_has_password(part) for part, *_ in rows):  # before any other part of the text is shown
         raise UsageError(f"{value.origin}: a password on the command line can be read by other users", PASSWORD_HINT)
     for part, key, _, text in rows:
         if not key or not text:
@@ -353,6 +354,18 @@ def parse_conf(value: Value) -> dict[str, str]:
             parse_seconds_text(text, f"{value.origin}: {key}={text}")
         conf[key] = text
     return conf
+
+
+def _has_password(part: str) -> bool:
+    bare = part.lower().replace("password_file", "").translate(dict.fromkeys(map(ord, " \t\"'`")))
+    return bare.startswith(("pass", "pwd")) or "password=" in bare or "password:" in bare
+
+
+def parse_endpoints(value: Value) -> str:
+    """Addresses of a store, which `launcher.config.options.network` splits; without a password."""
+    if "@" in value.text:
+        raise UsageError(f"{value.origin}: a user and password there can be read by other users", PASSWORD_HINT)
+    return value.text
 
 
 def parse_name(value: Value) -> str:

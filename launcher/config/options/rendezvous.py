@@ -43,6 +43,7 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
     rank = [values["node-rank"]] if values["node-rank"].read() else []
     unused = [*rank, *(values[name] for name in _MASTER_OPTIONS), values["store-port"]]
     values["store-port"].read()
+    endpoint.read()  # before anything shows it
     conf = values["rdzv-conf"].read()
     nowhere = {"network": None, "node_rank": 0, "master_addr": None, "master_port": None}
     if values["standalone"].read():

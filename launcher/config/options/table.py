@@ -148,7 +148,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "rdzv-backend", "rendezvous", "static|c10d|etcd", readers.parse_backend, "static",
            "c10d: the agent at --rdzv-endpoint hosts the store. static: node rank 0 hosts it, and ranks are fixed. "
            "etcd (or etcd-v2): an etcd v3 cluster."),
-    Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_text), "",
+    Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_endpoints), "",
            "Address of the store; prefix it with etcds:// for TLS. With static: the master's address."),
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(readers.parse_name), "random; required with etcd",
            "Name of the run.", field="run_id"),

@@ -8,6 +8,7 @@ too. It is imported and made with the first question, note or failure.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -64,6 +65,12 @@ ANSWER_MAX = 60_000
 """Bytes of an answer that goes through the store; a longer one goes without the stacks."""
 INSPECT_LIMIT_S = 3.0
 """Until who looks at the run gets what has come; less than what `local_socket` waits."""
+_ASK_WITHIN_S = 8.0
+"""Over which nodes that ask for the leader's reason are spread: a thousand do after the same event, and its reporter
+holds 64 requests, those of people too.
+"""
+_ASK_AGAIN_S = 10.0
+"""After no node was known to lead: an election takes a few seconds."""
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 TakeConclusion = Callable[[Conclusion | None], object]
 """Takes an answer; None if nobody has answered in time."""
@@ -85,18 +92,22 @@ class Inquiries(Struct, eq=False):
     """Where processes ask; None for nowhere."""
     on_hang: str
     """"report" or "restart"."""
+    draw: Callable[[], float] = random.random
+    """Returns a number from 0 to 1."""
 
     _answers: NodeAnswers | None = None
     _facts: deque[Fact] = field(default_factory=deque)
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for another's save is well
     _has_complained: bool = False
+    _reason_at: float = math.inf  # when the leader is asked why no round starts
+    _may_ask_again: bool = False
 
     @property
     def wake_at(self) -> float:
         if self._facts or self.effects or self.reporter.has_results:
             return -math.inf
         socket_at = self.question_socket.wake_at if self.question_socket is not None else math.inf
-        return min(self.surveys.wake_at, self.examination.wake_at, socket_at)
+        return min(self.surveys.wake_at, self.examination.wake_at, socket_at, self._reason_at)
 
     def take(self, fact: Fact) -> None:
         self._facts.append(fact)
@@ -106,6 +117,9 @@ class Inquiries(Struct, eq=False):
             self._attempt(partial(self._handle, self._facts.popleft(), now))
         for connection, question in self.question_socket.take(now) if self.question_socket is not None else ():
             self._attempt(partial(self.answer, connection, question, now))
+        if now >= self._reason_at:
+            self._reason_at = math.inf
+            self._attempt(partial(self._ask_for_reason, now))
         self._attempt(self.reporter.advance)
         self._attempt(partial(self.surveys.advance, now))
         for conclusion in self.examination.advance(now):
@@ -147,15 +161,20 @@ class Inquiries(Struct, eq=False):
                 self._untold_silence = sentence if is_silent else ""
                 self.examination.report_silence(now, is_silent=is_silent)
             case WaitUnexplained():
-                self._ask_for_reason(now)
+                self._may_ask_again = True
+                self._reason_at = now + _ASK_WITHIN_S * self.draw()
             case CountersWanted():
                 self.examination.count_calls(lambda counters: self.effects.append(Publish(CountersRead(counters))), now)
 
     def _ask_for_reason(self, now: float) -> None:
-        """Ask who leads why no round starts, and log it."""
+        """Ask who leads why no round starts, and log it; once more later, if no node leads."""
         leader = self.surveys.member.leader
+        if self.running.has_workers:
+            return
         if leader is None:
-            log(describe_wait("", None))
+            if self._may_ask_again:
+                log(describe_wait("", None))
+                self._reason_at, self._may_ask_again = now + _ASK_AGAIN_S * (1 + self.draw()), False
             return
         name = leader.node_name
 
@@ -165,8 +184,8 @@ class Inquiries(Struct, eq=False):
                 log(describe_wait(name, report.waiting if isinstance(report, NodeReport) else None))
 
         if leader.member_id != self.surveys.member.member_id:
-            until = now + INSPECT_LIMIT_S
-            self.surveys.ask(Survey(node=leader.member_id, request=ReadState(), until=until, takes=[take]))
+            until, request = now + INSPECT_LIMIT_S, ReadState(has_rounds=False)
+            self.surveys.ask(Survey(node=leader.member_id, request=request, until=until, takes=[take]))
 
     def _show(self, found: Conclusion | None) -> None:
         """Show what the workers do to who has sent SIGQUIT, and let that go on."""

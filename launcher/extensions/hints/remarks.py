@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 
 from launcher import extensions
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.readers import Value
+from launcher.config.options.readers import PASSWORD_HINT, Value
 from launcher.config.options.table import FAMILIES, ROWS, find_row, name_variable
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
 from launcher.model import odd_text
-from launcher.model.errors import sanitize, suggest
+from launcher.model.errors import UsageError, sanitize, suggest
 
 SIMILARITY = 0.8  # two letters exchanged in a name of ten are more alike, GROUP and GROW are less
 # What meshrun and its workers read or set that is no option.
@@ -91,15 +91,25 @@ def list_unread_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def remark_on(value: Value) -> list[str]:
-    """Return a sentence for a text that can be meant and hardly is. A command is for a shell to read."""
-    cause = "" if "COMMAND" in value.option.metavar else odd_text.explain_accepted(value.text)
+    """Return a sentence for a text that can be meant and hardly is: no command, nor what is looked for in lines."""
+    is_free = "COMMAND" in value.option.metavar or value.option.metavar.startswith("TEXT,")
+    cause = "" if is_free else odd_text.explain_accepted(value.text)
     return [f"{value}: {cause}"] if cause else []
+
+
+def _has_password(value: Value) -> bool:
+    try:
+        value.read()
+    except UsageError as error:
+        return error.hint == PASSWORD_HINT
+    return False
 
 
 def explain_missing_script(args: ParsedArgs) -> str:
     """Return how to give one, or which option has taken it for its value, as in `meshrun --nproc-per-node train.py`."""
     for name, text in args.values.items():
         row = find_row(name)
-        if row is not None and (hint := Value(row, text, row.flag).explain_taken_script()):
-            return hint
+        value = None if row is None else Value(row, text, row.flag)
+        if value is not None and (hint := value.explain_taken_script()):
+            return PASSWORD_HINT if _has_password(value) else hint
     return "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"

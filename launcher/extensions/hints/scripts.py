@@ -42,16 +42,20 @@ def explain_missing_script(script: str, mesh: str) -> str:
         return "change the directory: the current one has been removed"
 
 
-def explain_content(script: str, start: bytes, is_executable: bool) -> tuple[str, str] | None:
-    """Return why this file is no Python script, and the next step; None if it may be one. `start`: its first bytes."""
+def explain_content(script: str, start: bytes, is_executable: bool, is_path: bool = False) -> tuple[str, str] | None:
+    """Return why this file is no Python script, and the next step; None if it may be one.
+
+    `start`: its first bytes. `is_path`: with --run-path, which overrides --no-python.
+    """
     called = sanitize(script)
     if script.endswith(".ipynb"):
         return f"{called} is a notebook", f"convert it first: jupyter nbconvert --to script {called}"
     if not script.endswith((".sh", ".bash")) and not (start.startswith(_SHELL_LINES) and b"'''" not in start):
         return None
-    if is_executable and start.startswith(b"#!"):
-        return f"{called} is a shell script, not a Python script", f"write --no-python {_name_with_directory(script)}"
-    return f"{called} is a shell script, not a Python script", f"write --no-python bash {called}"
+    is_program = is_executable and start.startswith(b"#!")
+    command = f"--no-python {_name_with_directory(script) if is_program else f'bash {called}'}"
+    hint = f"leave out --run-path, and write {command}" if is_path else f"write {command}"
+    return f"{called} is a shell script, not a Python script", hint
 
 
 def _name_with_directory(script: str) -> str:

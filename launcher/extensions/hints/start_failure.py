@@ -7,9 +7,12 @@ with a carriage return. So the file is looked at, once a start has failed, on th
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import re
 import stat
+import sys
+from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.model.errors import sanitize
@@ -50,6 +53,8 @@ def explain_words(words: str) -> str:
 def explain_start(program: str, error_number: int, is_python: bool) -> Cause:
     """Explain why `program` cannot run. `is_python`: it is to run the script."""
     called, found = sanitize(program), _find(program)
+    if not found and error_number == errno.EACCES and "/" in program:
+        return _deny(called)  # nor can it be seen, in a directory that may not be searched
     if not found:
         where = "does not exist" if "/" in program else "is in no directory of PATH"
         return Cause(f"{called} {where}", _hint_missing(program, is_python=is_python))
@@ -113,9 +118,12 @@ def _explain_access(called: str, found: str) -> Cause:
     interpreter = _get_interpreter(first) if first.startswith(b"#!") else ""
     if interpreter and not os.access(interpreter, os.X_OK):
         return Cause(f"{called} needs {sanitize(interpreter)}, which is not executable", "correct its first line")
-    return Cause(
-        f"this user may not run {called}", "check its directories with ls -ld, and whether its disk is mounted noexec"
-    )
+    return _deny(called)
+
+
+def _deny(called: str) -> Cause:
+    hint = "check its directories with ls -ld, and whether its disk is mounted noexec"
+    return Cause(f"this user may not run {called}", hint)
 
 
 def _explain_format(called: str, found: str) -> Cause:
@@ -151,11 +159,17 @@ def _get_interpreter(line: bytes) -> str:
 
 def explain_missing_module(exception: str, python: str) -> str:
     """Return the hint for a ModuleNotFoundError of a worker that `python` ran; "" for another exception."""
-    found = re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", exception)
+    found = re.match(r"ModuleNotFoundError: No module named '([\w.]+)'(?:; '([\w.]+)' is not a package)?", exception)
     if not found:
         return ""
-    top = found[1].partition(".")[0]
-    here = next((place for place in (f"{top}.py", top) if os.path.exists(place)), "")
+    if found[2]:
+        return f"check which {found[2]} is imported: it is a single file, perhaps of yours, and hides a package"
+    top, dot, rest = found[1].partition(".")
+    if dot:  # then Python has found what is before the last dot
+        if _is_ours(python) and _has_module(top):
+            return f"{top} has no module {rest}: check its version"
+        return f"check whether {top} is installed for {sanitize(python)}, and its version"
+    here = f"{top}.py" if os.path.isfile(f"{top}.py") else top if _has_python_files(top) else ""
     if here:
         return f"add the directory of {here} to PYTHONPATH: Python searches that of the script, not the current one"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -164,3 +178,20 @@ def explain_missing_module(exception: str, python: str) -> str:
             there = f"the meshrun of {sanitize(folder)} ({variable})"
             return f"use {there}, or set PYTHON_EXEC: workers run {sanitize(python)}"
     return f"install {top} for {sanitize(python)}, which runs the workers"
+
+
+def _is_ours(python: str) -> bool:
+    return os.path.abspath(python) == os.path.abspath(sys.executable)
+
+
+def _has_module(top: str) -> bool:
+    with suppress(ImportError, ValueError):  # such as __main__, which may have no specification
+        return importlib.util.find_spec(top) is not None
+    return False
+
+
+def _has_python_files(folder: str) -> bool:
+    """Whether it may be a package of the user's; many a folder has the name of a package, such as datasets."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return any(entry.name.endswith(".py") for entry in entries)
+    return False

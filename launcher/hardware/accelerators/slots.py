@@ -35,11 +35,12 @@ def make_node_slots(
 ) -> tuple[tuple[Slot, ...], str, bool]:
     """Return the slots of this node under these options, a sentence that explains their number, and if they are usual.
 
-    That is: all devices are used, none by two; or the CPU is asked for, or any number on a machine without devices.
+    That is: all devices are used, none by two; or the CPU is asked for, or any number on a machine without devices that
+    is alone.
     Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
     found, reason, is_usual = _assign_devices(options, workers, environ)
-    if len(found) > 1 and isinstance(options.worker_count, str):
+    if len(found) > 1 and not isinstance(options.worker_count, int):
         from launcher.hardware.linux.cgroup_limits import explain_quota
 
         if shortage := explain_quota(len(found)):
@@ -61,7 +62,7 @@ def _assign_devices(
         slots, reason = _assign_accelerators(count, width, inventory)
         used = [device for slot in slots for device in slot.devices]
         return slots, reason, len(used) == len(inventory.devices)
-    is_usual = count == "cpu" or (isinstance(count, int) and inventory.reason == NO_CANDIDATES)
+    is_usual = count == "cpu" or (isinstance(count, int) and workers.is_alone and inventory.reason == NO_CANDIDATES)
     return (*_assign_cpus(count, width, cpu.detect(environ), inventory.reason), is_usual)
 
 

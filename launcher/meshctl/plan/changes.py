@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.plan.cluster import ClusterSpec, require_size
 from launcher.meshctl.plan.generate import make_address
+from launcher.model import odd_text
 from launcher.model.errors import UsageError, suggest
 from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
@@ -62,7 +63,8 @@ def _find_lost(cluster: ClusterSpec, ids: Sequence[str]) -> list[Node]:
     for name in ids:
         if name not in by_id:
             question = suggest(name, {each: each for each in by_id}) if len(by_id) <= 1000 else ""
-            raise UsageError(f"--lose: {cluster.name} has no node {name!r}", question or _describe_nodes(cluster))
+            hint = odd_text.explain(name) or question or _describe_nodes(cluster)
+            raise UsageError(f"--lose: {cluster.name} has no node {name!r}", hint)
     return [by_id[name] for name in ids]
 
 

@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from launcher.model import odd_text
 from launcher.model.errors import UsageError, suggest
 from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
@@ -329,7 +330,8 @@ def _read_bytes(name: str) -> bytes:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             return file.read(JSON_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise UsageError(f"file {name} does not exist", "use meshctl plan -h to list what CLUSTER can be") from None
+        hint = odd_text.explain(name) or "use meshctl plan -h to list what CLUSTER can be"
+        raise UsageError(f"file {name} does not exist", hint) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{'stdin' if name == '-' else f'file {name!r}'} cannot be read: {why}") from None

@@ -12,7 +12,8 @@ from launcher.parts.part import Fact
 from rendezvous.events import StartRound
 from tests.support.reasons import because
 
-PAGE = Path(__file__).parents[3] / "docs/internals/parts.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/internals/parts.md"
 
 
 def start(round: int) -> StartRound:
@@ -36,3 +37,15 @@ def test_the_example_does_what_its_test_says() -> None:
     host.run(print)
     host.close()
     assert said == ["round 3 still runs after 60 s"]
+
+
+def test_the_page_lists_every_fact() -> None:
+    """Those of the kernel's own, what it tells the agreement, and what the parts of the diagnosis publish."""
+    own = (ROOT / "launcher/parts/part.py").read_text().partition("# --- facts")[2].partition("# --- effects")[0]
+    found = re.findall(r"^class (\w+)", own, flags=re.MULTILINE)
+    found += re.findall(r"_submit\(events\.(\w+)", (ROOT / "launcher/agent/loop.py").read_text())
+    for path in (ROOT / "launcher/diagnosis/part").glob("*.py"):
+        found += re.findall(r"Publish\(\s*(\w+)\(", path.read_text())
+    assert {"WaitUnexplained", "HangEnded", "RoundExamined"} <= set(found)
+    table = PAGE.read_text().partition("## Facts")[2].partition("## Effects")[0]
+    assert [name for name in found if f"`{name}`" not in table] == []

@@ -50,8 +50,8 @@ KEY = "/meshrun/night/0123456789abcdef"
 OTHER_KEY = "/meshrun/night/3-0123456700000000"
 
 
-def enter(log_dir: Path, node: str, key: str = KEY, run_id: str = "night") -> tuple[LogLayout, bool]:
-    """The layout of a node of several at its first round, and whether where its files are is news."""
+def enter(log_dir: Path, node: str, key: str = KEY, run_id: str = "night") -> tuple[LogLayout, str]:
+    """The layout of a node of several at its first round, and the place that is news."""
     layout = LogLayout(log_dir=str(log_dir), run_id=run_id, node=node)
     assert layout.root == ""
     return layout, layout.enter_job(key)
@@ -59,7 +59,7 @@ def enter(log_dir: Path, node: str, key: str = KEY, run_id: str = "night") -> tu
 
 def test_nodes_of_a_job_share_a_directory_and_one_of_them_says_so(tmp_path: Path) -> None:
     found = [enter(tmp_path, node) for node in ("a", "b", "c")]
-    assert [is_news for _, is_news in found] == [True, False, False]
+    assert [place for _, place in found] == [f"{tmp_path}/night_89abcdef", "", ""]
     assert {layout.job_dir for layout, _ in found} == {f"{tmp_path}/night_89abcdef"}
     paths = [layout.make_stream_path(1, 0, 0, "stderr") for layout, _ in found]
     assert paths == [f"{tmp_path}/night_89abcdef/{node}/attempt_0/0/stderr.log" for node in ("a", "b", "c")]
@@ -68,9 +68,12 @@ def test_nodes_of_a_job_share_a_directory_and_one_of_them_says_so(tmp_path: Path
 
 
 def test_an_agent_never_gets_the_folder_of_another_one_with_its_name(tmp_path: Path) -> None:
-    roots = [enter(tmp_path, node)[0].root for node in ("a", "a", "a", "a.2", "..", "x/../..")]
-    names = [os.path.relpath(root, f"{tmp_path}/night_89abcdef") for root in roots]
+    found = [enter(tmp_path, node) for node in ("a", "a", "a", "a.2", "..", "x/../..")]
+    names = [os.path.relpath(layout.root, f"{tmp_path}/night_89abcdef") for layout, _ in found]
     assert names == ["a", "a.2", "a.3", "a.2.2", "...2", "x_.._.."]
+    is_odd = [place == layout.root for layout, place in found]  # where the files of an agent are is said once
+    assert is_odd == [False, True, True, True, True, False]
+    assert [layout.enter_job(OTHER_KEY) for layout, _ in found] == [""] * 6
 
 
 def test_the_next_job_of_a_run_has_another_directory(tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ def test_the_next_job_of_a_run_has_another_directory(tmp_path: Path) -> None:
 
 def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
     def read_latest() -> str:
-        return os.readlink(tmp_path / "latest")
+        return os.readlink(tmp_path / "latest_run")
 
     for node in ("a", "b"):
         enter(tmp_path, node)
@@ -90,34 +93,41 @@ def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
     assert read_latest() == "night_00000000"
     alone = LogLayout(log_dir=str(tmp_path), run_id="alone")
     assert alone.enter_job("")
-    assert (read_latest(), (tmp_path / "latest").samefile(alone.root)) == (os.path.basename(alone.root), True)
+    assert (read_latest(), (tmp_path / "latest_run").samefile(alone.root)) == (os.path.basename(alone.root), True)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-@pytest.mark.parametrize("what", ["file", "directory", "link elsewhere", "directory without links"])
+@pytest.mark.parametrize(
+    "what", ["file", "directory", "/data/model", "model", "model_final", "/data/night_01234567", "without links"]
+)
 def test_what_is_called_latest_already_stays_and_the_run_begins(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latest = tmp_path / "latest"
+    latest = tmp_path / "latest_run"
     match what:
         case "file":
             latest.write_text("mine")
         case "directory":
             (latest / "below").mkdir(parents=True)
-        case "link elsewhere":
-            latest.symlink_to("/data/model")
+        case target if target != "without links":
+            latest.symlink_to(target)
         case _:
             monkeypatch.setattr(os, "symlink", Mock(side_effect=PermissionError(1, "not permitted")))
-    before = (os.path.lexists(latest), latest.is_symlink(), latest.is_dir())
+    before = (os.path.lexists(latest), latest.is_symlink() and os.readlink(latest), latest.is_dir())
     assert enter(tmp_path, "a")[1]
-    assert (os.path.lexists(latest), latest.is_symlink(), latest.is_dir()) == before
-    assert {path.name for path in tmp_path.iterdir()} <= {"latest", "night_89abcdef"}
+    assert (os.path.lexists(latest), latest.is_symlink() and os.readlink(latest), latest.is_dir()) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"latest_run", "night_89abcdef"}
+
+
+def test_a_checkpoint_directory_may_be_the_log_dir(tmp_path: Path) -> None:
+    enter(tmp_path, "a")
+    assert not os.path.lexists(tmp_path / "latest")  # DeepSpeed writes the name of the newest checkpoint there
 
 
 def test_a_round_starts_though_the_directory_of_the_job_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "night_89abcdef").touch()  # as good as a full disk
-    layout, is_news = enter(tmp_path, "a")
-    assert not is_news
+    layout, place = enter(tmp_path, "a")
+    assert not place
     assert layout.make_error_path(1, 0, 0) == f"{tmp_path}/night_89abcdef/a/attempt_0/0/error.json"
 
 
@@ -126,11 +136,26 @@ def test_directories_that_stay_empty_are_removed_and_nothing_else(tmp_path: Path
     layout.make_error_path(1, 0, 0)
     kept = Path(layout.make_stream_path(1, 0, 1, "stdout") or "")
     kept.touch()
+    (Path(layout.root) / "mine").mkdir()
     layout.remove_needless(is_success=True)
-    assert sorted(path.name for path in Path(layout.root).rglob("*")) == ["1", "attempt_0", "stdout.log"]
+    assert sorted(path.name for path in Path(layout.root).rglob("*")) == ["1", "attempt_0", "mine", "stdout.log"]
     kept.unlink()
-    layout.remove_needless(is_success=False)
+    (Path(layout.root) / "mine").rmdir()
+    layout.remove_needless(is_success=True)
     assert not os.path.exists(layout.root)
+
+
+def test_after_a_failure_the_log_directory_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, _ = enter(tmp_path, "a")
+    layout.make_error_path(1, 0, 0)
+    calls: list[object] = []  # storage that hangs would keep the agent
+    for name in ("walk", "rmdir", "unlink"):
+        monkeypatch.setattr(os, name, calls.append)
+    layout.remove_needless(is_success=False)
+    assert calls == []
+    monkeypatch.setattr(os, "rmdir", Mock())
+    layout.remove_needless(is_success=True)
+    assert calls == []
 
 
 def test_a_node_that_never_had_a_round_leaves_nothing(tmp_path: Path) -> None:

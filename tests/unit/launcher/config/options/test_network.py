@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.options.network import StoreConfig
+from launcher.config.options.readers import PASSWORD_HINT
 from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import Description, decode_description, encode_description
 from tests.support.options import refusal, resolve
@@ -185,12 +186,31 @@ def test_what_contradicts_itself_is_refused(words: list[str], sentence: str) -> 
         [*ETCD, "--rdzv-endpoint=etcd://me:hunter2@h1:2379"],
         [*ETCD, "--rdzv-endpoint=me:hunter2@h1"],
         [*ETCD, "--rdzv-conf=user=me,password=hunter2"],
+        ["--rdzv-conf=password=hunter2,timeout=10m"],
+        ['--rdzv-conf="password=hunter2,timeout=10m"'],
+        ["--rdzv-conf='password = hunter2'"],
+        ["--rdzv-conf=password:hunter2"],
+        ["--rdzv-conf=password hunter2"],
+        ["--rdzv-conf=user=me password=hunter2"],
+        ["--rdzv-conf=passwd=hunter2,timeout=10m"],
+        ["--rdzv-conf=password=hunter2.py"],
+        [*ETCD, '--rdzv-endpoint="me:hunter2@h1:2379"'],
+        ["--standalone", "--rdzv-endpoint=me:hunter2@h1"],
+        ["--rdzv-endpoint=me:hunter2@h1"],
+        ["--nnodes=2", "--node-rank=0", "--rdzv-endpoint=me:hunter2@h1:2"],
     ],
 )
 def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[str]) -> None:
-    sentence, _ = refusal(*words)
+    sentence, hint = refusal(*words)
     assert "can be read by other users" in sentence
     assert "hunter2" not in sentence
+    assert hint == PASSWORD_HINT
+
+
+def test_a_file_for_a_password_may_be_called_like_one() -> None:
+    made = resolve(*ETCD, "--rdzv-conf=user=me,password_file=/run/passwords/password").rendezvous.network
+    assert made is not None
+    assert made.password_file == "/run/passwords/password"
 
 
 def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,8 +75,9 @@ class Bench:
         self.failures = 0
         self.news: list[Conclusion] = []
         self.inquiries = Inquiries(
-            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report"
-        )
+            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report",
+            lambda: 0.5,
+        )  # fmt: skip
 
     def ask(self, survey: Survey) -> None:
         if self.error is not None:
@@ -154,7 +156,10 @@ def test_who_waits_names_the_node_that_leads_and_its_reason(
     bench.leader = LeaderRecord(member_id="m1", node_name="n1")
     bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
     bench.inquiries.advance(0.0)
-    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState())]
+    assert bench.asked == []
+    assert bench.inquiries.wake_at == 4.0
+    bench.inquiries.advance(4.0)
+    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState(has_rounds=False))]
     bench.end(answers=answers)
     assert capfd.readouterr().err == f"meshrun: {sentence}\n"
     bench.running.has_workers = True  # it came too late
@@ -162,14 +167,47 @@ def test_who_waits_names_the_node_that_leads_and_its_reason(
     assert capfd.readouterr().err == ""
 
 
-def test_who_waits_says_that_no_node_leads_and_a_leader_asks_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def wait(bench: Bench) -> None:
+    """It is not known why no round starts; time passes until nothing more happens."""
+    bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
+    bench.inquiries.advance(0.0)
+    while bench.inquiries.wake_at < math.inf:
+        bench.inquiries.advance(bench.inquiries.wake_at)
+
+
+def test_a_leader_asks_nobody_why_it_waits_and_a_node_with_workers_does_not_wait() -> None:
+    for leader_id, has_workers in (("m0", False), ("m1", True)):
+        bench = Bench()
+        bench.leader = LeaderRecord(member_id=leader_id, node_name="n0")
+        bench.running.has_workers = has_workers
+        wait(bench)
+        assert bench.asked == []
+
+
+def test_who_waits_says_once_that_no_node_leads_and_asks_once_more(capfd: pytest.CaptureFixture[str]) -> None:
     bench = Bench()
-    for leader in (None, LeaderRecord(member_id=bench.member_id, node_name="n0")):
-        bench.leader = leader
+    wait(bench)
+    sentence = "meshrun: waiting for a round: it is not known here which node leads\n"
+    assert capfd.readouterr().err == sentence
+    bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
+    for _ in range(2):
+        bench.inquiries.advance(max(0.0, bench.inquiries.wake_at))
+    assert capfd.readouterr().err == sentence
+    bench.leader = LeaderRecord(member_id="m1", node_name="n1")
+    bench.inquiries.advance(bench.inquiries.wake_at)
+    assert [one.node for one in bench.asked] == ["m1"]
+    assert capfd.readouterr().err == ""
+
+
+def test_nodes_that_wait_for_the_same_reason_ask_at_different_times() -> None:
+    found = []
+    for drawn in (0.25, 0.5, 1.0):
+        bench = Bench()
+        bench.inquiries.draw = partial(float, drawn)
         bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
         bench.inquiries.advance(0.0)
-    assert bench.asked == []
-    assert capfd.readouterr().err == "meshrun: waiting for a round: it is not known here which node leads\n"
+        found.append(bench.inquiries.wake_at)
+    assert found == [2.0, 4.0, 8.0]
 
 
 def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from launcher.config.options import command_line
-from launcher.extensions.hints.remarks import KNOWN, find_misspelt_variables, list_remarks
+from launcher.config.options.readers import PASSWORD_HINT
+from launcher.extensions.hints.remarks import KNOWN, explain_missing_script, find_misspelt_variables, list_remarks
 from tests.support.documents.pages import ROOT
+from tests.support.options import resolve
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,24 @@ def test_options_behind_the_script_are_remarked_upon_if_only_ours() -> None:
     assert remarks("t.py --max_restarts=3 --lr 1 --nnodes 2") == ["--max_restarts, --nnodes are" + sentence]
     assert remarks("t.py --help --version --module --log-dir x --devices 2 --mesh a --nproc 2 -r3") == []
     assert remarks("--nproc-per-node 2 t.py --nproc-per-node 2") == []  # the script has this option too
+
+
+@pytest.mark.parametrize(
+    ("word", "is_remarked"),
+    [
+        ("--role=$ROLE", True),
+        ("--role={{ role }}", True),
+        ('--role="a"', True),
+        ("--role='a'", True),
+        ("--role=`a`", True),
+        ("--duplicate-stdout-filters='loss'", False),
+        ('--duplicate-stderr-filters={"step":,$1', False),
+    ],
+)
+def test_a_text_that_is_hardly_meant_is_remarked_upon_unless_it_is_looked_for(word: str, is_remarked: bool) -> None:
+    assert any(note.startswith(word.replace("=", " ", 1)) for note in resolve(word).notes) == is_remarked
+
+
+@pytest.mark.parametrize("word", ["--rdzv-endpoint=me:hunter2@h.py", "--rdzv-conf=password=hunter2.py"])
+def test_a_password_that_may_be_a_script_is_not_repeated(word: str) -> None:
+    assert explain_missing_script(command_line.parse([word])) == PASSWORD_HINT

@@ -49,3 +49,7 @@ def test_a_script_that_is_not_there(
 def test_a_file_that_is_no_script_of_python(script: str, start: bytes, is_executable: bool, hint: str | None) -> None:
     found = explain_content(script, start, is_executable)
     assert (found and found[1]) == hint
+    if hint is not None and hint.startswith("write"):
+        found = explain_content(script, start, is_executable, is_path=True)
+        assert found is not None
+        assert found[1] == f"leave out --run-path, and {hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -72,6 +73,25 @@ def test_a_python_that_is_missing_is_that_of_its_variable() -> None:
     )  # fmt: skip
 
 
+def test_a_program_in_a_directory_that_may_not_be_searched_is_not_said_to_be_missing() -> None:
+    assert explain_start("/closed/tool", errno.EACCES, False) == (
+        "this user may not run /closed/tool",
+        "check its directories with ls -ld, and whether its disk is mounted noexec",
+    )
+    assert explain_start("/closed/tool", errno.ENOENT, False)[0] == "/closed/tool does not exist"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("email.linalg.a", "email has no module linalg.a: check its version"),
+        ("numpyy.linalg", f"check whether numpyy is installed for {sys.executable}, and its version"),
+    ],
+)
+def test_a_module_that_is_missing_in_a_package_of_the_agents_own_python(name: str, hint: str) -> None:
+    assert explain_missing_module(f"ModuleNotFoundError: No module named '{name}'", sys.executable) == hint
+
+
 def test_a_program_that_runs_is_not_blamed() -> None:
     assert explain_start(sys.executable, 2, True) == ("", "")
 
@@ -79,8 +99,16 @@ def test_a_program_that_runs_is_not_blamed() -> None:
 @pytest.mark.parametrize(
     ("exception", "variables", "hint"),
     [
-        ("ModuleNotFoundError: No module named 'numpyy.linalg'", {},
+        ("ModuleNotFoundError: No module named 'numpyy'", {},
          "install numpyy for /venv/bin/python, which runs the workers"),
+        ("ModuleNotFoundError: No module named 'numpy.linalgg'", {"CONDA_PREFIX": "/opt/conda/envs/a"},
+         "check whether numpy is installed for /venv/bin/python, and its version"),
+        ("ModuleNotFoundError: No module named 'helpers.a'; 'helpers' is not a package", {},
+         "check which helpers is imported: it is a single file, perhaps of yours, and hides a package"),
+        ("ModuleNotFoundError: No module named 'mine'", {},
+         "add the directory of mine to PYTHONPATH: Python searches that of the script, not the current one"),
+        ("ModuleNotFoundError: No module named 'datasets'", {},
+         "install datasets for /venv/bin/python, which runs the workers"),
         ("ModuleNotFoundError: No module named 'helpers'", {},
          "add the directory of helpers.py to PYTHONPATH: Python searches that of the script, not the current one"),
         ("ModuleNotFoundError: No module named 'x'", {"CONDA_PREFIX": "/opt/conda/envs/a"},
@@ -94,6 +122,9 @@ def test_a_module_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exception: str, variables: dict[str, str], hint: str
 ) -> None:
     (tmp_path / "helpers.py").write_text("")
+    for folder, name in (("mine", "__init__.py"), ("datasets", "images.bin")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
     monkeypatch.chdir(tmp_path)
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
+from launcher.hardware.linux import cgroup_limits
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 from tests.support.options import resolve
@@ -96,6 +97,28 @@ def test_what_is_unusual_of_the_number_of_workers_is_known(
     made = resolve()
     devices = replace(made.devices, worker_count=worker_count)
     assert slots.make_node_slots(devices, made.workers, {})[2] == is_usual
+
+
+def test_a_node_of_several_without_a_driver_says_that_its_workers_run_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "list_candidates", lambda *_: [])
+    made = resolve("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h")
+    devices = replace(made.devices, worker_count=2)
+    _, reason, is_usual = slots.make_node_slots(devices, made.workers, {})
+    assert (reason, is_usual) == ("2 workers on the CPU, as asked (no sign of a GPU or TPU)", False)
+
+
+@pytest.mark.parametrize(("worker_count", "is_checked"), [(None, True), ("auto", True), ("gpu", True), (2, False)])
+def test_workers_that_nobody_has_counted_are_compared_with_the_quota(
+    worker_count: Any, is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "list_candidates", lambda *_: [Fixed("nvidia", 2)])
+    monkeypatch.setattr(cgroup_limits, "explain_quota", "; less than {}".format)
+    made = resolve()
+    devices = replace(made.devices, worker_count=worker_count)
+    _, reason, is_usual = slots.make_node_slots(devices, made.workers, {})
+    assert (reason.endswith("; less than 2"), is_usual) == (is_checked, not is_checked)
 
 
 @pytest.mark.parametrize(
