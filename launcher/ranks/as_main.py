@@ -102,7 +102,7 @@ def _open_last_words() -> int:
                 os.close(page)
             except OSError:  # the limit of open files is lower
                 pass
-        os.lseek(place, (16 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
+        os.lseek(place, (8192 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
         os.write(place, b"\n")
         import faulthandler
 
