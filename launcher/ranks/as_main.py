@@ -190,8 +190,11 @@ if __name__ == "__main__":
                 _trace = _trace.tb_next
             _error.__traceback__ = _trace
             if _place >= 0:
-                try:  # noqa: SIM105 - contextlib is an import
-                    _load("main_exit")["leave_end"](_place, _error, _trace)
+                try:
+                    try:
+                        _load("main_exit")["leave_end"](_place, _error, _trace)
+                    except BaseException:  # its type needs no file: there may be no descriptor, or another root
+                        os.write(_place, f"Traceback (most recent call last):\n{type(_error).__name__}: \n".encode())
                 except BaseException:
                     pass
             if _failure:

@@ -14,12 +14,15 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.extensions.hints import last_words
+from launcher.hardware.linux import shared_page
+from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.error_file import read_error
 from launcher.ranks import as_main
 from tests.support.processes.terminal import Terminal
@@ -384,3 +387,35 @@ def test_a_script_runs_where_the_current_directory_is_gone_or_a_debugger_runs_it
         words = [sys.executable, "-c", how, as_main.__file__, "script", script]
         done = subprocess.run(words, cwd=gone, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.stdout == f"SourceFileLoader {script}\n", done.stderr
+
+
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    made = shared_page.make()
+    assert made is not None
+    made.begin(1, None)
+    yield made
+    os.close(made.descriptor)
+
+
+def run_with_page(
+    page: SharedPage, folder: Path, script: str, limit: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run it as the first worker. `limit`: of open files, 0 for this process's own."""
+    (folder / "ends.py").write_text(script)
+    set_limit = ["-c", "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)"
+                 "; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])", str(limit)]  # fmt: skip
+    command = [*(set_limit if limit else []), "-u", as_main.__file__, "script", "ends.py"]
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=os.environ | page.list_variables(0) | variables,
+        capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, pass_fds=[page.descriptor],
+    )  # fmt: skip
+
+
+def test_a_script_that_has_used_up_its_descriptors_leaves_the_type_of_its_exception(
+    page: SharedPage, folder: Path
+) -> None:
+    no_more = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, 4096))\n"
+    run_with_page(page, folder, f"{no_more}raise KeyError('x')", limit=4096)
+    assert page.read_last_words(0) == "\nTraceback (most recent call last):\nKeyError: \n"
+    assert last_words.parse(page.read_last_words(0), 1).exception == "KeyError: "
