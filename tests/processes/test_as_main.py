@@ -419,3 +419,43 @@ def test_a_script_that_has_used_up_its_descriptors_leaves_the_type_of_its_except
     run_with_page(page, folder, f"{no_more}raise KeyError('x')", limit=4096)
     assert page.read_last_words(0) == "\nTraceback (most recent call last):\nKeyError: \n"
     assert last_words.parse(page.read_last_words(0), 1).exception == "KeyError: "
+
+
+EVIDENCE = """
+import faulthandler, os, signal, sys
+finders = [one for one in sys.meta_path if getattr(one, "__name__", "") == "torch"]
+caught = next(line for line in open("/proc/self/status") if line.startswith("SigCgt:")).split()[1]
+print(len(finders), os.path.exists("/proc/self/fd/112"), int(caught, 16) >> signal.SIGURG - 1 & 1)
+print(faulthandler.is_enabled(), sum(int(each) > 2 for each in os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("evidence", "limit", "seen"),
+    [
+        ("auto", 0, "1 True 1\nTrue 4\n"),
+        ("0", 0, "0 False 0\nTrue 3\n"),
+        ("auto", 112, "1 False 0\nFalse 3\n"),
+    ],
+    ids=["by default", "switched off", "few descriptors"],
+)
+def test_what_shows_a_hang_takes_a_signal_and_a_descriptor_if_it_may_and_can(
+    page: SharedPage, folder: Path, evidence: str, limit: int, seen: str
+) -> None:
+    """The page, the last words, the stack, and the directory that is listed."""
+    variables = {"LAUNCHER_HANG_EVIDENCE": evidence, "LAUNCHER_RECORDER_SOCKET": str(folder / "socket")}
+    ended = run_with_page(page, folder, EVIDENCE, limit, **variables)
+    assert (ended.stdout, ended.stderr) == (seen, "")
+
+
+def test_where_the_kernel_refuses_a_file_in_memory_the_stack_lies_in_shared_memory(folder: Path) -> None:
+    script = """
+import os
+from launcher.ranks import as_main
+def refuse(name): raise OSError(38, "Function not implemented")
+os.memfd_create = refuse
+as_main.prepare_evidence()
+print(os.readlink("/proc/self/fd/112"))
+"""
+    ended = run(folder, "-c", script, PYTHONPATH=os.getcwd())
+    assert ended.stdout.startswith("/dev/shm/"), ended.stderr
