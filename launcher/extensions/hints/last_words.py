@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 from contextlib import suppress
 
 from launcher.logs.reports.report import FATAL, LastWords
@@ -60,7 +61,12 @@ def keep_stacks(stacks: str, error_file: str) -> str:
         return ""
     folder, name = os.path.split(error_file)
     path = os.path.join(folder, name.replace("error", "crash", 1).removesuffix(".json") + ".txt")
-    with suppress(OSError), open(path, "w", errors="replace") as file:
-        file.write(stacks)
-        return path
+    with suppress(OSError), open(path, "w", errors="replace", opener=_open_at_once) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.write(stacks)
+            return path
     return ""
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)  # a pipe in its place would wait for a reader

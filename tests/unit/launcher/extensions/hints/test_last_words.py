@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,18 @@ def test_stacks_are_kept_beside_the_error_file(tmp_path: Path, error_file: str, 
     assert (tmp_path / name).read_text() == DUMP
     assert keep_stacks("", str(tmp_path / error_file)) == keep_stacks(DUMP, "") == ""
     assert keep_stacks(DUMP, str(tmp_path / "absent" / error_file)) == ""
+
+
+def test_stacks_do_not_wait_for_a_reader_in_the_place_of_their_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "crash.txt"
+    os.mkfifo(pipe)
+    assert keep_stacks(DUMP, str(tmp_path / "error.json")) == ""
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert keep_stacks(DUMP, str(tmp_path / "error.json")) == ""
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
 
 
 def test_workers_write_where_the_agent_reads() -> None:
