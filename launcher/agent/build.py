@@ -129,7 +129,7 @@ def build_agent(
             role=config.workers.role,
             program=config.workers.program,
             is_python=config.workers.launch_mode != "program",
-            read_last_words=node.shared_page.read_last_words if node.shared_page else lambda local_rank: "",
+            page=node.shared_page,
         ),
         progress_file=config.hangs.progress_file,
     )

@@ -85,6 +85,8 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     """It names more than a worker that has failed."""
     to_end: tuple[int, ...] = ()
     """The ranks to end so that all restart."""
+    is_sure: bool = True
+    """As in Diagnosis."""
 
     def make_finding(self, *, ends_workers: bool) -> Finding:
         """Return what is kept of it for the report of a failure."""
@@ -92,7 +94,7 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
         cause: HangCause = ""
         if ends_workers:
             is_named = answer.culprits and answer.kind not in ("unknown", "unclear")
-            cause = ("likely" if answer.kind == "odd" else "known") if is_named else "unknown"
+            cause = ("known" if self.is_sure else "likely") if is_named else "unknown"
         return Finding(answer.sentences, cause, answer.culprits if cause != "unknown" else ())
 
 

@@ -7,6 +7,7 @@ none, since the next job may wait for that. Whatever is ended is named. This is 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +22,9 @@ from launcher.supervisor.messages import EXAMINER_NAME
 
 SAID_AFTER_S = 1.0
 _PAUSE_MAX_S = 0.1
+_LOOK_S = 1.0  # a process may have thousands of descriptors
 _NAMED_MAX = 4
+_RANK_DIGITS_MAX = 10
 _DEVICES = (
     "/dev/nvidia",
     "/dev/kfd",
@@ -49,11 +52,14 @@ class Leftovers(Struct, eq=False):
 
     _is_said: bool = False
     _ended: set[int] = field(default_factory=set)
+    _look_at: dict[int, float] = field(default_factory=dict)  # when each is due, by pid
 
     def advance(self, now: float, *, is_hurried: bool) -> float:
         """Return after how many seconds to call this again; 0 if nothing is left, or what is left has to end now."""
         left = self._list_processes()
-        holders = [pid for pid in left - self._ended if self._holds_device(pid)]
+        due = [pid for pid in left - self._ended if now >= self._look_at.get(pid, -math.inf)]
+        self._look_at.update(dict.fromkeys(due, now + _LOOK_S))
+        holders = [pid for pid in due if self._holds_device(pid)]
         waited_s = now - self.began_at
         is_over = is_hurried or waited_s >= self.limit_s
         if to_end := sorted(left - self._ended) if is_over else holders:
@@ -107,7 +113,7 @@ class Leftovers(Struct, eq=False):
                 return self.ranks[session]
         for entry in kernel.read_text(f"{self.proc_dir}/{pid}/environ").split("\0"):
             name, _, value = entry.partition("=")
-            if name == "RANK" and value.isdecimal():
+            if name == "RANK" and value.isdecimal() and len(value) < _RANK_DIGITS_MAX:
                 return int(value)
         return None
 

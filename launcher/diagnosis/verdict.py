@@ -83,6 +83,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """The verdict, then what supports it."""
     places: tuple[Place, ...] = ()
     """Of all ranks that live, those of the fewest ranks first."""
+    is_sure: bool = True
+    """Recorders show it, or the state of a process; else stacks alone do."""
 
 
 class _Wait(Struct, frozen=True, kw_only=True):
@@ -335,9 +337,14 @@ def _conclude_late(
     if more := _follow(culprits, [(wait.late, wait.inside) for wait in waits]) - direct - set(culprits):
         sentences.append(f"{format_count(len(more), 'more rank')} {_wait(more)} for these")
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
-    is_known = any(wait.is_seen for wait, late in told if late)
-    is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
-    return Diagnosis(kind="late" if is_known else "unknown", culprits=tuple(culprits), sentences=tuple(sentences))
+    is_sure = any(wait.is_seen for wait, late in told if late) or any(_is_held(world[rank]) for rank in culprits)
+    is_known = is_sure or any(world[rank].stack is not None for rank in culprits)
+    return Diagnosis(
+        kind="late" if is_known else "unknown",
+        culprits=tuple(culprits),
+        sentences=tuple(sentences),
+        is_sure=is_sure,
+    )
 
 
 def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
@@ -345,13 +352,15 @@ def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: W
     if not members:
         return None
     sentences = [f"{describe_ranks(members, mesh)} wait for each other"]
+    is_sure = any(wait.is_seen for wait in waits if not set(members).isdisjoint(wait.late))
     for wait in waits:
         inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
         if inside and late:
             sentences.append(
                 f"{describe_ranks(inside, mesh)} {_wait(inside)} in {_name_call(wait)} for {describe_ranks(late, mesh)}"
             )
-    return Diagnosis(kind="deadlock", culprits=members, sentences=tuple(sentences[: 1 + _WAITS_SHOWN]))
+    shown = tuple(sentences[: 1 + _WAITS_SHOWN])
+    return Diagnosis(kind="deadlock", culprits=members, sentences=shown, is_sure=is_sure)
 
 
 def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis | None:
@@ -422,6 +431,7 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
     of_all = f"of the other {len(others)} ranks, " if len(others) > 1 else ""
     return Diagnosis(
         kind="odd",
+        is_sure=False,
         culprits=tuple(odd),
         sentences=(
             *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),

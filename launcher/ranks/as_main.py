@@ -43,6 +43,22 @@ def prepare_evidence() -> None:
     On SIGURG Python's own handler, which needs no GIL, writes the main thread's stack to a file in memory; a program
     that takes this one's place ignores the signal. torch's flight recorder is opened once torch.distributed is there.
     """
+    if os.environ.get("LAUNCHER_HANG_EVIDENCE") == "0":
+        return
+    names = ["torch.distributed.distributed_c10d"]  # imported after its C library, which has the recorder
+
+    def find_spec(name: str, *_: object) -> None:
+        if name in names:
+            names.clear()  # the finder stays: importlib goes through the list now
+            try:  # noqa: SIM105 - contextlib is an import
+                _load("../worker/recorder")["open_recorder"]()
+            except Exception:  # the import goes on without
+                pass
+
+    if "LAUNCHER_RECORDER_SOCKET" in os.environ:
+        watch: Any = type(sys)("torch")  # a finder that finds nothing
+        watch.find_spec = find_spec
+        sys.meta_path.insert(0, watch)
     import _signal  # type: ignore[import-not-found]
     import faulthandler
 
@@ -50,22 +66,13 @@ def prepare_evidence() -> None:
         return
     try:
         file = os.memfd_create("meshrun-stack")
-    except AttributeError:  # a Python that was built for an old C library
+    except (AttributeError, OSError):  # a Python that was built for an old C library, or a sandbox
         file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    os.dup2(file, 112, False)  # out of the way of a script that counts its own
-    os.close(file)
+    try:
+        os.dup2(file, 112, False)  # out of the way of a script that counts its own
+    finally:
+        os.close(file)
     faulthandler.register(_signal.SIGURG, 112, False)
-    if "LAUNCHER_RECORDER_SOCKET" not in os.environ:
-        return
-
-    def find_spec(name: str, *_: object) -> None:
-        if name == "torch.distributed.distributed_c10d":  # imported after its C library, which has the recorder
-            sys.meta_path.remove(watch)
-            _load("../worker/recorder")["open_recorder"]()
-
-    watch: Any = type(sys)("torch")  # a finder that finds nothing
-    watch.find_spec = find_spec
-    sys.meta_path.insert(0, watch)
 
 
 def _share_terminal() -> None:
@@ -102,11 +109,11 @@ def _open_last_words() -> int:
                 os.close(page)
             except OSError:  # the limit of open files is lower
                 pass
-        os.lseek(place, (16 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
+        os.lseek(place, (8192 + line) << 20, os.SEEK_SET)  # as in launcher.hardware.linux.shared_page
         os.write(place, b"\n")
         import faulthandler
 
-        if not faulthandler.is_enabled():
+        if place == 1000 and not faulthandler.is_enabled():  # at a lower one another file may be by then
             faulthandler.enable(place)
             vars(faulthandler)["is_of_launcher"] = True  # for launcher.worker.client
         return place
@@ -190,8 +197,11 @@ if __name__ == "__main__":
                 _trace = _trace.tb_next
             _error.__traceback__ = _trace
             if _place >= 0:
-                try:  # noqa: SIM105 - contextlib is an import
-                    _load("main_exit")["leave_end"](_place, _error, _trace)
+                try:
+                    try:
+                        _load("main_exit")["leave_end"](_place, _error, _trace)
+                    except BaseException:  # its type needs no file: there may be no descriptor, or another root
+                        os.write(_place, f"Traceback (most recent call last):\n{type(_error).__name__}: \n".encode())
                 except BaseException:
                     pass
             if _failure:

@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 
 from launcher.model.concurrency import start_thread
 from rendezvous.stores.addresses import pack_address, resolve_host
 
-LIMIT_S = 2.0
-"""A resolver that is silent must not keep the agent from its lease. It is asked once for each address."""
+LIMIT_S = 1.0
+"""A resolver that is silent must not keep the agent from its lease. It is asked until it has answered with a name."""
+_known: dict[str, str] = {}
+_asking: dict[str, threading.Thread] = {}
 
 
-@cache
 def find_master_name(address: str) -> str:
     """Return a host name that means this IPv6 address on this node, else the address."""
-    found: list[str] = []
-    thread = start_thread(lambda: found.extend(_list_names(address)), "name of the master")
-    if thread is not None:
-        thread.join(LIMIT_S)
-    return next(iter(found), address)
+    if address not in _known:
+        if (thread := _asking.pop(address, None)) is None or not thread.is_alive():
+            thread = start_thread(_ask, "name of the master", address)
+        if thread is not None:
+            _asking[address] = thread
+            thread.join(LIMIT_S)
+    return _known.get(address, address)
+
+
+def _ask(address: str) -> None:
+    if name := next(_list_names(address), ""):
+        _known[address] = name
 
 
 def _list_names(address: str) -> Iterator[str]:

@@ -212,8 +212,9 @@ def finish(state: MemberState, asked: Finish, now: float) -> None:
     requests.drop_requests()
     if state.setup.hosts_store and state.is_member:
         stay_s = state.settings.farewell_s
-        if asked.verdict is not None and asked.verdict.kind == "stopped":
-            stay_s += state.settings.shutdown_timeout_s  # without the store watchdogs would cut short who still saves
+        # Without the store watchdogs would cut short who still saves, or waits for what its workers have left.
+        if asked.verdict is not None and asked.verdict.kind in ("stopped", "success"):
+            stay_s += state.settings.shutdown_timeout_s
         state.leaving.exit_by = now + stay_s
         state.leaving.stay_reason = asked.reason.add(Reason.of("store-host-stays", up_to_s=stay_s))
         advance(state, now)
@@ -222,7 +223,7 @@ def finish(state: MemberState, asked: Finish, now: float) -> None:
 
 
 def advance(state: MemberState, now: float) -> None:
-    """After finishing, stay until every member has gone, or for `farewell_s`, if this node serves the store."""
+    """After finishing, stay until every member has gone, or until `exit_by`, if this node serves the store."""
     if state.membership.has_ended:
         return
     if now >= state.leaving.exit_by:

@@ -82,7 +82,7 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None
         key = make_job_keys("meshrun", "none", job).make_member_key("ghost")
         store.put(key, b"{}")  # a member that does not go, so the store stays
         (first_place / "finish").touch()
-        first[N1].says("staying up to 100 s, since other nodes use this node's store")
+        first[N1].says("staying up to 130 s, since other nodes use this node's store")
         following.start(N3)
         following[N3].says("which has ended: waiting")
         store.delete(key)

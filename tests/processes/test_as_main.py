@@ -14,12 +14,15 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.extensions.hints import last_words
+from launcher.hardware.linux import shared_page
+from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.error_file import read_error
 from launcher.ranks import as_main
 from tests.support.processes.terminal import Terminal
@@ -384,3 +387,75 @@ def test_a_script_runs_where_the_current_directory_is_gone_or_a_debugger_runs_it
         words = [sys.executable, "-c", how, as_main.__file__, "script", script]
         done = subprocess.run(words, cwd=gone, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.stdout == f"SourceFileLoader {script}\n", done.stderr
+
+
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    made = shared_page.make()
+    assert made is not None
+    made.begin(1, None)
+    yield made
+    os.close(made.descriptor)
+
+
+def run_with_page(
+    page: SharedPage, folder: Path, script: str, limit: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run it as the first worker. `limit`: of open files, 0 for this process's own."""
+    (folder / "ends.py").write_text(script)
+    set_limit = ["-c", "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)"
+                 "; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])", str(limit)]  # fmt: skip
+    command = [*(set_limit if limit else []), "-u", as_main.__file__, "script", "ends.py"]
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=os.environ | page.list_variables(0) | variables,
+        capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, pass_fds=[page.descriptor],
+    )  # fmt: skip
+
+
+def test_a_script_that_has_used_up_its_descriptors_leaves_the_type_of_its_exception(
+    page: SharedPage, folder: Path
+) -> None:
+    no_more = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, 4096))\n"
+    run_with_page(page, folder, f"{no_more}raise KeyError('x')", limit=4096)
+    assert page.read_last_words(0) == "\nTraceback (most recent call last):\nKeyError: \n"
+    assert last_words.parse(page.read_last_words(0), 1).exception == "KeyError: "
+
+
+EVIDENCE = """
+import faulthandler, os, signal, sys
+finders = [one for one in sys.meta_path if getattr(one, "__name__", "") == "torch"]
+caught = next(line for line in open("/proc/self/status") if line.startswith("SigCgt:")).split()[1]
+print(len(finders), os.path.exists("/proc/self/fd/112"), int(caught, 16) >> signal.SIGURG - 1 & 1)
+print(faulthandler.is_enabled(), sum(int(each) > 2 for each in os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("evidence", "limit", "seen"),
+    [
+        ("auto", 0, "1 True 1\nTrue 4\n"),
+        ("0", 0, "0 False 0\nTrue 3\n"),
+        ("auto", 112, "1 False 0\nFalse 3\n"),
+    ],
+    ids=["by default", "switched off", "few descriptors"],
+)
+def test_what_shows_a_hang_takes_a_signal_and_a_descriptor_if_it_may_and_can(
+    page: SharedPage, folder: Path, evidence: str, limit: int, seen: str
+) -> None:
+    """The page, the last words, the stack, and the directory that is listed."""
+    variables = {"LAUNCHER_HANG_EVIDENCE": evidence, "LAUNCHER_RECORDER_SOCKET": str(folder / "socket")}
+    ended = run_with_page(page, folder, EVIDENCE, limit, **variables)
+    assert (ended.stdout, ended.stderr) == (seen, "")
+
+
+def test_where_the_kernel_refuses_a_file_in_memory_the_stack_lies_in_shared_memory(folder: Path) -> None:
+    script = """
+import os
+from launcher.ranks import as_main
+def refuse(name): raise OSError(38, "Function not implemented")
+os.memfd_create = refuse
+as_main.prepare_evidence()
+print(os.readlink("/proc/self/fd/112"))
+"""
+    ended = run(folder, "-c", script, PYTHONPATH=os.getcwd())
+    assert ended.stdout.startswith("/dev/shm/"), ended.stderr

@@ -87,7 +87,8 @@ class Collection(Survey, kw_only=True, eq=False):
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
-        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders, stragglers=late)
+        diagnosis = diagnose(ranks, self._mesh)
+        answer = make_answer(diagnosis, ranks, self._mesh, folders, stragglers=late)
         answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
@@ -98,6 +99,7 @@ class Collection(Survey, kw_only=True, eq=False):
             stacks=stacks,
             is_news=any(self._ranks[rank].state != "ended" for rank in answer.culprits if rank in self._ranks),
             to_end=self._choose_to_end(answer),
+            is_sure=diagnosis.is_sure,
         )
         return _shorten_conclusion(conclusion)
 

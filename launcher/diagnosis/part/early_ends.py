@@ -142,9 +142,16 @@ class EarlyEnds(Struct, eq=False):
                 self._collected, self._collect_until = {}, now + COLLECT_S
                 yield _send(TO_ROUND, AskRankStates(round=round))
             case EarlyEnd(round=round, reason=reason):
-                self.log(describe(reason))
+                if not self._is_over(round):
+                    self.log(describe(reason))
                 if round == self._round and now - self._ended_at >= self.limit_s:
                     self._due_at = math.inf
+
+    def _is_over(self, round: int) -> bool:
+        """Whether this node knows that the round has ended; of one that runs on other nodes alone it does not."""
+        running = self.running
+        is_live = running.has_workers and not running.is_stopping
+        return round < running.number or (round == running.number and not is_live)
 
     def _conclude(self) -> Iterable[Effect]:
         """Say it, if no worker has ended in the meantime: else the node on which it has asks later."""

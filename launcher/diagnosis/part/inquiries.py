@@ -98,6 +98,7 @@ class Inquiries(Struct, eq=False):
     _answers: NodeAnswers | None = None
     _facts: deque[Fact] = field(default_factory=deque)
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for another's save is well
+    _silent_round: int = 0  # in which this node has made no progress since
     _has_complained: bool = False
     _reason_at: float = math.inf  # when the leader is asked why no round starts
     _may_ask_again: bool = False
@@ -159,6 +160,7 @@ class Inquiries(Struct, eq=False):
                     log(sentence)
                     self.effects += [Diagnosed(fact.round, Finding()), Publish(HangEnded(sentence=sentence))]
                 self._untold_silence = sentence if is_silent else ""
+                self._silent_round = fact.round if is_silent else 0
                 self.examination.report_silence(now, is_silent=is_silent)
             case WaitUnexplained():
                 self._may_ask_again = True
@@ -203,13 +205,20 @@ class Inquiries(Struct, eq=False):
             if is_current:
                 yield Explained(conclusion.round)
             return
+        if conclusion.round != self._silent_round:  # there has been progress since
+            return
         silence, self._untold_silence = self._untold_silence, ""
         for sentence in (silence, *answer.sentences, *list_gaps(answer), *answer.folders):
             if sentence:
                 log(sentence)
         log(f"hint: {answer.hint}")
+        if answer.kind == "healthy":
+            self._untold_silence = silence  # so that no hang ends that was none
+            if self.on_hang == "restart" and is_current:
+                log("no restart: the workers are busy, and none waits for another")
+            return
         sentence, *details = answer.sentences
-        ends_workers = self.on_hang == "restart" and is_current and answer.kind != "healthy"
+        ends_workers = self.on_hang == "restart" and is_current
         yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=ends_workers))
         yield Publish(
             HangReported(
@@ -221,9 +230,6 @@ class Inquiries(Struct, eq=False):
             )
         )
         if self.on_hang != "restart" or not is_current or self.running.share is None:
-            return
-        if answer.kind == "healthy":
-            log("no restart: the workers are busy, and none waits for another")
             return
         to_end = conclusion.to_end or (0,)
         own = tuple(local for local, rank in enumerate(self.running.share.ranks) if rank in to_end)

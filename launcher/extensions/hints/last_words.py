@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import stat
 from contextlib import suppress
 
 from launcher.logs.reports.report import FATAL, LastWords
@@ -17,6 +19,15 @@ _HEAD = "Traceback (most recent call last):\n"
 _FILE = "  File "
 _CURRENT = re.compile(r"^Current thread 0x.*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+FRAMES_MAX = 20  # of a text that any process of the worker's can write
+FRAME_MAX = 200
+EXCEPTION_MAX = 4_000
+_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
 _OWN_FILE = "/launcher/ranks/as_main.py"
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
@@ -27,18 +38,21 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
     stacks = dump[dump.rfind(FATAL) :] if dump else ""  # the last: a process that it has forked may have crashed before
     kept = stacks if FATAL in text else ""
     if exit_code < 0:
+        name = stacks.removeprefix(FATAL).partition("\n")[0]
+        if exit_code != -_SIGNALS.get(name, signal.SIGABRT):  # of a process that it has forked, and outlived
+            stacks = kept = ""
         found = _CURRENT.search(stacks)
         called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
         shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILE)]
-        return LastWords(tuple(reversed(shown)), stacks=kept, has_begun=bool(text))
+        frames = tuple(frame[-FRAME_MAX:] for frame in reversed(shown[:FRAMES_MAX]))
+        return LastWords(frames, stacks=kept, has_begun=bool(text))
     _, head, record = text.rpartition(_HEAD)
     if not head:
         return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
     lines = record.strip("\n").splitlines()
     count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
-    return LastWords(
-        tuple(line[len(_FILE) :] for line in lines[:count]), "\n".join(lines[count:]), kept, has_begun=True
-    )
+    frames = tuple(line[len(_FILE) :][-FRAME_MAX:] for line in lines[max(0, count - FRAMES_MAX) : count])
+    return LastWords(frames, "\n".join(lines[count:])[:EXCEPTION_MAX], kept, has_begun=True)
 
 
 def keep_stacks(stacks: str, error_file: str) -> str:
@@ -47,7 +61,12 @@ def keep_stacks(stacks: str, error_file: str) -> str:
         return ""
     folder, name = os.path.split(error_file)
     path = os.path.join(folder, name.replace("error", "crash", 1).removesuffix(".json") + ".txt")
-    with suppress(OSError), open(path, "w", errors="replace") as file:
-        file.write(stacks)
-        return path
+    with suppress(OSError), open(path, "w", errors="replace", opener=_open_at_once) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.write(stacks)
+            return path
     return ""
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)  # a pipe in its place would wait for a reader

@@ -147,8 +147,8 @@ def _read_first_line(path: str) -> bytes:
 
 def _read_start(path: str, size: int) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(size)
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            return file.read(size) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
     except OSError:
         return b""
 

@@ -1,4 +1,5 @@
-"""The part of the shared page where workers write figures of their training, far behind the lines of `shared_page`.
+"""The part of the shared page where workers write figures of their training, far behind the lines of `shared_page`
+and before the last words.
 
 A text for each worker, behind its length and checksum, by which a look that meets a write is known. What is never
 written takes no memory. Few runs use it, so it is not on the way to a worker.

@@ -19,8 +19,9 @@ phase. SAVE_COUNT: of checkpoints in this round, from 1 and by all workers; 0: t
 that report at the same time may count as one. A number has 8 bytes, in this machine's byte order, and only grows,
 except for limits; the name has 16, of UTF-8. A look at a worker that enters a phase may find the limit of one and the
 name of another: the name is only reported. Far behind the lines is a text for each line: why workers are asked to stop,
-and the reason of each worker's claim; behind those is what `figures` has. Last are the last words of each worker: how
-its script has ended, and Python's stacks of a crash (launcher/ranks/as_main.py). What is not used is left unwritten.
+and the reason of each worker's claim; behind those is what `figures` has. Last, behind all figures, are the last words
+of each worker: how its script has ended, and Python's stacks of a crash (launcher/ranks/as_main.py). What is not used
+is left unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
@@ -51,7 +52,7 @@ STEPS_MAX = 1 << 52
 REASON_SIZE = 512
 _UNTIL_MAX_S = 1e12  # a time that never comes
 _REASONS_START = 1 << 20  # beyond the lines of any number of workers that a machine has
-_LAST_WORDS_START = 16 << 20
+_LAST_WORDS_START = 8192 << 20  # beyond the figures of 30,000 workers; what is not written takes no memory
 _LAST_WORDS_SIZE = 1 << 20
 _LAST_WORDS_MAX = 256 << 10
 _DESCRIPTOR = 111

@@ -171,17 +171,17 @@ class Consequence(NamedTuple):
 def find_consequence(evidence: FailureEvidence, *, is_alone: bool, repeated: Reason | None = None) -> Consequence:
     """Return what follows from a failure. `is_alone`: no other node has ranks in the round.
 
-    `repeated`: names an error of the configuration that this node had before, in the same words. One restart may find
-    it mended, on another node's file system for example; the next ones would only repeat it.
+    `repeated`: names an error of the configuration that this node had in the round before, in the same words. One
+    restart may find it mended; the next ones would only repeat it.
 
     A program that does not exist will not exist after a restart. On one of several nodes it may be missing there alone,
-    where a file system is not mounted: then that node is at fault, and the others go on without it.
+    or a module, where a file system is not mounted: then that node is at fault, and the others go on without it.
     """
-    if evidence.spawn_error not in _NO_PROGRAM or evidence.is_leaving:
-        return Consequence(final_reason=repeated)
+    if evidence.is_leaving or (repeated is None and evidence.spawn_error not in _NO_PROGRAM):
+        return Consequence()
     if not is_alone:
         return Consequence(is_node_fault=True)
-    return Consequence(final_reason=classify(evidence).why)
+    return Consequence(final_reason=repeated or classify(evidence).why)
 
 
 def find_configuration_error(failure_class: str, exception: str, frames: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.hardware.linux.kernel_log import KernelLog
+    from launcher.hardware.linux.shared_page import SharedPage
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.reports.failure_class import FailureEvidence
     from launcher.logs.reports.report import Claim, Finding, WorkerFailure
@@ -78,9 +79,9 @@ class Failures:
         role: str = "",
         program: str = "",
         is_python: bool = True,
-        read_last_words: Callable[[int], str] = lambda local_rank: "",
+        page: SharedPage | None = None,
     ) -> None:
-        self._read_last_words = read_last_words
+        self._page = page
         self._program, self._is_python = program, is_python
         self._role = role
         self._aborts_are_secondary = aborts_are_secondary
@@ -96,7 +97,7 @@ class Failures:
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
         self.finding: Finding | None = None
-        self._configuration_errors: set[str] = set()  # of all rounds
+        self._configuration_error = 0, ""  # the last one, and its round
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -160,7 +161,7 @@ class Failures:
         message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
         said = "\n".join(tail)
-        left = self._read_last_words(local_rank) if pid and claim is None else ""
+        left = self._ask_page(lambda page: page.read_last_words(local_rank), "") if pid and claim is None else ""
         last = LastWords(has_begun=bool(left))
         # Nothing is loaded for a worker that was killed, or whose traceback is known: a restart waits for this.
         if FATAL in left or FATAL in said or (message is None and exit_code > 0 and left):
@@ -221,7 +222,7 @@ class Failures:
             frames=last.frames,
             stacks_file=_ask("stacks", "", last.stacks, error_file) if last.stacks else "",
             has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
-            is_abrupt=last.is_abrupt and message is None and sentence is None and claim is None,
+            is_abrupt=last.is_abrupt and not exception and message is None and sentence is None and claim is None,
             has_stdout_tail=is_stdout,
         )
         if is_secondary:
@@ -229,6 +230,12 @@ class Failures:
         # Where its stderr does not go through the agent, an abort may always be a watchdog's.
         has_waited = is_abort(exit_code, message, sentence) and (not words or symptoms.is_watchdog(words))
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
+
+    def _ask_page(self, ask: Callable[[SharedPage], _Answer], otherwise: _Answer) -> _Answer:
+        try:
+            return ask(self._page) if self._page is not None else otherwise
+        except (OSError, MemoryError):  # a worker's page may be cut, and this node short of memory
+            return otherwise
 
     def _ask_kernel_log(self, pid: int, exit_code: int) -> tuple[bool, int]:
         """Return whether the kernel's log says that it has killed this process for memory, and its Xid or 0."""
@@ -260,9 +267,11 @@ class Failures:
         if self.finding is not None:
             failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
         words = find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
+        if self._ask_page(lambda page: page.read_step() >= 0 or page.read_save_count() > 0, False):
+            words = ""  # a restart gets past it
         repeated = Reason.of("logs/repeated", node=self._host, error=words)
-        is_repeated = words in self._configuration_errors
-        self._configuration_errors.update([words] if words else [])
+        is_repeated = words and self._configuration_error == (self._round - 1, words)
+        self._configuration_error = self._round, words
         consequence = find_consequence(
             evidence, is_alone=self._assignment.group_world_size == 1, repeated=repeated if is_repeated else None
         )

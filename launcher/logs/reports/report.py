@@ -298,7 +298,7 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
         where = "read the stacks of its threads: the one that crashed ran no Python code"
         if failure.has_own_handler:
-            where = f"look for the stacks that its own faulthandler has written {_find_output(failure, here)}"
+            where = f"look whether its own faulthandler has written stacks {_find_output(failure, here)}"
         return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
     if code in _SIGNAL_HINTS:
         return _SIGNAL_HINTS[code]

@@ -92,3 +92,25 @@ def test_a_signal_ends_the_wait_and_the_examiner_is_none_of_the_workers(
     machine.add(1, "sleep", "9")
     assert machine.advance(101.5, is_hurried=True) == 0
     assert machine.said == ["ending what the workers have left: 'sleep 9' (pid 1, rank 4)"]
+
+
+@pytest.mark.parametrize(("rank", "said"), [("123456789", ", rank 123456789"), ("9" * 5000, ""), ("x", "")])
+def test_a_rank_that_can_be_none_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: str, said: str
+) -> None:
+    machine = Machine(monkeypatch, tmp_path)
+    machine.add(2, "sleep", "9", session=2, rank=rank)
+    assert machine.advance(100.0, is_hurried=True) == 0
+    assert machine.said == [f"ending what the workers have left: 'sleep 9' (pid 2{said})"]
+
+
+def test_each_process_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine(monkeypatch, tmp_path)
+    looks: list[tuple[float, int]] = []
+    monkeypatch.setattr(Leftovers, "_holds_device", lambda left, pid: looks.append((now, pid)))
+    machine.add(1, "cp")
+    for now in (100.0, 100.3, 100.6, 101.0, 101.5):
+        if now == 100.6:
+            machine.add(2, "cp", session=2)
+        machine.advance(now)
+    assert looks == [(100.0, 1), (100.6, 2), (101.0, 1)]

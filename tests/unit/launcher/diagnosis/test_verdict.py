@@ -347,3 +347,19 @@ def test_of_very_many_places_the_first_are_told() -> None:
     found = diagnose([see(rank, stack=stands_at(f"f{rank}", 9)) for rank in range(99)], mesh)
     assert len(found.sentences) == 8
     assert found.sentences[-1] == "93 more ranks are at 93 other places"
+
+
+@pytest.mark.parametrize(
+    ("late", "kind", "is_sure"),
+    [
+        (see(1, group("default_pg", 8), stack=LOAD), "late", True),
+        (RankEvidence(rank=1, state="sleeps", stack=LOAD), "late", False),
+        (RankEvidence(rank=1, state="stopped", stack=LOAD), "late", True),
+        (RankEvidence(rank=1, state="ended", exit_code=0), "late", True),
+        (RankEvidence(rank=1, state="sleeps"), "unknown", False),
+    ],
+    ids=["recorded", "a stack", "stopped", "ended", "nothing"],
+)
+def test_a_culprit_is_sure_if_its_recorder_or_its_state_shows_it(late: RankEvidence, kind: str, is_sure: bool) -> None:
+    found = diagnose([see(0, waits("default_pg", 9)), late], TWO)
+    assert (found.kind, found.culprits, found.is_sure) == (kind, (1,), is_sure)

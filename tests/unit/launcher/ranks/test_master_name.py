@@ -14,9 +14,9 @@ from launcher.ranks.master_name import find_master_name
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    find_master_name.cache_clear()
+    master_name._known.clear()
     yield
-    find_master_name.cache_clear()
+    master_name._known.clear()
 
 
 def know(monkeypatch: pytest.MonkeyPatch, reverse: str, names: Mapping[str, list[str]]) -> None:
@@ -52,9 +52,28 @@ def test_a_name_leads_back_to_the_address(
     assert find_master_name(address) == expected
 
 
-def test_a_resolver_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_is_silent_is_not_waited_for_and_its_late_answer_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: (str(answers.wait(60)), ""))
+    know(monkeypatch, "pod-0", {"pod-0": ["fd00::5"]})
+    reply = socket.getnameinfo
+    monkeypatch.setattr(socket, "getnameinfo", lambda *where: answers.wait(60) and reply(*where))
+    assert master_name.LIMIT_S <= 1
     monkeypatch.setattr(master_name, "LIMIT_S", 0.01)
     assert find_master_name("fd00::5") == "fd00::5"
+    (thread,) = [each for each in threading.enumerate() if each.name == "name of the master"]
+    assert find_master_name("fd00::5") == "fd00::5"
+    assert [each for each in threading.enumerate() if each.name == "name of the master"] == [thread]
     answers.set()
+    thread.join()
+    assert find_master_name("fd00::5") == "pod-0"
+
+
+def test_a_name_is_asked_for_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    know(monkeypatch, "", {})
+    assert find_master_name("fd00::5") == "fd00::5"
+    know(monkeypatch, "pod-0", {"pod-0": ["fd00::5"]})
+    assert find_master_name("fd00::5") == "pod-0"
+    know(monkeypatch, "", {})
+    assert find_master_name("fd00::5") == "pod-0"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from launcher.diagnosis.part.early_ends import COLLECT_S, EarlyEnds
+from launcher.diagnosis.part.early_ends import COLLECT_S, EarlyEnd, EarlyEnds
 from launcher.parts.part import Fact, RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited
 from rendezvous.events import TO_LEADER, NoteReceived, SendNote
+from rendezvous.reasons import Reason
 
 LIMIT_S = 60.0
 
@@ -125,3 +127,23 @@ def test_a_lost_note_is_sent_again() -> None:
     job.lost = set()
     job.run(2 * LIMIT_S + 10)
     assert [len(said) for said in job.take_said().values()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("number", "has_workers", "is_stopping", "is_said"),
+    [(3, True, False, True), (3, True, True, False), (3, False, False, False), (4, True, False, False),
+     (2, False, False, True), (0, False, False, True)],
+    ids=["runs", "is stopping", "has ended", "the next one runs", "of others, after one", "of others"],
+)  # fmt: skip
+def test_a_conclusion_about_a_round_that_is_over_here_is_not_logged(
+    number: int, has_workers: bool, is_stopping: bool, is_said: bool
+) -> None:
+    said: list[str] = []
+    part = EarlyEnds(
+        "a", RunningRound(number=number, has_workers=has_workers, is_stopping=is_stopping), 9.0, said.append
+    )
+    values = {"ended": "rank 0", "for_s": 9, "live": "rank 1", "is_one": True}
+    note = msgspec.json.encode(EarlyEnd(round=3, reason=Reason.of("diagnosis/early-end", **values)))
+    part.take(Fact(NoteReceived("m", note.decode()), number, 0.0, 0.0))
+    assert list(part.advance(0.0)) == []
+    assert bool(said) is is_said

@@ -93,6 +93,11 @@ class Bench:
     def report_silence(self, now: float, *, is_silent: bool) -> None:
         pass
 
+    def say_silence(self, round: int, *, is_silent: bool = True) -> list[Any]:
+        """What follows when this node's workers make no progress, or do again."""
+        self.inquiries.take(Fact(SilenceChanged(is_silent, "for 9 s"), round, 0.0, 0.0))
+        return list(self.inquiries.advance(0.0))
+
     def make_answers(self) -> Any:
         if self.error is not None:
             raise self.error
@@ -320,10 +325,11 @@ def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
 ) -> None:  # fmt: skip
     sentences = LATE if culprits else PLACES
     answer = replace(ANSWER, kind=kind, culprits=culprits, sentences=sentences, gaps=GAPS)
-    conclusion = Conclusion(round=1, purpose="silence", answer=answer, to_end=to_end)
+    conclusion = Conclusion(round=1, purpose="silence", answer=answer, to_end=to_end, is_sure=kind != "odd")
     bench = Bench()
     bench.inquiries.on_hang = "restart"
     bench.running.begin(1, SHARE)
+    bench.say_silence(1)
     bench.news = [conclusion]
     keep, publish, end = bench.inquiries.advance(0.0)
     assert keep == Diagnosed(1, Finding(sentences, cause, kept))
@@ -333,6 +339,34 @@ def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
     logged = capfd.readouterr().err
     assert all(sentence in logged for sentence in sentences)
     assert "not known of ranks 0-1: no stacks: py-spy is not installed (pip install py-spy)" in logged
+
+
+@pytest.mark.parametrize(
+    ("kind", "silence", "is_logged"),
+    [
+        ("late", (), False),
+        ("late", (True, False), False),
+        ("late", (True, False, True), True),
+        ("healthy", (True,), True),
+    ],
+    ids=["never silent", "progress since", "silent again", "none waits"],
+)
+def test_a_conclusion_that_is_overtaken_or_names_no_hang_is_none(
+    kind: Any, silence: tuple[bool, ...], is_logged: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench()
+    bench.inquiries.on_hang = "restart"
+    bench.running.begin(1, SHARE)
+    for is_silent in silence:
+        bench.say_silence(1, is_silent=is_silent)
+    answer = replace(ANSWER, kind=kind, culprits=(1,), sentences=LATE)
+    bench.news = [Conclusion(round=1, purpose="silence", answer=answer, to_end=(1,))]
+    types = [type(one) for one in bench.inquiries.advance(0.0)]
+    assert types == ([Diagnosed, Publish, EndWorkers] if kind == "late" and is_logged else [])
+    assert (LATE[0] in capfd.readouterr().err) == is_logged
+    bench.news = []
+    if silence[-1:] == (True,):
+        assert [type(one) for one in bench.say_silence(1, is_silent=False)] == types[:2]
 
 
 def test_with_progress_the_finding_is_dropped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,42 @@ def test_of_two_crashes_the_last_is_the_worker_s_own() -> None:
     assert parse("\n" + child + DUMP, -11).frames == FRAMES
 
 
+@pytest.mark.parametrize(
+    ("name", "exit_code", "is_own"),
+    [
+        ("Segmentation fault", -11, True),
+        ("Segmentation fault", -9, False),
+        ("Segmentation fault", -15, False),
+        ("Segmentation fault", -6, False),
+        ("Bus error", -7, True),
+        ("Floating point exception", -8, True),
+        ("Illegal instruction", -4, True),
+        ("Aborted", -6, True),
+        ("deallocating None: bad state", -6, True),
+        ("Aborted", -9, False),
+        ("Aborted", -11, False),
+    ],
+)
+def test_a_crash_is_the_worker_s_own_if_it_is_the_signal_that_has_ended_it(
+    name: str, exit_code: int, is_own: bool
+) -> None:
+    found = parse("\n" + DUMP.replace("Segmentation fault", name), exit_code)
+    assert found.frames == (FRAMES if is_own else ())
+    assert bool(found.stacks) is is_own
+
+
+def test_only_the_innermost_frames_and_so_much_of_each_and_of_the_exception_are_kept() -> None:
+    lines = [f'  File "/{"a" * 999}.py", line {number} in work\n' for number in range(50)]
+    head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+    crash = parse(head + "".join(lines), -11)
+    frames = "".join(line.replace(" in ", ", in ") for line in lines)
+    ended = parse(f"\nTraceback (most recent call last):\n{frames}ValueError: {'x' * 100_000}", 1)
+    for found, last in ((crash, 0), (ended, 49)):
+        assert (len(found.frames), max(map(len, found.frames))) == (20, 200)
+        assert found.frames[-1].endswith(f'.py", line {last}, in work')
+    assert len(ended.exception) == 4_000
+
+
 def test_what_the_user_has_asked_for_is_read_from_stderr_and_kept_only_there() -> None:
     assert parse("\n", -11, DUMP) == LastWords(FRAMES, has_begun=True)
 
@@ -82,10 +119,22 @@ def test_stacks_are_kept_beside_the_error_file(tmp_path: Path, error_file: str, 
     assert keep_stacks(DUMP, str(tmp_path / "absent" / error_file)) == ""
 
 
+def test_stacks_do_not_wait_for_a_reader_in_the_place_of_their_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "crash.txt"
+    os.mkfifo(pipe)
+    assert keep_stacks(DUMP, str(tmp_path / "error.json")) == ""
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert keep_stacks(DUMP, str(tmp_path / "error.json")) == ""
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+
+
 def test_workers_write_where_the_agent_reads() -> None:
     """`as_main` imports nothing of this project, so it has the numbers itself."""
-    assert "(16 + line) << 20" in Path(as_main.__file__).read_text()
-    assert [find_last_words_offset(line) for line in (0, 3)] == [16 << 20, 19 << 20]
+    assert "(8192 + line) << 20" in Path(as_main.__file__).read_text()
+    assert [find_last_words_offset(line) for line in (0, 3)] == [8192 << 20, 8195 << 20]
 
 
 ARGPARSE = ('"train.py", line 3, in <module>', '"/usr/lib/python3.11/argparse.py", line 2617, in exit')

@@ -149,3 +149,15 @@ def test_a_module_that_is_missing(
 def test_words_of_libraries_that_mean_one_thing(words: str, start: str) -> None:
     assert explain_words(words).startswith(start)
     assert bool(explain_words(words)) == bool(start)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES])
+def test_a_pipe_in_the_place_of_a_program_is_not_read(tmp_path: Path, number: int) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o755)
+    writer = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(writer, b"#!/opt/none/python\n".ljust(8192))
+        assert "needs" not in explain_start(str(pipe), number, False).sentence
+    finally:
+        os.close(writer)

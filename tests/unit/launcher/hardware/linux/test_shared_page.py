@@ -127,6 +127,18 @@ def test_the_last_words_of_a_round_are_its_own(board: SharedPage) -> None:
     assert board.read_heartbeats() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("line", [4, 64, 30_000])
+def test_last_words_lie_behind_the_figures_of_every_worker(line: int, board: SharedPage) -> None:
+    assert find_offset(line) + SIZE <= find_last_words_offset(0)
+    board.begin(2, None)
+    assert write_figures(board.descriptor, line, "x" * 1000)
+    os.pwrite(board.descriptor, b"\nthe end", find_last_words_offset(line // 4))
+    assert read_figures(board.descriptor, line) == "x" * 1000
+    board.begin(2, None)
+    assert read_figures(board.descriptor, line) == "x" * 1000
+    assert os.fstat(board.descriptor).st_blocks * 512 < 1 << 20
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 def test_a_beat_without_a_limit_counts_and_says_whether_it_is_read(is_read: bool, board: SharedPage, be: Any) -> None:
     board.begin(1, None, reads_heartbeats=is_read)

@@ -11,6 +11,7 @@ import pytest
 from launcher.logs.reports.failure_class import RULES, Consequence, FailureEvidence, classify, find_consequence
 from rendezvous.reasons import Reason
 
+REPEATED = Reason.of("logs/repeated", node="h1", error="x")
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
@@ -115,3 +116,18 @@ def test_only_an_absent_program_ends_a_job_or_node(
     evidence: dict[str, Any], is_alone: bool, expected: Consequence
 ) -> None:
     assert find_consequence(FailureEvidence(**evidence), is_alone=is_alone) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "is_leaving", "expected"),
+    [
+        (True, False, Consequence(final_reason=REPEATED)),
+        (False, False, Consequence(is_node_fault=True)),
+        (False, True, Consequence()),
+    ],
+)
+def test_an_error_that_comes_again_ends_the_job_or_where_there_are_others_the_node(
+    is_alone: bool, is_leaving: bool, expected: Consequence
+) -> None:
+    evidence = FailureEvidence(exit_code=1, exception="ModuleNotFoundError: No module named 'x'", is_leaving=is_leaving)
+    assert find_consequence(evidence, is_alone=is_alone, repeated=REPEATED) == expected

@@ -70,6 +70,73 @@ def test_under_jax_an_abort_may_be_an_echo_of_another(aborts_echo: bool, exit_co
     assert (failures.note(1, 4711, exit_code, 0.0, None) == "another") is is_echo
 
 
+class FakePage:
+    """What the workers of the present round have left in the shared page."""
+
+    def __init__(self, words: str = "\n", step: int = -1, saves: int = 0) -> None:
+        self.words, self.step, self.saves = words, step, saves
+
+    def read_last_words(self, local_rank: int) -> str:
+        return self.words
+
+    def read_step(self) -> int:
+        return self.step
+
+    def read_save_count(self) -> int:
+        return self.saves
+
+
+IMPORT = f"{TRACEBACK}\nModuleNotFoundError: No module named 'absent'"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "is_final"),
+    [
+        ({1: {}, 2: {}}, True),
+        ({1: {}, 3: {}}, False),
+        ({1: {}, 2: {"step": 0}}, False),
+        ({1: {}, 2: {"saves": 1}}, False),
+        ({1: {"step": 7}, 2: {}}, False),
+        ({1: {"saves": 1}, 2: {}, 3: {}}, True),
+    ],
+)
+def test_an_error_of_the_configuration_comes_again_if_the_round_before_ended_by_it_and_none_got_past_it(
+    rounds: dict[int, dict[str, int]], is_final: bool
+) -> None:
+    page = FakePage()
+    failures = Failures("h1", FakePump(IMPORT), page=page)  # type: ignore[arg-type]
+    for number, reached in rounds.items():
+        vars(page).update({"step": -1, "saves": 0} | reached)
+        failures.begin(number, SHARE, lambda local_rank: "")
+        failures.note(1, 4711, 1, 0.0, None)
+        final_reason, is_node_fault = failures.set_root_cause(1).consequence
+    assert ((final_reason is not None), is_node_fault) == (is_final, False)
+
+
+@pytest.mark.parametrize(("said", "is_abrupt"), [("", True), (IMPORT, False)])
+def test_an_end_with_a_known_exception_is_not_abrupt(said: str, is_abrupt: bool) -> None:
+    failures = Failures("h1", FakePump(said), page=FakePage())  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(1, 4711, 3, 0.0, None)
+    told = codec.decode(WorkerFailure, failures.set_root_cause(1).text, "the failure")
+    assert told.is_abrupt is is_abrupt
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError])
+def test_a_page_that_cannot_be_read_costs_its_words_alone(error: type[Exception]) -> None:
+    class Broken(FakePage):
+        def read_last_words(self, local_rank: int) -> str:
+            raise error
+
+        def read_step(self) -> int:
+            raise error
+
+    failures = Failures("h1", FakePump(IMPORT), page=Broken())  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: "")
+    assert failures.note(1, 4711, 1, 0.0, None) == "own"
+    assert failures.set_root_cause(1).rank == 1
+
+
 class FakePump:
     """Has these last lines of each worker."""
 

@@ -164,7 +164,7 @@ def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> 
         (failure(0, -11, frames=FRAMES, stacks_file="/tmp/crash.txt"), ""),
         (failure(0, -11, stacks_file="/tmp/crash.txt"), "the one that crashed ran no Python code"),
         (failure(0, -6, stacks_file="/tmp/crash.txt"), "destroy_process_group()"),
-        (failure(0, -11, has_own_handler=True), "that its own faulthandler has written further up"),
+        (failure(0, -11, has_own_handler=True), "look whether its own faulthandler has written stacks further up"),
         (failure(0, 3, is_abrupt=True), "look for os._exit()"),
         (failure(0, 3, exception="SystemExit: 3", frames=FRAMES), ""),
         (failure(0, 1, exception="ValueError: Port could not be cast to integer value as ':1:2'"), "in brackets"),
