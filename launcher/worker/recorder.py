@@ -115,10 +115,13 @@ def _has_user_room(count: int) -> bool:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY:
         return True
-    with open("/proc/loadavg") as file:
-        of_all_users = int(file.read().split()[3].partition("/")[2])
     # The user's own are counted only if those of all users do not fit: that takes milliseconds.
-    return limit - of_all_users >= count or limit - _count_own_threads() >= count
+    return limit - _count_all_threads() >= count or limit - _count_own_threads() >= count
+
+
+def _count_all_threads() -> int:
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
 
 
 def _count_own_threads() -> int:

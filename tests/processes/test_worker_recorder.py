@@ -132,6 +132,7 @@ def test_without_room_among_the_users_processes_it_is_not_opened(
 ) -> None:
     monkeypatch.setattr(recorder, "_CGROUPS", str(tmp_path))
     monkeypatch.setattr(recorder, "_count_own_threads", lambda: 100)
+    monkeypatch.setattr(recorder, "_count_all_threads", lambda: 300)  # with those of other users
     monkeypatch.setattr(os, "cpu_count", lambda: 10)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")  # 30 threads, and as much for what the script starts
     limit = resource.RLIM_INFINITY if left is None else 100 + left
@@ -140,7 +141,7 @@ def test_without_room_among_the_users_processes_it_is_not_opened(
 
 
 def test_the_users_threads_are_counted() -> None:
-    assert recorder._count_own_threads() >= len(os.listdir("/proc/self/task"))
+    assert recorder._count_all_threads() >= recorder._count_own_threads() >= len(os.listdir("/proc/self/task"))
 
 
 def test_a_worker_opens_it_with_the_import_and_no_call(tmp_path: Path) -> None:
