@@ -194,9 +194,9 @@ def _make_own_dir(path: str) -> str:
 
 
 def _link_latest(log_dir: str, name: str) -> None:
-    """Let `latest_run` lead to this run; without effect where links are impossible, or the name is a user's."""
-    link = os.path.join(log_dir, "latest_run")
-    new = os.path.join(log_dir, f".latest_run_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
+    """Let `latest-run` lead to this run; without effect where links are impossible, or the name is a user's."""
+    link = os.path.join(log_dir, "latest-run")
+    new = os.path.join(log_dir, f".latest-run_{os.urandom(_RANDOM_LENGTH // 2).hex()}")
     with contextlib.suppress(OSError):
         run_id, _, random = os.readlink(link).rpartition("_") if os.path.lexists(link) else name.rpartition("_")
         if "/" not in run_id and len(random) == _RANDOM_LENGTH and not random.strip("0123456789abcdef"):

@@ -251,7 +251,7 @@ class Seen:
 
     def logs(self) -> dict[str, str]:
         """The workers' files below the directory of the run, which is the only one in logs: path -> content."""
-        runs = [path for path in (self.directory / "logs").iterdir() if not path.is_symlink()]  # meshrun's `latest_run`
+        runs = [path for path in (self.directory / "logs").iterdir() if not path.is_symlink()]  # meshrun's `latest-run`
         assert len(runs) == 1, f"{runs}\n{self.said}"
         found = [path for path in sorted(runs[0].glob("attempt_*/**/*")) if path.is_file()]
         return {str(path.relative_to(runs[0])): path.read_text(errors="backslashreplace") for path in found}

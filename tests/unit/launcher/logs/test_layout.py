@@ -83,7 +83,7 @@ def test_the_next_job_of_a_run_has_another_directory(tmp_path: Path) -> None:
 
 def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
     def read_latest() -> str:
-        return os.readlink(tmp_path / "latest_run")
+        return os.readlink(tmp_path / "latest-run")
 
     for node in ("a", "b"):
         enter(tmp_path, node)
@@ -93,7 +93,7 @@ def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
     assert read_latest() == "night_00000000"
     alone = LogLayout(log_dir=str(tmp_path), run_id="alone")
     assert alone.enter_job("")
-    assert (read_latest(), (tmp_path / "latest_run").samefile(alone.root)) == (os.path.basename(alone.root), True)
+    assert (read_latest(), (tmp_path / "latest-run").samefile(alone.root)) == (os.path.basename(alone.root), True)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
@@ -103,7 +103,7 @@ def test_latest_leads_to_the_run_that_began_last(tmp_path: Path) -> None:
 def test_what_is_called_latest_already_stays_and_the_run_begins(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latest = tmp_path / "latest_run"
+    latest = tmp_path / "latest-run"
     match what:
         case "file":
             latest.write_text("mine")
@@ -116,7 +116,7 @@ def test_what_is_called_latest_already_stays_and_the_run_begins(
     before = (os.path.lexists(latest), latest.is_symlink() and os.readlink(latest), latest.is_dir())
     assert enter(tmp_path, "a")[1]
     assert (os.path.lexists(latest), latest.is_symlink() and os.readlink(latest), latest.is_dir()) == before
-    assert {path.name for path in tmp_path.iterdir()} <= {"latest_run", "night_89abcdef"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"latest-run", "night_89abcdef"}
 
 
 def test_a_checkpoint_directory_may_be_the_log_dir(tmp_path: Path) -> None:
