@@ -67,6 +67,7 @@ from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
+    from launcher.diagnosis.leftovers import Leftovers
     from launcher.logs.pump import OutputPump
 
 Answer = TypeVar("Answer")
@@ -315,13 +316,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
-        verdict = self.membership.driver.machine.verdict
-        if (
-            verdict is not None
-            and verdict.kind == "success"
-            and _attempt(lambda: bool(self.supervisor.list_left()), False)
-        ):
-            self._wait_for_leftovers(round)
+        if (leftovers := _attempt(self._find_leftovers, None)) is not None:
+            self._wait_for_leftovers(round, leftovers)
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
         grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
@@ -337,15 +333,18 @@ class Agent(Struct, kw_only=True, eq=False):
                 passed = f"{name_signal(notice)} is passed to the workers that handle it, SIGTERM to the others"
             log(f"{passed}, which have {grace_s:g} s{more}")
 
-    def _wait_for_leftovers(self, round: lifecycle.Round) -> None:
-        """Let what the workers have left end by itself, for some time."""
+    def _find_leftovers(self) -> Leftovers | None:
+        """Return what the workers of a job that has succeeded have left; None if that is nothing."""
+        machine = self.membership.driver.machine
+        if machine.verdict is None or machine.verdict.kind != "success" or not self.supervisor.list_left():
+            return None
         from launcher.diagnosis.leftovers import find_leftovers
 
-        settings = self.membership.driver.machine.settings
         # The rest of what the agreement waits for this node is the sweep's.
-        limit_s = max(0.0, min(settings.shutdown_timeout_s, settings.stop_limit_s - SWEEP_LIMIT_S))
-        leftovers = find_leftovers(self.supervisor, self.running, read_clock(), limit_s)
+        limit_s = min(machine.settings.shutdown_timeout_s, machine.settings.stop_limit_s - SWEEP_LIMIT_S)
+        return find_leftovers(self.supervisor, self.running, read_clock(), max(0.0, limit_s))
 
+    def _wait_for_leftovers(self, round: lifecycle.Round, leftovers: Leftovers) -> None:
         def check() -> None:
             if self._round is not round:  # another stop has swept it meanwhile
                 return

@@ -156,6 +156,22 @@ def test_the_end_of_a_round_is_reported_once(monkeypatch: pytest.MonkeyPatch) ->
     assert job.turn(reports=(RoundSwept(1), RoundSwept(1))).count(RoundStopped(1, 1)) == 1
 
 
+def test_what_a_success_has_left_is_swept_at_once_where_nothing_is_left_to_look_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A descriptor may be missing for each look, and for the import."""
+    for blocked in ("supervisor", "import"):
+        job = Turns(monkeypatch).begin()
+        job.machine.verdict = Mock(kind="success")
+        job.supervisor.list_left.return_value = {77}
+        if blocked == "supervisor":
+            job.supervisor.list_left.side_effect = OSError(24, "Too many open files")
+        else:
+            monkeypatch.setitem(sys.modules, "launcher.diagnosis.leftovers", None)
+        job.turn(reports=(Exited(1, 0, 41, 0, 0.0), Exited(1, 1, 42, 0, 0.0)))
+        assert job.turn(stop())[-1] == "sweep"
+
+
 def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bad:
         wake_at = -math.inf
