@@ -93,18 +93,24 @@ class WorkerChannel(Struct, eq=False):
         """Send a stop's signal to all workers except those that poll and would not handle it.
 
         `notice_signum`: goes first to the workers that handle it; they get `signum` only if they handle that, too.
+
+        A Python that handles a signal gets it alone: what it has started, such as the processes of its data loaders,
+        would die of it before the worker has saved. Of any other program the whole group gets it, since a shell handles
+        a signal only when the command that it runs has ended.
         """
         page = self.shared_page if local_round.round == self._stop_round else None
         pollers = page.list_stop_pollers(local_round.round) if page is not None else ()
-        spared = {rank for rank in pollers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
-        if notice_signum:
-            noticing = {rank for rank in local_round.live if self._has_handler(rank, notice_signum)}
-            for rank in sorted(noticing):
-                # The process alone, as Slurm does it: what a worker has started, such as its loaders, would die of it.
-                with suppress(ProcessLookupError):
-                    os.kill(self._pids[rank], notice_signum)
-            spared |= {rank for rank in noticing if not self._has_handler(rank, signum)}
-        self.supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
+        handling = {rank for rank in local_round.live if self._has_handler(rank, signum)}
+        noticing = {rank for rank in local_round.live if notice_signum and self._has_handler(rank, notice_signum)}
+        spared = {rank for rank in pollers if signum == signal.SIGINT or rank not in handling} | (noticing - handling)
+        # Every Python handles SIGINT, and what it has started ignores that or expects it, as from a terminal.
+        alone = {rank for rank in handling - spared if signum != signal.SIGINT and _is_python(self._pids[rank])}
+        for number, ranks in ((notice_signum, noticing), (signum, alone)):
+            for rank in sorted(ranks):
+                with suppress(OSError):  # it has just ended
+                    os.kill(self._pids[rank], number)
+        done = spared | alone
+        self.supervisor.signal(local_round.round, signum, sorted(local_round.live - done) if done else None)
 
     def check_heartbeats(self, local_round: Round, now: float) -> list[int]:
         """Send SIGABRT to workers that are unresponsive, and SIGKILL to those that still live `ABORT_GRACE_S` later.
@@ -156,3 +162,8 @@ class WorkerChannel(Struct, eq=False):
         except (OSError, KeyError, StopIteration):  # it has just ended
             return False
         return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+
+
+def _is_python(pid: int) -> bool:
+    # Of a process that has ended, or runs a setuid program, realpath returns the path itself.
+    return os.path.basename(os.path.realpath(f"/proc/{pid}/exe")).startswith("python")

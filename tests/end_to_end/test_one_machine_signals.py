@@ -54,6 +54,23 @@ os.wait()
 """
 
 
+LOADS = """
+loader = subprocess.Popen(["sleep", "1000"])
+def save(signum, frame):
+    mark("loader", str(loader.poll()))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+mark("up")
+while True:
+    time.sleep(60)
+"""
+TRAPS = """
+import os, signal, subprocess, sys
+shell = 'trap "touch trapped" TERM; touch up; sleep 1000; exit 0'
+os.execvp("sh", ["sh", "-c", shell])
+"""
+
+
 LEAVES_ONE = """
 subprocess.Popen(["sh", "-c", f"while ! test -e go; do sleep 0.01; done; touch saved-{RANK}; exec sleep {sys.argv[1]}"])
 sys.exit(int(sys.argv[2]))
@@ -132,6 +149,23 @@ def test_a_signal_to_the_agent_reaches_the_workers(tmp_path: Path, name: str) ->
         assert not job.left()
     assert job.marks("got", range(2)) == [name] * 2
     assert "FAILED" not in job.stderr
+
+
+def test_what_a_worker_has_started_lives_until_the_worker_has_saved(tmp_path: Path) -> None:
+    with Job(tmp_path, *TWO, script=LOADS) as job:
+        job.marks("up", range(2))
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 128 + signal.SIGTERM
+        assert not job.left()
+    assert job.marks("loader", range(2)) == ["None", "None"]
+
+
+def test_the_command_of_a_shell_gets_a_signal_that_the_shell_handles(tmp_path: Path) -> None:
+    with Job(tmp_path, "--shutdown-timeout=600", script=TRAPS) as job:
+        wait_until(lambda: (tmp_path / "up").exists())
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 128 + signal.SIGTERM
+    assert (tmp_path / "trapped").exists()
 
 
 NOTICES = """

@@ -142,7 +142,7 @@ def test_without_a_descriptor_a_restart_waits_for_one_and_the_last_failure_has_i
 def test_without_a_descriptor_a_question_waits_and_sigquit_ends_the_job_as_ever(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
         limit = lack_descriptors(job)
-        assert f"agents that do not respond: pid {job.pid})" in ask("ps", job.pid)
+        assert f"the agent with pid {job.pid} does not respond" in ask("ps", job.pid)
         limit_descriptors(job.pid, limit)
         wait_until(lambda: "running" in ask("ps", job.pid), 60)
         assert "all are at one line" in ask("why", job.pid)

@@ -97,6 +97,9 @@ def find_source(run_id: str | None) -> LocalSource:
     agent = choose_agent(agents, run_id)
     if agent is not None:
         return LocalSource(agent)
+    if run_id in silent:
+        hint = f"ask again, or see what it does by py-spy dump --pid {run_id}"
+        raise NoAgentError(f"the agent with pid {run_id} does not respond", hint)
     unless = mention_silent(silent)
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")

@@ -26,6 +26,23 @@ while True:
 """)
 
 
+_LOADS = tools("""
+import subprocess
+loader = subprocess.Popen(["sleep", "600"])
+def save(number, frame):
+    try:
+        mark("loader", loader.wait(timeout=2))
+    except subprocess.TimeoutExpired:
+        mark("loader", "lives on")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+mark("ready-0")
+mark("ready-1")
+while True:
+    time.sleep(0.01)
+""")
+
+
 def _send(number: int) -> Callable[[Running], None]:
     def act(running: Running) -> None:
         running.wait_for("ready-*", 2)
@@ -87,6 +104,13 @@ CASES: tuple[Case, ...] = (
         ),
         script=_DEAF,
         act=_send(signal.SIGKILL),
+    ),
+    case(
+        "a process of a worker's own, and SIGTERM",
+        "",
+        ("a process of a worker that saves on SIGTERM, until it has saved", lambda seen: seen.file("loader"), "-15"),
+        script=_LOADS,
+        act=_send(signal.SIGTERM),
     ),
     case(
         "a process of a worker's own",

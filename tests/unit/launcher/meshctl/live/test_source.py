@@ -106,6 +106,8 @@ def test_a_frozen_agent_is_not_taken_for_none(machine: Machine, run_id: str | No
     machine.named, machine.silent = [A], {A}
     with pytest.raises(UsageError, match=r"on this machine \(agents that do not respond: pid 1\)"):
         find_source(run_id)
+    with pytest.raises(UsageError, match=r"^the agent with pid 1 does not respond$"):
+        find_source("1")
     machine.named = []
     with pytest.raises(UsageError, match=r"on this machine$"):
         find_source(run_id)
