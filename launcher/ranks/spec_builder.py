@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
-_HOOK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "hook")
+_HOOK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "diagnosis", "hook")
 RECORDER_VARIABLE = "LAUNCHER_RECORDER_SOCKET"  # of launcher.worker.recorder, whose package is not needed here
 _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
