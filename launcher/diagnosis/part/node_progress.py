@@ -115,7 +115,7 @@ class NodeProgress:
             if any(look.is_halted for look in looks):
                 halted.append(self._ranks[local_rank])
             if looks and reads_output:
-                # Less what `as_main` has written to the shared page before the script (launcher/ranks/as_main.py).
+                # Less what it has written to the shared page before the script (launcher/ranks/main_start.py).
                 self._written[local_rank] = max(0, sum(look.written for look in looks) - START_MARK_SIZE)
         signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
