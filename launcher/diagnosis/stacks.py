@@ -27,10 +27,6 @@ from launcher.model.console import escape
 FRAMES_MAX = 40
 NO_COMMAND = "py-spy is not installed (pip install py-spy)"
 OTHER_PROGRAM = "the worker is not a Python process, or one that this version of py-spy does not support"
-STACK_DESCRIPTOR = 112
-"""Of the file in memory to which a worker writes, as in `main_start`."""
-STACK_FILES = ("/memfd:meshrun-stack", "/dev/shm/#")
-"""What the names of such files begin with."""
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

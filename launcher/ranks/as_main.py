@@ -27,7 +27,10 @@ def load(name: str) -> "dict[str, Any]":
     """Run a file beside this one and return its names. `sys.modules` stays as it is under Python."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     names: dict[str, Any] = {"__name__": name, "__file__": path}
-    exec(sys.modules["_frozen_importlib_external"].SourceFileLoader(name, path).get_code(name), names)
+    keeps, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # to keep the compiled form is up to the agent
+    code = sys.modules["_frozen_importlib_external"].SourceFileLoader(name, path).get_code(name)
+    sys.dont_write_bytecode = keeps
+    exec(code, names)
     return names
 
 
