@@ -1,7 +1,7 @@
 """The English of the pages for users: the share of sentences with a turn of phrase that readers stumble over.
 
-The turns were found by a technical writer who marked 1,578 sentences; these fifteen rank the pages as that writer did. Some hits
-are good English ("leaves behind"), so the limits are shares, and only fall.
+The turns were found by a technical writer who marked 1,578 sentences; these rank the pages as that writer did. Some
+hits are good English ("leaves behind"), so the limits are shares, and only fall.
 """
 
 from __future__ import annotations
