@@ -168,7 +168,7 @@ class Failures:
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
         hint = ""
-        if spawn_error or exception.startswith("ModuleNotFoundError") or exit_code == 2 or _DISK_FULL in words:
+        if spawn_error or symptoms.is_explained(exception) or exit_code == 2 or _DISK_FULL in words:
             known = (self._program, self._is_python, exception, spawn_error, words)
             cause, hint = ask_hint("failure", ("", ""), *known)
             sentence = cause or sentence
