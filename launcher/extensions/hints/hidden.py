@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 _OWN = ("launcher", "rendezvous")
 _HOME = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
@@ -61,9 +62,10 @@ def explain_hidden(exception: str, traceback: str, *, is_own_python: bool) -> st
             return f"create {folder}/__init__.py: without it Python prefers {whose}"
     if top not in _OWN:
         return f"check the version of {top}: it has no module {rest}" if exception.startswith("Module") else ""
-    folders = [os.getcwd(), *_list_parents(script_folder)]
-    if theirs := next((folder for folder in folders if _list_places(top, [folder]) not in ([], [installed])), ""):
-        return f"add {theirs} to PYTHONPATH: the script has imported {whose}, not the one there"
+    folders = [f"{folder}{inner}" for folder in (os.getcwd(), *Path(script_folder).parents) for inner in ("", "/src")]
+    for folder in folders:
+        if any(_has(place, rest) for place in _list_places(top, [folder])):
+            return f"add {folder} to PYTHONPATH: the script has imported {whose}, not the one there"
     return f"check the import: the script has imported {whose}, which has no {rest}"
 
 
@@ -80,11 +82,6 @@ def _find_script_folder(traceback: str) -> str:
         return ""
     is_module = found[1].endswith(("<frozen runpy>", "/runpy.py"))
     return os.getcwd() if is_module else os.path.dirname(os.path.realpath(found[1]))
-
-
-def _list_parents(folder: str) -> list[str]:
-    parts = folder.split("/")
-    return ["/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
 
 
 def _has(place: str, name: str) -> bool:

@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def create(place: Path, *names: str) -> None:
     for name in names:
-        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch()
 
 
@@ -69,7 +69,12 @@ def create(place: Path, *names: str) -> None:
          "create {0}/job/launcher/__init__.py: without it Python prefers meshrun's own package launcher"),
         (["launcher/__init__.py", "launcher/util.py"], "ModuleNotFoundError: No module named 'launcher.util'",
          "add {0} to PYTHONPATH: the script has imported meshrun's own package launcher, not the one there"),
-        (["rendezvous.py"], "ImportError: cannot import name 'x' from 'rendezvous' (/site/rendezvous/__init__.py)",
+        (["src/launcher/__init__.py", "src/launcher/util.py"], "ModuleNotFoundError: No module named 'launcher.util'",
+         "add {0}/src to PYTHONPATH: the script has imported meshrun's own package launcher, not the one there"),
+        (["launcher/__init__.py"], "AttributeError: module 'launcher' has no attribute 'util'",
+         "check the import: the script has imported meshrun's own package launcher, which has no util"),
+        (["rendezvous/x.py", "rendezvous/__init__.py"],
+         "ImportError: cannot import name 'x' from 'rendezvous' (/site/rendezvous/__init__.py)",
          "add {0} to PYTHONPATH: the script has imported meshrun's own package rendezvous, not the one there"),
         ([], "ModuleNotFoundError: No module named 'launcher.util'",
          "check the import: the script has imported meshrun's own package launcher, which has no util"),
