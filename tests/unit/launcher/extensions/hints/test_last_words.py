@@ -96,6 +96,12 @@ def test_an_exit_says_where_and_with_which_text() -> None:
     assert not found.is_abrupt
 
 
+@pytest.mark.parametrize("runner", ["<frozen runpy>", "/lib/python3.10/runpy.py", "/x/launcher/ranks/main_forms.py"])
+def test_what_runs_a_module_is_no_place_in_the_script(runner: str) -> None:
+    text = ENDED.replace("call last):\n", f'call last):\n  File "{runner}", line 194, in _run_module_as_main\n')
+    assert parse(text, 1) == parse(ENDED, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "exit_code", "is_abrupt"),
     [("\n", 3, True), ("", 3, False), ("\n", 120, False), ("\n", -9, False), (ENDED, 3, False), ("\n", 0, False)],
