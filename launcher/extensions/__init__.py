@@ -66,6 +66,8 @@ HINTS = {
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
+    "hidden": "launcher.extensions.hints.hidden:explain_import",
+    "next step": "launcher.extensions.hints.next_step:choose_hint",
     "no script": "launcher.extensions.hints.remarks:explain_missing_script",
     "option": "launcher.extensions.hints.habits:explain_unknown",
     "remarks": "launcher.extensions.hints.remarks:list_remarks",

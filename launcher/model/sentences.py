@@ -129,6 +129,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/peer-lost": "it lost a peer",
     "logs/file-too-large": "a file exceeded the size limit",
     "logs/bad-arguments": "bad arguments",
+    "logs/nothing-to-run": "Python has found nothing to run",
     "logs/native-crash": "it crashed in native code",
     "logs/exception": "{type}",
     "logs/signal": "{signal}",

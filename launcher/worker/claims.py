@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from launcher.hardware.linux import shared_page
 from launcher.worker.client import write_claim
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USELESS
+
+EXIT_TEMPORARY, EXIT_USELESS = 75, 76  # as in rendezvous.errors: the script may have a module named rendezvous
 
 
 def give_up(reason: str) -> NoReturn:

@@ -30,8 +30,8 @@ def _take_out() -> None:
 def _prepare_evidence() -> None:
     if "LAUNCHER_RECORDER_SOCKET" in os.environ and os.getsid(0) == os.getpid():  # not in a child
         names: dict[str, Any] = {"__name__": "as_main", "__file__": _AS_MAIN}
-        file = sys.modules["_frozen_importlib_external"].SourceFileLoader("as_main", _AS_MAIN)
-        exec(file.get_code("as_main"), names)
+        with open(_AS_MAIN, encoding="utf-8") as text:
+            exec(compile(text.read(), _AS_MAIN, "exec"), names)
         names["load"]("main_start")["prepare_evidence"](names["load"])
 
 

@@ -7,6 +7,9 @@
     scripts        files that are not there, or no scripts of Python's
     last_words     what a worker has left of its end
     start_failure  programs that cannot be started, modules that are missing
+    hidden         a file that hides another of its name
+    refusals       a Python that has found nothing to run
+    next_step      the failure that ended a job
 
 The kernel asks them by name (`HINTS` in launcher/extensions/__init__.py) on its way to an error, never before. A hint
 begins with a verb; "" stands for none, and then the kernel's own is shown.

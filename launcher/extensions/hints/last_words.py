@@ -29,6 +29,9 @@ _SIGNALS = {
     "Illegal instruction": signal.SIGILL,
 }
 _OWN_FILES = ("/launcher/ranks/as_main.py", "/launcher/ranks/main_start.py")
+_RUNNER = re.compile(
+    r'(?:<frozen runpy>|/runpy\.py|/launcher/ranks/main_(?:forms|start)\.py)", line '
+)  # between it and a script
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
 
@@ -51,7 +54,8 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
         return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
     lines = record.strip("\n").splitlines()
     count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
-    frames = tuple(line[len(_FILE) :][-FRAME_MAX:] for line in lines[max(0, count - FRAMES_MAX) : count])
+    passed = [line[len(_FILE) :] for line in lines[:count] if not _RUNNER.search(line)]
+    frames = tuple(frame[-FRAME_MAX:] for frame in passed[-FRAMES_MAX:])
     return LastWords(frames, "\n".join(lines[count:])[:EXCEPTION_MAX], kept, has_begun=True)
 
 

@@ -114,8 +114,8 @@ def _open_recorder() -> None:
         return
     recorder: dict[str, Any] = {"__name__": "launcher.worker.recorder"}
     try:
-        loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("recorder", _RECORDER)
-        exec(loader.get_code("recorder"), recorder)
+        with open(_RECORDER, encoding="utf-8") as file:
+            exec(compile(file.read(), _RECORDER, "exec"), recorder)
         recorder["open_recorder"]()
     except Exception:
         return
