@@ -66,6 +66,7 @@ HINTS = {
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
+    "next step": "launcher.extensions.hints.next_steps:choose",
     "no script": "launcher.extensions.hints.remarks:explain_missing_script",
     "option": "launcher.extensions.hints.habits:explain_unknown",
     "remarks": "launcher.extensions.hints.remarks:list_remarks",

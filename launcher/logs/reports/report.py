@@ -21,7 +21,6 @@ the last frames of its traceback, and the others share a line. This module only 
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
@@ -29,6 +28,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.extensions import HINTS
 from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
@@ -207,8 +207,11 @@ def render(
     if others:
         lines += _wrap(f"Other failures: {_summarize(others)}")
     lines += ["-" * WIDTH, *_wrap(outcome)]
-    if hint := _choose_hint(root, here):
-        lines += _wrap(f"hint: {hint}")
+    with suppress(OSError, ImportError, MemoryError):  # the box is worth more than its hint
+        from launcher.config.plugins import load_entry
+
+        if hint := load_entry(HINTS["next step"])(root, here):
+            lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, "=" * WIDTH])
 
 
@@ -282,72 +285,7 @@ def _format_exit_code(failure: WorkerFailure) -> str:
     return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
 
 
-def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
-    """Return what to do next, for a reader on the host `here`; None if the report says it."""
-    code = failure.exit_code
-    if failure.hang:
-        return None  # it says where ranks were
-    if failure.sentence and failure.exit_code < 0 and not failure.tail and not failure.frames:
-        return f"look for the stacks of its threads {_find_output(failure, here)}"
-    if failure.sentence or failure.claim or failure.hint:
-        return failure.hint or None  # the sentence names the problem
-    if failure.is_out_of_memory:
-        return "give the job more memory, or use smaller batches or fewer data loading processes"
-    if code in _NATIVE_CRASHES and failure.frames:
-        return None
-    if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
-        where = "read the stacks of its threads: the one that crashed ran no Python code"
-        if failure.has_own_handler:
-            where = f"look whether its own faulthandler has written stacks {_find_output(failure, here)}"
-        return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
-    if code in _SIGNAL_HINTS:
-        return _SIGNAL_HINTS[code]
-    if code == 2:
-        return "check the script's arguments: 2 is the worker's own exit code (argparse), not a usage error of meshrun"
-    if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
-        return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
-    if _BARE_IPV6 in failure.exception:
-        return (
-            "write the address of `tcp://` in brackets, or use `env://`: no name resolves to this IPv6 MASTER_ADDR here"
-        )
-    if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
-        return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
-    if failure.is_abrupt:
-        return (
-            "look for os._exit() or exit() in native code, or for a program that the script has executed in its place"
-        )
-    if not failure.message and not failure.tail and not failure.frames:
-        return f"look for its traceback {_find_output(failure, here)}"
-    return None
-
-
-def _find_output(failure: WorkerFailure, here: str) -> str:
-    if failure.log_file:
-        return f"in {failure.log_file} on {failure.host}"
-    is_near = here in ("", failure.host)
-    return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` repeats its last lines here"
-
-
 _ARGPARSE = '/argparse.py", line '
-_BARE_IPV6 = "Port could not be cast to integer value as ':"  # of urllib
-_JAX_UNCONFIGURED = "coordinator_address should be defined"
-_NATIVE_CRASH = "set PYTHONFAULTHANDLER=1 to see where its Python code was: the worker crashed in native code"
-# torch's gloo threads may outlive the interpreter, and the job has done its work by then.
-_AFTER_ABORT = (
-    "after `terminate called without an active exception`, end the script with torch.distributed.barrier() and "
-    "destroy_process_group()"
-)
-_NATIVE_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
-_SIGNAL_HINTS = {
-    -signal.SIGKILL: "check what sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
-    -signal.SIGSEGV: _NATIVE_CRASH,
-    -signal.SIGABRT: f"{_NATIVE_CRASH}; {_AFTER_ABORT}",
-    -signal.SIGILL: _NATIVE_CRASH,
-    -signal.SIGFPE: _NATIVE_CRASH,
-    -signal.SIGBUS: "check the space in /dev/shm, which may be full; in a container, raise its size",
-    -signal.SIGXCPU: "raise the limit on CPU time (`ulimit -t`)",
-    -signal.SIGXFSZ: "raise the limit on file sizes (`ulimit -f`)",
-}
 
 
 def _strip_controls(text: str) -> str:
