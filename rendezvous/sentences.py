@@ -173,7 +173,11 @@ SENTENCES: Mapping[str, Sentence] = {
     "store-silent": "the store does not answer",
     "finished-job-remains": "agents of the finished job are still running ({why})",
     "awaiting-finished-job": "waiting for the agents of the finished job to exit: {why}",
-    "attempt": "attempt {attempt}",
+    "attempt-remains": "attempt {attempt} has not ended on {nodes}",
+    "awaiting-attempt": "waiting for attempt {attempt} to end on {nodes}",
+    "replaced": lambda attempt, node: (
+        f"attempt {attempt}{f', started on node {node},' if node else ''} replaces this one"
+    ),
     "earlier-attempt": "this is attempt {attempt}, but {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
     "unreadable": "{error}",

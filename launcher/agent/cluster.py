@@ -95,7 +95,7 @@ def open_membership(
             ),
             prefix=startup.network.prefix,
             run_id=run_id,
-            attempt=options.attempt or 0,
+            attempt=options.attempt,
             sizer=planner.compute_size,
             hosts_store=server is not None,
             store_owner=owner,
