@@ -19,9 +19,10 @@ from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
+from launcher.agent.startup.served_store import Occupant, find_occupant
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
 from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
+from launcher.extensions import HINTS
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
@@ -153,7 +154,9 @@ def meet(
                 is_ours = occupant is None or occupant.is_of(own)
                 if occupant is None or not occupant.is_over or (is_ours and settings.on_finished == "exit"):
                     if occupant is not None and not is_ours:
-                        refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
+                        from launcher.config.plugins import load_entry
+
+                        raise load_entry(HINTS["other run"])(occupant, own, endpoint, port_option)
                     opened.enter_context(tried.pop_all())
                     return store, server, None if occupant is None else occupant.owner, version
                 what = name_run(occupant.owner.run_id)

@@ -8,14 +8,11 @@ ended is about to take its store away, so that this agent may have to serve the 
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from msgspec import Struct
 
-from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import RecordError, VersionError
-from rendezvous.records import StoreOwner, name_run
+from rendezvous.records import StoreOwner
 from rendezvous.stores.contract import Get, Store
 
 
@@ -49,25 +46,3 @@ def find_occupant(store: Store) -> Occupant | None:
     except RecordError:  # written by others
         return None
     return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None)
-
-
-def refuse_other_run(occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
-    """Raise an error, since the store at `endpoint` is another run's: TemporaryError if that has its nodes.
-
-    Else UsageError: it still waits for nodes, and this agent may be meant as one of them. `own`: what this agent would
-    write if it served. `port_option`: which sets the store's port.
-    """
-    owner = occupant.owner
-    theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
-    if theirs == ours:
-        theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
-        option = "LAUNCHER_RDZV_PREFIX"
-    apart = f"give this run another port with {port_option}"
-    if occupant.has_begun:
-        sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"
-        raise TemporaryError(sentence, f"{apart}, or start it when {theirs} has ended")
-    raise UsageError(
-        f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent belongs to {ours}, "
-        f"and all nodes of a run need the same {option}",
-        f"give all nodes the same {option}; if these are two runs, {apart}",
-    )

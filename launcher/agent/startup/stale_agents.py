@@ -29,6 +29,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from launcher.extensions import HINTS
 from launcher.hardware.linux import control_group, locked_files
 from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_text
 from launcher.model.console import log
@@ -36,7 +37,6 @@ from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.model.text import hash_words
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous import __version__
-from rendezvous.errors import MeshrunError
 from rendezvous.records import name_own_run
 
 LIMIT_S = 10.0
@@ -110,7 +110,9 @@ def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, s
                 return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
-                raise _make_refusal(run_id, node_name, agent, holders, refused)
+                from launcher.config.plugins import load_entry
+
+                raise load_entry(HINTS["node taken"])(run_id, node_name, agent, holders, refused, LIMIT_S)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -149,26 +151,6 @@ def list_running_agents() -> list[int]:
                 if name.endswith(".lock") and (pid := _read_agent(path)[0]):
                     found.append(int(pid))
     return found
-
-
-def _make_refusal(
-    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str]
-) -> MeshrunError:
-    """`refused`: why a process could not be killed, "" for one that was."""
-    if agent:
-        sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
-        return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
-    left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
-    if not holders:
-        return TemporaryError(
-            f"{left} hold its lock and cannot be seen: they belong to another user or are in another pid namespace",
-            "stop them there, as root if necessary",
-        )
-    if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
-        who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
-        return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
-    sentence = f"{left} were killed but still exist after {LIMIT_S:g} s: pid {', '.join(map(str, holders))}"
-    return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
 
 
 def _make_group(lock: int, name: str) -> str:

@@ -6,6 +6,7 @@
     remarks        what is not read, and was perhaps meant to be
     scripts        files that are not there, or no scripts of Python's
     last_words     what a worker has left of its end
+    refusals       a store or a node that another has
     next_steps     what to do about a worker's failure
     start_failure  programs that cannot be started, modules that are missing
 

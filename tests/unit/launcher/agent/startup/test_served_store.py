@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
+from launcher.agent.startup.served_store import Occupant, find_occupant
+from launcher.extensions.hints import refusals
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
 from rendezvous.errors import MeshrunError, VersionError
@@ -71,7 +72,7 @@ def test_how_far_the_run_of_the_store_has_come_is_read(
 def refuse(theirs: StoreOwner, ours: StoreOwner, *, has_begun: bool) -> MeshrunError:
     """Return the error; its kind says whether the same command may work later."""
     with pytest.raises(TemporaryError if has_begun else UsageError) as refused:
-        refuse_other_run(Occupant(theirs, has_begun), ours, endpoint="h1:29400", port_option="--rdzv-endpoint")
+        raise refusals.refuse_run(Occupant(theirs, has_begun), ours, "h1:29400", "--rdzv-endpoint")
     return refused.value
 
 

@@ -1,0 +1,55 @@
+"""Why this agent cannot begin here, and what to do: another run has the store, or another agent has the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.agent.startup.served_store import Occupant
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous.errors import MeshrunError
+from rendezvous.records import StoreOwner, name_own_run, name_run
+
+
+def refuse_run(occupant: Occupant, own: StoreOwner, endpoint: str, port_option: str) -> MeshrunError:
+    """Return the error for a store at `endpoint` that is another run's: TemporaryError if that has its nodes.
+
+    Else UsageError: it still waits for nodes, and this agent may be meant as one of them. `own`: what this agent would
+    write if it served. `port_option`: which sets the store's port.
+    """
+    owner = occupant.owner
+    theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
+    if theirs == ours:
+        theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
+        option = "LAUNCHER_RDZV_PREFIX"
+    apart = f"give this run another port with {port_option}"
+    if occupant.has_begun:
+        sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"
+        return TemporaryError(sentence, f"{apart}, or start it when {theirs} has ended")
+    return UsageError(
+        f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent belongs to {ours}, "
+        f"and all nodes of a run need the same {option}",
+        f"give all nodes the same {option}; if these are two runs, {apart}",
+    )
+
+
+def refuse_node(
+    run_id: str, node_name: str, agent: str, holders: Sequence[int], refused: Mapping[int, str], limit_s: float
+) -> MeshrunError:
+    """Return the error for a node lock that is still held: by `agent`, a pid, or by what an earlier one has left.
+
+    `refused`: why a process could not be killed, "" for one that was.
+    """
+    if agent:
+        sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
+        return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
+    left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
+    if not holders:
+        return TemporaryError(
+            f"{left} hold its lock and cannot be seen: they belong to another user or are in another pid namespace",
+            "stop them there, as root if necessary",
+        )
+    if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
+        who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
+        return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
+    sentence = f"{left} were killed but still exist after {limit_s:g} s: pid {', '.join(map(str, holders))}"
+    return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
