@@ -288,6 +288,8 @@ class StoreOwner(Record, frozen=True, kw_only=True):
     """The node whose agent serves the store."""
     presence_address: str
     """That agent's, by which the leader recognises its member record."""
+    attempt: Count = 0
+    """That agent's, 0 if none are counted."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -17,7 +17,7 @@ from rendezvous import __version__, records
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, EXIT_USELESS, RecordError, VersionError
 from rendezvous.events import Txn
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Member, Seal, Spec, Verdict
+from rendezvous.records import Command, Keys, Member, Seal, Spec, Verdict
 from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, KeyValue, Put, TxnResult
@@ -84,6 +84,7 @@ def may_join(state: MemberState, now: float, open_job: OpenJob) -> bool:
     return False
 
 
+# docs/internals/decisions/agreement.md#0065-a-later-attempt-ends-the-earlier
 def _follow(state: MemberState, verdict: Verdict | None, now: float, open_job: OpenJob) -> None:
     """Open the next job as soon as no member of the last one is left.
 
@@ -116,11 +117,18 @@ def _follow(state: MemberState, verdict: Verdict | None, now: float, open_job: O
     list_members = Get(job.members, prefix=True)
     request = Txn((), (list_members,))
     if not has_ended:
-        key = job.make_command_key(f"attempt-{state.setup.attempt}")
-        ask = Command(kind="replace", target=str(state.setup.attempt), by=state.setup.node.node_name)
-        guards = (Compare(key, "mod", "=", 0), Compare(job.verdict, "create", "=", 0))
-        request = Txn(guards, (Put(key, state.cache.encode(ask, key)), list_members), (list_members,))
+        setup = state.setup
+        guards, ask = make_request(job, setup.attempt or 0, setup.node.node_name, state.cache.secret)
+        request = Txn(guards, (ask, list_members), (list_members,))
     state.requests.request("join", "list members of finished job", request, on_reply, now)
+
+
+def make_request(job: Keys, attempt: int, node: str, secret: bytes) -> tuple[tuple[Compare, ...], Put]:
+    """Make what asks the leader of an earlier attempt to end it, once for all agents of this one, and its guards."""
+    key = job.make_command_key(f"attempt-{attempt}")
+    ask = Command(kind="replace", target=str(attempt), by=node)
+    guards = (Compare(key, "mod", "=", 0), Compare(job.verdict, "create", "=", 0))
+    return guards, Put(key, records.encode(ask, key, secret))
 
 
 def _refer_to(state: MemberState, members: tuple[KeyValue, ...]) -> Reason:

@@ -147,11 +147,12 @@ def _end_with_store(view: View) -> EndJob | None:
     host = view.store_host
     if not host or not view.is_leaving(host):
         return None
-    own = view.statuses.get(host)
+    own, exit_code = view.statuses.get(host), EXIT_STOPPED
     reason = Reason.of("store-host-leaves", node=view.get_name(host))
     if own is not None and own.status.leaving:
         reason = Reason.of("store-host-leaves-because", node=view.get_name(host), why=own.status.leaving)
-    return _stop_job(view, reason)
+        exit_code = EXIT_USELESS if own.status.leaving.kind == "replaced" else EXIT_STOPPED
+    return _stop_job(view, reason, exit_code)
 
 
 def _stop_job(view: View, reason: Reason, exit_code: int = EXIT_STOPPED, token: str = "") -> EndJob:

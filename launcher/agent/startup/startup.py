@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from launcher.agent.startup import addresses, stores
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
+from launcher.agent.startup.stale_agents import Attempt, NodeLock, refuse, take_node_lock
 from launcher.config import credentials
 from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
@@ -64,6 +64,8 @@ class Startup(Struct, frozen=True):
     """Addresses of this node at which it is to serve the store, none if another node does."""
     host_agents: HostAgents | None = None
     """The run's agents on this host; None if the user has named this one."""
+    attempt: int = 0
+    """Of the run, 0 if none are counted."""
 
     @property
     def presence_address(self) -> str:
@@ -122,12 +124,19 @@ def start_up(
         local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints
     )
     host_agents, name, boot_id = None, options.node_name, read_boot_id()
+    attempt = Attempt(options.attempt or 0, options.start_timeout_s)
     if name:
-        place = take_node_lock(run, name, environ, scope=scope)
+        place = take_node_lock(run, name, environ, scope=scope, attempt=attempt)
     else:
-        host = os.uname().nodename
         host_agents, place = take_host_place(
-            run, host, boot_id, environ, scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank
+            run,
+            os.uname().nodename,
+            boot_id,
+            environ,
+            scope=scope,
+            uses_accelerators=uses_accelerators,
+            node_rank=options.node_rank,
+            attempt=attempt,
         )
         name = host_agents.name
     try:
@@ -146,6 +155,7 @@ def start_up(
         listener=listener,
         serves_at=serves_at,
         host_agents=host_agents,
+        attempt=attempt.number,
     )
 
 
@@ -211,23 +221,7 @@ def choose_serving_addresses(options: RendezvousOptions, network: StoreConfig) -
         return ()
     if options.local_addr is not None or options.interface is not None:
         return (addresses.find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
-    host = split_address(endpoint)[0]
-    if _is_named_by_scheduler(options, network):
-        raise UsageError(
-            f"{options.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
-            "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
-        )
-    if options.node_rank is None:
-        raise UsageError(
-            f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
-        )
-    origin = options.origins["node_rank"]
-    whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
-    raise UsageError(
-        f"{whose}, but the master, {host}, is not on this node",
-        "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
-        "address, set --local-addr to where it listens",
-    )
+    raise refuse("not the host", options, endpoint, _is_named_by_scheduler(options, network))
 
 
 def _is_named_by_scheduler(options: RendezvousOptions, network: StoreConfig) -> bool:

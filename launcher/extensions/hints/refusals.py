@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.agent.startup.served_store import Occupant
+from launcher.config.config import RendezvousOptions
 from launcher.model.errors import TemporaryError, UsageError
+from rendezvous import __version__
 from rendezvous.errors import MeshrunError
 from rendezvous.records import StoreOwner, name_own_run, name_run
+from rendezvous.stores.addresses import split_address
 
 
 def refuse_run(occupant: Occupant, own: StoreOwner, endpoint: str, port_option: str) -> MeshrunError:
@@ -32,13 +35,58 @@ def refuse_run(occupant: Occupant, own: StoreOwner, endpoint: str, port_option: 
     )
 
 
+def refuse_serving(options: RendezvousOptions, endpoint: str, is_named_by_scheduler: bool) -> UsageError:
+    """Return the error for a node that is to serve the store at `endpoint`, which is no address of it."""
+    host = split_address(endpoint)[0]
+    if is_named_by_scheduler:
+        return UsageError(
+            f"{options.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
+            "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
+        )
+    if options.node_rank is None:
+        return UsageError(
+            f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
+        )
+    origin = options.origins["node_rank"]
+    whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
+    return UsageError(
+        f"{whose}, but the master, {host}, is not on this node",
+        "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
+        "address, set --local-addr to where it listens",
+    )
+
+
+def refuse_version(theirs: str, endpoint: str, node: str, port_option: str) -> UsageError:
+    """Return the error for a store at `endpoint` that an agent of another version of meshrun serves."""
+    return UsageError(
+        f"the store at {endpoint} uses meshrun {theirs}, node {node} has meshrun {__version__}",
+        f"install meshrun {theirs} on every node, or give this run another port with {port_option}",
+    )
+
+
 def refuse_node(
-    run_id: str, node_name: str, agent: str, holders: Sequence[int], refused: Mapping[int, str], limit_s: float
+    run_id: str,
+    node_name: str,
+    agent: str,
+    attempts: tuple[int, int],
+    holders: Sequence[int],
+    refused: Mapping[int, str],
+    limit_s: float,
 ) -> MeshrunError:
     """Return the error for a node lock that is still held: by `agent`, a pid, or by what an earlier one has left.
 
-    `refused`: why a process could not be killed, "" for one that was.
+    `attempts`: that agent's and this one's, 0 if not counted. `refused`: why a process could not be killed, "" for one
+    that was.
     """
+    theirs, ours = attempts
+    if agent and theirs < ours:
+        sentence = f"agent {agent} of attempt {theirs} of {name_own_run(run_id)} is still on this node, as {node_name}"
+        return TemporaryError(f"{sentence}: it was asked to leave", f"look at what it waits for, or kill {agent}")
+    if agent and theirs > ours > 0:
+        run = name_own_run(run_id)
+        return UsageError(
+            f"this is attempt {ours}, but {run} is at attempt {theirs}: its agent {agent} is on this node"
+        )
     if agent:
         sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
         return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
