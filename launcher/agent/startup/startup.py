@@ -208,7 +208,8 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
             log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
         return () if other else at
 
-    is_sole = bool(network.is_host) and options.node_rank is None
+    # A store that is there already may be an earlier attempt's, which makes way.
+    is_sole = bool(network.is_host) and options.node_rank is None and not options.attempt
     return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 

@@ -239,11 +239,13 @@ def exchange(name: str, question: Question, limit_s: float) -> bytes:
 def ask_to_leave(pid: int, run_id: str, attempt: int) -> None:
     """Ask an agent of this user to leave, since a later attempt of its run replaces its own; one that is stopped, too.
 
-    It may not be asked yet, or may not answer: ask again.
+    One that has no socket runs nothing yet, or was refused one: it gets SIGTERM. Ask again where it stays.
     """
-    with suppress(OSError):
-        os.kill(pid, signal.SIGCONT)  # harmless, even if the pid was reused
     names = [name for name in list_socket_names() if read_name(name) == (os.geteuid(), str(pid))]
+    with suppress(OSError):
+        if not names:
+            os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)
     _ask_all(names, Question(kind="replace", run_id=run_id, attempt=attempt), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
 
 
