@@ -67,6 +67,7 @@ HINTS = {
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
     "next step": "launcher.extensions.hints.next_steps:choose",
+    "no listener": "launcher.extensions.hints.refusals:refuse_listener",
     "no script": "launcher.extensions.hints.remarks:explain_missing_script",
     "node taken": "launcher.extensions.hints.refusals:refuse_node",
     "not the host": "launcher.extensions.hints.refusals:refuse_serving",

@@ -9,7 +9,6 @@ the process at once.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -129,15 +128,9 @@ def start_up(
         place = take_node_lock(run, name, environ, scope=scope, attempt=attempt)
     else:
         host_agents, place = take_host_place(
-            run,
-            os.uname().nodename,
-            boot_id,
-            environ,
-            scope=scope,
-            uses_accelerators=uses_accelerators,
-            node_rank=options.node_rank,
-            attempt=attempt,
-        )
+            run, os.uname().nodename, boot_id, environ,
+            scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank, attempt=attempt,
+        )  # fmt: skip
         name = host_agents.name
     try:
         require_master_port(options)
@@ -284,11 +277,4 @@ def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
     try:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            hint = "set --local-addr to an address of this node, or LAUNCHER_INTERFACE to an interface"
-            raise UsageError(f"{address} is not an address of this node", hint) from None
-        if error.errno == errno.EADDRINUSE:
-            raise TemporaryError(
-                f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
-            ) from None
-        raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
+        raise refuse("no listener", error, address, first, last) from None

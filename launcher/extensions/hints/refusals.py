@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 
 from launcher.agent.startup.served_store import Occupant
@@ -54,6 +55,18 @@ def refuse_serving(options: RendezvousOptions, endpoint: str, is_named_by_schedu
         "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
         "address, set --local-addr to where it listens",
     )
+
+
+def refuse_listener(error: OSError, address: str, first: int, last: int) -> MeshrunError:
+    """Return the error for a node that cannot listen at this address of its own, on a port from `first` to `last`."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        hint = "set --local-addr to an address of this node, or LAUNCHER_INTERFACE to an interface"
+        return UsageError(f"{address} is not an address of this node", hint)
+    if error.errno == errno.EADDRINUSE:
+        return TemporaryError(
+            f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
+        )
+    return TemporaryError(f"cannot listen on {address}: {error.strerror}")
 
 
 def refuse_version(theirs: str, endpoint: str, node: str, port_option: str) -> UsageError:
