@@ -60,8 +60,8 @@ def _join(value: Value) -> Value:
 
 
 def _name_nodes(names: tuple[str, ...], count: int) -> str:
-    more = f" and {count - len(names)} more" if count > len(names) else ""
-    return f"node{'s' * (count != 1)} {', '.join(names)}{more}"
+    noun, more = f"node{'s' * (count != 1)}", f" and {count - len(names)} more" if count > len(names) else ""
+    return f"{noun} {', '.join(names)}{more}" if names else f"{count} {noun}"
 
 
 def _in(round: int) -> str:
@@ -255,5 +255,10 @@ HINTS: Mapping[str, Sentence] = {
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
     "already-ended-otherwise": ("use another --rdzv-id for a new run, or restart this one with --on-finished rerun"),
+    "join-timeout": lambda why, **values: (
+        "end its agents there: they may hang, still save, or have another job secret or version of meshrun"
+        if getattr(why, "kind", "") == "attempt-remains"
+        else ""
+    ),
     "store-went-back": "start the agents again once all of the run have ended; next time stop them before a restore",
 }

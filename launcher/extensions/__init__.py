@@ -63,6 +63,7 @@ EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
 HINTS = {
     "alone": "launcher.extensions.hints.alone:explain",
     "content": "launcher.extensions.hints.scripts:explain_content",
+    "devices taken": "launcher.extensions.hints.refusals:refuse_devices",
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
@@ -76,6 +77,7 @@ HINTS = {
     "other version": "launcher.extensions.hints.refusals:refuse_version",
     "remarks": "launcher.extensions.hints.remarks:list_remarks",
     "script": "launcher.extensions.hints.scripts:explain_missing_script",
+    "served already": "launcher.extensions.hints.refusals:refuse_second_server",
     "stacks": "launcher.extensions.hints.last_words:keep_stacks",
     "text": "launcher.extensions.hints.remarks:remark_on",
     "unread": "launcher.extensions.hints.remarks:list_unread_variables",

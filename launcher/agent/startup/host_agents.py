@@ -120,12 +120,9 @@ class HostAgents(Struct, eq=False):
             else:
                 self._enter(agents, replace(self._own, devices=taken))
                 return
-        sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
+        there = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
         variable = devices[0].variable or find_visible_variable(devices[0].kind)
-        own = f"devices of its own with {variable}" if variable else "devices of its own"
-        raise TemporaryError(
-            f"{sentence}, which this agent would use, too", f"give each agent {own}, or a --node-name to share them"
-        )
+        raise stale_agents.refuse("devices taken", there, variable)
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""

@@ -243,10 +243,7 @@ def wait_for_store(
         finding = probe(network)
         if finding.kind == "good":
             if own and is_sole:
-                raise UsageError(
-                    f"this node would serve the store at {network.endpoints[0]}, but another server already does",
-                    "set --rdzv-conf is_host=0 to join the job that is there",
-                )
+                raise refuse("served already", network.endpoints[0])
             return ()
         if finding.kind == "wrong":
             raise UsageError(finding.sentence, finding.hint)

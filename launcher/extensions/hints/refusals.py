@@ -57,6 +57,25 @@ def refuse_serving(options: RendezvousOptions, endpoint: str, is_named_by_schedu
     )
 
 
+def refuse_second_server(endpoint: str) -> UsageError:
+    """Return the error for a node that was set to serve the store alone, where one answers already."""
+    return UsageError(
+        f"this node would serve the store at {endpoint}, but another server already does",
+        "set --rdzv-conf is_host=0 to join the job that is there",
+    )
+
+
+def refuse_devices(there: str, variable: str) -> TemporaryError:
+    """Return the error for accelerators that another agent of this host has.
+
+    `there`: says so; `variable`: makes other ones visible, "" if none is known.
+    """
+    own = f"devices of its own with {variable}" if variable else "devices of its own"
+    return TemporaryError(
+        f"{there}, which this agent would use, too", f"give each agent {own}, or a --node-name to share them"
+    )
+
+
 def refuse_listener(error: OSError, address: str, first: int, last: int) -> MeshrunError:
     """Return the error for a node that cannot listen at this address of its own, on a port from `first` to `last`."""
     if error.errno == errno.EADDRNOTAVAIL:
