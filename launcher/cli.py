@@ -90,9 +90,9 @@ def _print_info(args: ParsedArgs) -> int:
     from launcher.model.console import write_stdout
 
     if args.action == "--version":
-        from rendezvous import __version__
+        from launcher.views.version import describe_version
 
-        write_stdout(f"{PROGRAM} {__version__}")
+        write_stdout(f"{PROGRAM} {describe_version()}")
     elif args.action == "--completion":
         from launcher.config import completion
 
