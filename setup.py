@@ -19,9 +19,7 @@ version = runpy.run_path(str(HOME / "launcher" / "views" / "version.py"))
 def write_commit(top: Path) -> None:
     """Write the commit into the packages in this directory; nothing if it is not known."""
     if commit := os.environ.get("MESHRUN_COMMIT") or version["find_commit"](str(HOME)):
-        path = top / version["COMMIT_FILE"]
-        path.unlink()  # in an sdist it is a link to the file of the checkout
-        path.write_text(f"{commit}\n")
+        (top / version["COMMIT_FILE"]).write_text(f"{commit}\n")
 
 
 class Build(build_py):

@@ -69,6 +69,15 @@ def test_the_commands_of_an_installed_package_work(
     assert "Usage: meshrun-ray" in call(commands / "meshrun-ray", "-h", cwd=tmp_path)
 
 
-def test_the_workflows_fit_their_published_schema() -> None:
-    files = sorted((ROOT / ".github/workflows").glob("*.yml"))
-    call(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files, cwd=ROOT)
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-workflows", "workflows/*.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/[bf]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("dependabot", "dependabot.yml"),
+    ],
+)
+def test_the_workflows_and_forms_fit_their_published_schemas(schema: str, pattern: str) -> None:
+    files = sorted((ROOT / ".github").glob(pattern))
+    call(BIN / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files, cwd=ROOT)
