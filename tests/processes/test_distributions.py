@@ -147,12 +147,21 @@ def test_a_changed_checkout_is_dirty_and_so_is_what_is_built_of_it(checkout: Pat
     assert find_commit(str(build("wheel", place, tmp_path / "wheel"))) == f"{commit}-dirty"
 
 
-def test_the_builder_may_name_the_commit(checkout: Path, tmp_path: Path) -> None:
+def test_the_build_of_an_image_has_all_it_needs_and_names_the_commit(
+    checkout: Path, wheel: Path, tmp_path: Path
+) -> None:
+    """From what docker is given: no repository, and only the files that .dockerignore lets through."""
+    lent = (ROOT / "examples/kubernetes/Dockerfile.dockerignore").read_text().splitlines()
     place = tmp_path / "sources"
-    shutil.copytree(checkout, place, ignore=shutil.ignore_patterns(".git"))
-    given = {"MESHRUN_COMMIT": "0123456789" * 4}
-    assert find_commit(str(build("wheel", place, tmp_path / "named", given))) == "0123456789" * 4
-    assert find_commit(str(build("wheel", place, tmp_path / "unnamed"))) == ""
+    place.mkdir()
+    for name in (line[1:] for line in lent if line.startswith("!")):
+        copy = shutil.copytree if (checkout / name).is_dir() else shutil.copy
+        copy(checkout / name, place / name)
+    built = build("wheel", place, tmp_path / "named", {"MESHRUN_COMMIT": "0123456789" * 4})
+    assert find_commit(str(built)) == "0123456789" * 4
+    assert list_files(built) == list_files(wheel)
+    for given in ({"MESHRUN_COMMIT": ""}, {"MESHRUN_COMMIT": "v1 of ours"}):
+        assert find_commit(str(build("wheel", place, tmp_path / f"unnamed{len(given['MESHRUN_COMMIT'])}", given))) == ""
 
 
 def test_another_projects_commit_is_not_named(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
