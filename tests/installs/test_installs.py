@@ -69,6 +69,28 @@ def test_the_commands_of_an_installed_package_work(
     assert "Usage: meshrun-ray" in call(commands / "meshrun-ray", "-h", cwd=tmp_path)
 
 
+def test_a_tool_starts_workers_with_the_python_that_is_named(tmp_path: Path) -> None:
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    commands = install_as_uv_tool(wheel, tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint(sys.executable)\n")
+    assert str(tmp_path / "tools") in call(commands / "meshrun", script, cwd=tmp_path)
+    assert call(commands / "meshrun", script, cwd=tmp_path, PYTHON_EXEC=sys.executable) == f"{sys.executable}\n"
+
+
+def test_wheels_from_a_directory_are_enough(tmp_path: Path) -> None:
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    call(sys.executable, "-m", "pip", "download", "--quiet", "-d", tmp_path / "wheels", wheel, cwd=tmp_path)
+    call(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
+    words = ("install", "--quiet", "--no-index", "--find-links", tmp_path / "wheels", "meshrun")
+    call(tmp_path / "env/bin/python", "-m", "pip", *words, cwd=tmp_path)
+    assert "(commit " in call(tmp_path / "env/bin/meshctl", "--version", cwd=tmp_path)
+
+
+def test_the_layer_of_an_image_has_no_findings() -> None:
+    call(BIN / "hadolint", ROOT / "examples/kubernetes/Dockerfile", cwd=ROOT)
+
+
 @pytest.mark.parametrize(
     ("schema", "pattern"),
     [
