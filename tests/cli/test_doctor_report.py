@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.cli.running import Call, run
 
+MESHCTL = os.path.join(os.path.dirname(sys.executable), "meshctl")
 SCRIPT = """
 import os
 raise ValueError(f"cannot log in with {os.environ['EXAMPLE_API_KEY']} and --password=by-hand")
@@ -42,6 +46,16 @@ def test_a_report_goes_to_stdout_and_has_what_can_be_read(tmp_path: Path) -> Non
     assert outcome.err.splitlines()[:2] == [
         "the report is written; it contains:", "  findings        not read",
     ]  # fmt: skip
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [MESHCTL, "doctor", "--report", "-", "--", "--nproc-per-node=1"]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"the report was not read to its end\n")
 
 
 def test_a_report_and_json_are_not_combined(call: Call) -> None:

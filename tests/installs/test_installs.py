@@ -59,10 +59,11 @@ def test_the_commands_of_an_installed_package_work(
     (package,) = (ROOT / "dist").glob(pattern)
     commands = install(package, tmp_path)
     script = tmp_path / "train.py"
-    script.write_text("import os\nos.write(1, 'rank {RANK} of {WORLD_SIZE}\\n'.format(**os.environ).encode())\n")
+    text = "'rank {RANK} of {WORLD_SIZE}: {}\\n'.format('json' in sys.modules, **os.environ).encode()"
+    script.write_text(f"import os, sys\nos.write(1, {text})\n")
     assert "(commit " in call(commands / "meshrun", "--version", cwd=tmp_path)
-    told = call(commands / "meshrun", "--nproc-per-node", "2", script, cwd=tmp_path)
-    assert sorted(told.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    told = call(commands / "meshrun", "--nproc-per-node", "2", "--preload", "json", script, cwd=tmp_path)
+    assert sorted(told.splitlines()) == ["rank 0 of 2: True", "rank 1 of 2: True"]
     found = json.loads(call(commands / "meshctl", "doctor", "--json", "--", "--nproc-per-node", "2", cwd=tmp_path))
     assert found["verdict"]["would_start"]
     assert "h3" in call(commands / "meshctl", "plan", "dgx:1x4x8", "--mesh", "dp=*,tp=8", cwd=tmp_path)

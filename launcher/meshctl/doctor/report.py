@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any, NamedTuple, TextIO
 
@@ -126,15 +127,23 @@ def write_report(
 
     Raises UsageError for a file that exists, LauncherError for one that cannot be written.
     """
+    if not path:
+        raise UsageError("--report needs the name of a new file", f"set --report report.txt, or {STDOUT} for stdout")
     label = "the report" if path == STDOUT else sanitize(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = -1
     try:
         descriptor = os.dup(1) if path == STDOUT else os.open(path, flags, 0o600)  # this user's until they show it
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             failed = _write_sections(file, sections, secrets, limit_s)
     except FileExistsError:
         raise UsageError(f"{label} already exists", "name a new file: a report overwrites nothing") from None
+    except BrokenPipeError:
+        return f"{label} was not read to its end"
     except OSError as error:
+        if descriptor >= 0 and path != STDOUT:  # a part of it would be in the way of the next
+            with suppress(OSError):
+                os.unlink(path)
         raise LauncherError(f"{label} cannot be written: {error.strerror}") from None
     rows = (_format_row(one.title, "not read" if one.title in failed else one.contents) for one in sections)
     warning = "Secrets that could be recognised are removed: read it before you attach it."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import threading
 from importlib import metadata
 from pathlib import Path
@@ -71,6 +73,38 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
     with pytest.raises(LauncherError, match="cannot be written: No such file or directory"):
         write_report(str(tmp_path / "no" / "r.txt"), [CALM], ())
+
+
+def test_a_report_that_does_not_fit_leaves_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "r.txt"
+
+    def fill() -> str:
+        raise AssertionError("never asked")
+
+    def write_much() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        return "x" * 2000
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(LauncherError, match="cannot be written: File too large"):
+            write_report(str(path), [Section("much", "", write_much), Section("more", "", fill)], ())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert not path.exists()
+
+
+def test_a_name_is_needed_and_a_missing_thread_costs_the_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="--report needs the name of a new file"):
+        write_report("", [CALM], ())
+    monkeypatch.setattr(report, "start_thread", lambda *_: None)
+    told = write_report(str(tmp_path / "r.txt"), [CALM], ())
+    assert "  calm            not read" in told
+    assert "not read: no thread can be started" in (tmp_path / "r.txt").read_text()
 
 
 def test_the_file_is_this_users_alone_and_cannot_move_a_terminals_cursor(tmp_path: Path) -> None:
