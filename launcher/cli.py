@@ -90,9 +90,9 @@ def _print_info(args: ParsedArgs) -> int:
     from launcher.model.console import write_stdout
 
     if args.action == "--version":
-        from rendezvous import __version__
+        from launcher.views.version import describe_version
 
-        write_stdout(f"{PROGRAM} {__version__}")
+        write_stdout(f"{PROGRAM} {describe_version()}")
     elif args.action == "--completion":
         from launcher.config import completion
 
@@ -135,9 +135,8 @@ def report(error: Exception, program: str) -> int:
 
     python = ".".join(map(str, sys.version_info[:3]))
     write_stderr(f"{program}: error: unexpected {type(error).__name__}: a bug in meshrun, not in your job")
-    write_stderr(
-        f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}"
-    )
+    wanted = "the command line, all that follows, and the output of meshctl doctor --report"
+    write_stderr(f"hint: please report it with {wanted} -; meshrun {__version__}, Python {python}")
     write_stderr("".join(traceback.format_exception(error)).rstrip())
     return EXIT_BUG
 

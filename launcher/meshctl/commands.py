@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from launcher.meshctl.group import Function, job_command, meshctl, open_jobs, timeout_option
-from launcher.model.console import write_stdout
+from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError, sanitize
 from rendezvous.records import Command
 
@@ -31,19 +31,32 @@ _RUN_HINT = "use meshctl status to list the runs, or set --rdzv-endpoint to the 
 @meshctl.command(short_help="Check what would stop or slow down a job on this node.")
 @click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one. Default: as the options say.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with everything that was examined.")
+@click.option("--report", metavar="FILE", help="Write a report for a bug to a new file, or to stdout for -.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-def doctor(nodes: int | None, as_json: bool, words: tuple[str, ...]) -> int:
+def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[str, ...]) -> int:
     """Check this node: what meshrun finds here, and what would stop or slow down a job.
 
     Prints a verdict, then warnings with remedies, then the given options and what was found. With --json also the value
     of every option and its origin, the frameworks, the location of this node, its limits and addresses. The exit code
     is 1 if something would stop a job.
 
-    Options after -- are those of meshrun. The command writes nothing and starts no worker.
+    --report writes one file to attach to a bug: all of this, versions, control groups, variables, and the reports in
+    the newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once it is
+    written.
+
+    Options after -- are those of meshrun. Without --report the command writes nothing. It starts no worker.
     """
     from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_text
 
+    if report is not None:
+        if as_json:
+            raise UsageError("--report cannot be combined with --json", "omit --json: the report contains its object")
+        from launcher.meshctl.doctor.report import STDOUT, make_report
+
+        written = make_report(report, words, os.environ, node_count=nodes)
+        (write_stderr if report == STDOUT else write_stdout)(written)
+        return 0
     found = examine(words, os.environ, node_count=nodes)
     write_stdout(json.dumps(found, indent=2) if as_json else render_text(found))
     return 0 if found["verdict"]["would_start"] else 1

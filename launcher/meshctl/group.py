@@ -18,9 +18,8 @@ from launcher import extensions
 from launcher.config.options.table import BY_NAME
 from launcher.config.plugins import load_entry
 from launcher.model import odd_text
-from launcher.model.console import write_stderr
+from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
-from rendezvous import __version__
 
 if TYPE_CHECKING:
     from launcher.meshctl.job_store import JobStore
@@ -80,8 +79,19 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        from launcher.views.version import describe_version
+
+        write_stdout(f"meshctl {describe_version()}")
+        context.exit()
+
+
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version and its commit, and exit.",
+)  # fmt: skip
 def meshctl() -> None:
     """Show and control running jobs, check a node, and plan the placement of ranks.
 

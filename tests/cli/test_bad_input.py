@@ -166,7 +166,8 @@ def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
     assert outcome.code == 70
     lines = outcome.err.splitlines()
     assert lines[0] == "meshrun: error: unexpected KeyError: a bug in meshrun, not in your job"
-    assert lines[1].startswith("hint: please report it with the command line and all that follows; meshrun 0.")
+    wanted = "the command line, all that follows, and the output of meshctl doctor --report -"
+    assert lines[1].startswith(f"hint: please report it with {wanted}; meshrun 0.")
     assert lines[2] == "Traceback (most recent call last):"
     assert lines[-1] == "KeyError: 'lost'"
 

@@ -286,6 +286,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.extensions.hints.last_words": ("^Current thread 0x", "(?:<frozen "),  # of faulthandler
     "launcher.extensions.hints.nothing_to_run": ("can't find '__main__' module",),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
+    "launcher.meshctl.doctor.redact": (r"\b(?:hf_|sk-",),  # "BEGIN PRIVATE KEY"
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
     "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),
     "rendezvous.codec": (" in ",),

@@ -202,7 +202,7 @@ TABLE: tuple[Option, ...] = (
            "Show all options, or one GROUP. -h alone shows the most used ones.", field="", short="-h"),
     Option("ours", "completion", "help", "bash|zsh|fish", None, "",
            "Print the completion script for a shell.", field=""),
-    Option("ours", "version", "help", "", None, "", "Print the version of meshrun.", field=""),
+    Option("ours", "version", "help", "", None, "", "Print the version of meshrun and its commit.", field=""),
 )
 
 SETTINGS: tuple[Option, ...] = (

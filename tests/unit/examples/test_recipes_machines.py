@@ -93,13 +93,14 @@ def test_the_task_of_skypilot_needs_no_options_for_its_nodes() -> None:
 def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> None:
     text = re.sub(r"\\\n", " ", DOCKERFILE.read_text())
     lines = [line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    assert [name for name, _ in lines] == ["ARG", "FROM", "RUN"]
+    assert [name for name, _ in lines] == ["ARG", "FROM", "ARG", "RUN"]
+    assert lines[2][1] == "COMMIT="
+    assert 'MESHRUN_COMMIT="${COMMIT}" ' in lines[3][1]
     extras = re.search(r"'/src\[([\w,]+)\]'", lines[-1][1])
     assert extras
     assert all(requirements(extra) for extra in extras[1].split(","))
     lent = {line[1:] for line in (KUBERNETES / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
-    readme = re.findall(r'^readme = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert lent == {"launcher", "rendezvous", "meshrun.py", "pyproject.toml", *readme}
+    assert lent == {"launcher", "rendezvous", "meshrun.py", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
     for words in re.findall(r"(?:ENTRYPOINT|CMD) (.*)", text):
         assert json.loads(words) == ["meshrun"]
 
