@@ -37,7 +37,7 @@ def __getattr__(name: str) -> object:
         from launcher.extensions import HINTS
 
         module, _, function = HINTS["hidden"].partition(":")
-        raise getattr(import_module(module), function)(error) from None
+        raise getattr(import_module(module), function)(error) from error.__cause__
     globals()[name] = found
     return found
 

@@ -11,6 +11,7 @@ Imported only where there is a job already, and it is not just the one that was 
 
 from __future__ import annotations
 
+from binascii import crc32
 from collections.abc import Callable
 
 from rendezvous import __version__, records
@@ -117,15 +118,18 @@ def _follow(state: MemberState, verdict: Verdict | None, now: float, open_job: O
     list_members = Get(job.members, prefix=True)
     request = Txn((), (list_members,))
     if not has_ended:
-        setup = state.setup
-        guards, ask = make_request(job, setup.attempt or 0, setup.node.node_name, state.cache.secret)
+        guards, ask = make_request(job, state.setup.attempt or 0, state.setup.node.node_name, state.cache.secret)
         request = Txn(guards, (ask, list_members), (list_members,))
     state.requests.request("join", "list members of finished job", request, on_reply, now)
 
 
 def make_request(job: Keys, attempt: int, node: str, secret: bytes) -> tuple[tuple[Compare, ...], Put]:
-    """Make what asks the leader of an earlier attempt to end it, once for all agents of this one, and its guards."""
-    key = job.make_command_key(f"attempt-{attempt}")
+    """Make what asks the leader of an earlier attempt to end it, once for all agents of this one, and its guards.
+
+    The leader ignores what has another job secret or version, so that has another key: it must not pass for this one.
+    """
+    mark = crc32(records.encode(Command(kind="replace", target=str(attempt)), "", secret))
+    key = job.make_command_key(f"attempt-{attempt}-{mark:08x}")
     ask = Command(kind="replace", target=str(attempt), by=node)
     guards = (Compare(key, "mod", "=", 0), Compare(job.verdict, "create", "=", 0))
     return guards, Put(key, records.encode(ask, key, secret))

@@ -108,6 +108,14 @@ def test_launch_names_the_file_that_hides_what_it_needs(tmp_path: Path, name: st
     assert "the above exception" not in outcome.err.lower()
 
 
+def test_launch_keeps_the_cause_of_an_import_that_nothing_hides(tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ImportError('damaged') from OSError('disk')\n")
+    (tmp_path / "main.py").write_text("import launcher\nlauncher.launch\n")
+    outcome = run("python", "main.py", cwd=tmp_path, environ={"PYTHONPATH": str(ROOT)})
+    assert "OSError: disk\n" in outcome.err
+    assert outcome.err.endswith("ImportError: damaged\n")
+
+
 def test_a_launcher_that_python_has_imported_at_its_start_is_named(project: Path) -> None:
     (project / "sitecustomize.py").write_text("import launcher\n")
     outcome = run("python", install(project, "meshrun"), cwd=project, environ={"PYTHONPATH": str(project)})

@@ -162,8 +162,7 @@ def refuse(what: str, *values: object) -> MeshrunError:
     """Ask a function of HINTS for the error that says why this agent cannot begin here."""
     from launcher.config.plugins import load_entry
 
-    error: MeshrunError = load_entry(HINTS[what])(*values)
-    return error
+    return load_entry(HINTS[what])(*values)  # type: ignore[no-any-return]
 
 
 def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -29,9 +29,8 @@ _SIGNALS = {
     "Illegal instruction": signal.SIGILL,
 }
 _OWN_FILES = ("/launcher/ranks/as_main.py", "/launcher/ranks/main_start.py")
-_RUNNER = re.compile(
-    r'(?:<frozen runpy>|/runpy\.py|/launcher/ranks/main_(?:forms|start)\.py)", line '
-)  # between it and a script
+# What is between `as_main` and a script.
+_RUNNER = re.compile(r'(?:<frozen runpy>|/runpy\.py|/launcher/ranks/main_(?:forms|start)\.py)", line ')
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
 

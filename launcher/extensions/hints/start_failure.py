@@ -29,19 +29,20 @@ class Cause(NamedTuple):
     hint: str = ""
 
 
-def explain_failure(program: str, is_python: bool, exception: str, error_number: int, words: str) -> Cause:
+def explain_failure(program: str, is_python: bool, exception: str, spawn_error: int, text: str, has_run: bool) -> Cause:
     """Explain what a look at this node, and at the words of a worker, adds to its failure.
 
-    `program` could not be started with `error_number`; or, that being 0, it ended with `exception`, or "". `is_python`:
-    it is a Python that was to run the script. `words`: its traceback, or its last lines.
+    `program` could not be started with `spawn_error`; or, that being 0, it ended with `exception`, or "". `is_python`:
+    it is a Python that was to run the script. `text`: its traceback, or its last lines. `has_run`: the script itself
+    has run, so that a Python which has found nothing to run is another.
     """
-    if error_number:
-        return explain_start(program, error_number, is_python)
-    hint = explain_words(words)
-    if not hint and (not exception or symptoms.is_refusal(exception)):
-        hint = explain_refusal(exception or words, program)
+    if spawn_error:
+        return explain_start(program, spawn_error, is_python)
+    hint = explain_words(text)
+    if not (hint or has_run) and (not exception or symptoms.is_refusal(exception)):
+        hint = explain_refusal(exception or text, program)
     elif not hint and is_python:
-        hint = explain_hidden(exception, words, is_own_python=_is_ours(program))
+        hint = explain_hidden(exception, text, is_own_python=_is_ours(program))
         hint = hint or explain_missing_module(exception, program)
     return Cause("", hint)
 

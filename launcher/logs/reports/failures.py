@@ -167,9 +167,12 @@ class Failures:
             last = ask_hint("end", last, left, exit_code, said)
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
+        has_run = message is None and last.has_begun and bool(last.frames or not last.exception)  # the script itself
+        # A Python that has found nothing to run is then another, which the script has started.
+        exception = "" if has_run and symptoms.is_refusal(exception) else exception
         hint = ""
         if spawn_error or symptoms.is_explained(exception) or exit_code == 2 or _DISK_FULL in words:
-            known = (self._program, self._is_python, exception, spawn_error, words)
+            known = (self._program, self._is_python, exception, spawn_error, words, has_run)
             cause, hint = ask_hint("failure", ("", ""), *known)
             sentence = cause or sentence
         ending = exception or symptoms.cut_exception(last.exception)

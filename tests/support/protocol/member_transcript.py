@@ -32,8 +32,9 @@ member is `me`, a later membership of its agent `me2`; keys are below the job's;
     > deliver, settle                  what watches have to say; that and all answers
     > renewed 5 created=0              the next renewal is answered so; `stale`: not confirmed; `revision=now-1`
     > set leadership.is_loaded no      in the member's state; `show lease.ends_at`: what it is
-    > stored KEY                       the record there; `item KEY`: its version and lease; `count KEY/`: of the keys
-                                       below; `leases`; `guards seal`: the comparisons and writes of the last of these
+    > stored KEY                       the record there, `KEY*`: under the first such key; `item KEY`: its version
+                                       and lease; `count KEY/`: of the keys below; `leases`; `guards seal`: the
+                                       comparisons and writes of the last of these
 """
 
 from __future__ import annotations
@@ -305,14 +306,13 @@ class _Player:
                 left_s = store.lease_remaining(item.lease) if item.lease else math.inf
                 yield f"version {item.version}, for {left_s:.0f} s"
             case ["stored", name]:
-                key = self._key(name)
-                item = store.get(key).first
+                item = store.get(self._key(name.removesuffix("*")), prefix=name.endswith("*")).first
                 if item is None:
                     yield "nothing"
                 elif name == "current":
                     yield item.value.decode()
                 else:
-                    record = records.decode(_get_kind(key), item.value, key, bench.state.cache.secret)
+                    record = records.decode(_get_kind(item.key), item.value, item.key, bench.state.cache.secret)
                     yield " ".join(f"{name}={show(value)}" for name, value in list_changes(record).items())
             case ["guards", *kind]:
                 made = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,7 +11,7 @@ from launcher.agent.startup.served_store import Occupant, find_occupant
 from launcher.extensions.hints import refusals
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
-from rendezvous.errors import MeshrunError, VersionError
+from rendezvous.errors import MeshrunError, RecordError, VersionError
 from rendezvous.records import Command, Seal, StoreOwner, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
@@ -91,6 +93,24 @@ def test_an_earlier_attempt_of_the_own_run_is_asked_to_end_once(
         [Command(kind="replace", target="3", by="h2")] if is_earlier else []
     )
     assert [item.version for item in asked] == [1] * is_earlier
+
+
+def test_a_request_that_the_leader_ignores_does_not_pass_for_that_of_others(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store, round=SEAL)
+    occupant, own = find_occupant(store), replace(OURS, run_id="a", attempt=3)
+    assert occupant is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "_HEAD", b'{"version":"0.0.1",')
+        occupant.make_way(store, own, b"quiet")
+    for secret in (b"wrong", b"", b"quiet"):
+        occupant.make_way(store, own, secret)
+    read = []
+    for item in store.get(JOB.commands, prefix=True).items:
+        with suppress(RecordError):
+            read.append(records.decode(Command, item.value, item.key, b"quiet"))
+    assert read == [Command(kind="replace", target="3", by="h2")]
 
 
 def test_an_earlier_attempt_that_has_ended_or_not_begun_is_only_waited_for(store: MemoryStore) -> None:

@@ -95,7 +95,7 @@ def test_a_program_in_a_directory_that_may_not_be_searched_is_not_said_to_be_mis
 )
 def test_a_module_that_is_missing_in_a_package_of_the_agents_own_python(name: str, hint: str) -> None:
     exception = f"ModuleNotFoundError: No module named '{name}'"
-    assert explain_failure(sys.executable, True, exception, 0, exception) == ("", hint)
+    assert explain_failure(sys.executable, True, exception, 0, exception, True) == ("", hint)
 
 
 def test_a_program_that_runs_is_not_blamed() -> None:

@@ -113,6 +113,32 @@ def test_an_error_of_the_configuration_comes_again_if_the_round_before_ended_by_
     assert ((final_reason is not None), is_node_fault) == (is_final, False)
 
 
+REFUSAL = "/venv/bin/python: can't open file '/job/tool.py': [Errno 2] No such file or directory"
+HEAD = "\nTraceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "is_final"),
+    [
+        (f"{HEAD}SystemExit: {REFUSAL}\n", "", True),
+        ("", REFUSAL, True),
+        (f'{HEAD}  File "/job/train.py", line 2, in <module>\nSystemExit: 1\n', REFUSAL, False),
+        (f'{HEAD}  File "/job/train.py", line 2, in <module>\nSystemExit: {REFUSAL}\n', "", False),
+        ("\n", REFUSAL, False),
+    ],
+)
+def test_a_python_that_a_script_has_started_may_find_something_to_run_the_next_time(
+    words: str, said: str, is_final: bool
+) -> None:
+    failures = Failures("h1", FakePump(said), page=FakePage(words))  # type: ignore[arg-type]
+    for number in (1, 2):
+        failures.begin(number, SHARE, lambda local_rank: "")
+        failures.note(1, 4711, 2, 0.0, None)
+        end = failures.set_root_cause(1)
+    told = codec.decode(WorkerFailure, end.text, "the failure")
+    assert (end.consequence[0] is not None, told.hint != "") == (is_final, is_final)
+
+
 @pytest.mark.parametrize(("said", "is_abrupt"), [("", True), (IMPORT, False)])
 def test_an_end_with_a_known_exception_is_not_abrupt(said: str, is_abrupt: bool) -> None:
     failures = Failures("h1", FakePump(said), page=FakePage())  # type: ignore[arg-type]
