@@ -11,8 +11,8 @@ module, and tracebacks begin with its lines; only those who walk the whole stack
 
 Every worker compiles this file, so the rest is in others, of which Python keeps the compiled form: `main_start` has
 what a script needs that succeeds, `main_forms` the other forms of a program, `main_failure` what follows a failure, and
-what JAX needs, `main_exit` how the script has ended, `main_debugger` what `breakpoint()` does. The workers' Python may
-be another than the agent's: none of them imports anything of this project.
+what JAX needs, `main_exit` how the script has ended. The workers' Python may be another than the agent's: none of them
+imports anything of this project.
 """
 
 import os  # not annotations from __future__, which is a module of its own

@@ -64,7 +64,7 @@ def share_terminal(load: "Load") -> None:
 
         def stop_here(*, header: "str | None" = None, **more: object) -> None:
             if not names:
-                names.update(load("main_debugger"))
+                names.update(load("../extensions/breakpoints/rank_debugger"))
             names["stop_at"](sys._getframe(1), header, more)
 
         sys.breakpointhook = stop_here

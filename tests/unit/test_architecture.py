@@ -284,7 +284,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),
     "launcher.extensions.hints.hidden": ("<frozen runpy>", "ModuleNotFoundError: No module named "),
     "launcher.extensions.hints.last_words": ("^Current thread 0x", "(?:<frozen "),  # of faulthandler
-    "launcher.extensions.hints.refusals": ("can't find '__main__' module",),
+    "launcher.extensions.hints.nothing_to_run": ("can't find '__main__' module",),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.doctor.redact": (r"\b(?:hf_|sk-",),  # "BEGIN PRIVATE KEY"
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),

@@ -56,7 +56,10 @@ from launcher.views.questions.survey import Survey, Surveys
 from launcher.views.run_events import HangEnded, HangReported
 from launcher.views.waiting import describe_wait
 from rendezvous import codec
-from rendezvous.events import AnswerCommand, NoteReceived, PassOn
+from rendezvous.errors import EXIT_USELESS
+from rendezvous.events import AnswerCommand, LeaveRequest, NoteReceived, PassOn
+from rendezvous.reasons import Reason
+from rendezvous.records import Keys
 
 if TYPE_CHECKING:
     from launcher.views.node.node_answers import NodeAnswers
@@ -266,6 +269,9 @@ class Inquiries(Struct, eq=False):
         elif question.kind == "inspect":
             answer_run = partial(_answer_run, connection, self.identify()["run_id"])
             self.surveys.ask(Survey(request=ReadState(), until=until, takes=[answer_run]))
+        elif question.kind == "replace":
+            self._make_way(question)
+            connection.answer(b"{}")
         elif question.kind != "inspect_node":
             connection.answer(codec.encode(self.identify()))
         elif request is None:
@@ -275,6 +281,13 @@ class Inquiries(Struct, eq=False):
             self.surveys.ask(Survey(node=question.node, request=request, until=until, takes=[answer_one]))
         else:
             self._answer_node(request, partial(_answer, connection), now)
+
+    def _make_way(self, question: Question) -> None:
+        """Have this node leave for a later attempt of this run."""
+        own = self.identify()
+        if question.run_id == own["run_id"] and question.attempt > Keys(own.get("job", "")).attempt:
+            reason = Reason.of("replaced", attempt=str(question.attempt), node=own["node"])
+            self.effects.append(LeaveRequest(reason, EXIT_USELESS))
 
     def _answer_node(self, request: Request, finish: Callable[[Any, str], object], now: float) -> None:
         """Have this node answer a request; `finish` takes an answer, or several, or None and a sentence."""

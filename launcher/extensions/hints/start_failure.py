@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.extensions.hints.hidden import explain_hidden
-from launcher.extensions.hints.refusals import explain_refusal
+from launcher.extensions.hints.nothing_to_run import explain_refusal
 from launcher.logs.reports import symptoms
 from launcher.model.errors import sanitize
 

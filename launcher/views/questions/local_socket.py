@@ -11,6 +11,7 @@ line of JSON, its answer another.
 | why | a Conclusion of launcher.diagnosis; "{}" if nobody answers |
 | inspect | a RunReport, from all nodes by way of the leader |
 | inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
+| replace | "{}": an agent of an earlier attempt of `run_id` than `attempt` leaves; others do not |
 
 An answer {"error": SENTENCE} says why there is none. Root asks agents of other users, who may answer anything.
 """
@@ -20,12 +21,13 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -58,11 +60,13 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question; `node` and `request` with kind "inspect_node" only."""
+    """A question; `node` and `request` with kind "inspect_node" only, `run_id` and `attempt` with "replace"."""
 
     kind: str
     node: str = ""
     request: NodeRequest | None = None
+    run_id: str = ""
+    attempt: int = 0
 
 
 class LocalAgent(Struct, frozen=True, kw_only=True):
@@ -230,6 +234,19 @@ def exchange(name: str, question: Question, limit_s: float) -> bytes:
     if name in late:  # root asks other users' processes too, and each byte may take its time
         raise TimeoutError
     return answers[name]
+
+
+def ask_to_leave(pid: int, run_id: str, attempt: int) -> None:
+    """Ask an agent of this user to leave, since a later attempt of its run replaces its own; one that is stopped, too.
+
+    One that has no socket runs nothing yet, or was refused one: it gets SIGTERM. Ask again where it stays.
+    """
+    names = [name for name in list_socket_names() if read_name(name) == (os.geteuid(), str(pid))]
+    with suppress(OSError):
+        if not names:
+            os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)
+    _ask_all(names, Question(kind="replace", run_id=run_id, attempt=attempt), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
 
 
 def read_user(end: socket.socket) -> int:

@@ -36,7 +36,8 @@ from launcher.views.questions.messages import Diagnose
 from launcher.views.questions.survey import Survey
 from launcher.views.run_events import HangEnded
 from launcher.worker.grid import WorkerMesh
-from rendezvous.events import AnswerCommand, PassOn
+from rendezvous.events import AnswerCommand, LeaveRequest, PassOn
+from rendezvous.reasons import Reason
 from rendezvous.records import LeaderRecord
 from tests.support.reasons import because
 
@@ -243,6 +244,20 @@ def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None
     bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
+
+
+def test_an_agent_leaves_for_a_later_attempt_of_its_run_alone() -> None:
+    bench = Bench()
+    bench.identity = {"run_id": "night", "node": "h1", "job": "/meshrun/night/2-abc"}
+    for question in ({}, {"run_id": "day", "attempt": 3}, {"run_id": "night", "attempt": 2}, {"run_id": "night"}):
+        assert bench.put("replace", **question).lines == [b"{}"]
+    assert list(bench.effects) == []
+    assert bench.put("replace", run_id="night", attempt=3).lines == [b"{}"]
+    (left,) = bench.effects
+    assert left == LeaveRequest(Reason.of("replaced", attempt="3", node="h1"), 76)
+    bench = Bench()  # it has joined no job yet
+    bench.put("replace", run_id="night", attempt=1)
+    assert len(bench.effects) == 1
 
 
 def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.extensions.hints.refusals import explain_refusal
+from launcher.extensions.hints.nothing_to_run import explain_refusal
 
 USAGE = (
     "unknown option --bogus\nusage: python [option] ... [-c cmd | -m mod | file | -] [arg] ...\n"
