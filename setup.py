@@ -5,6 +5,7 @@ MESHRUN_COMMIT names it where the sources come without their repository, as in t
 
 import os
 import runpy
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,9 +27,12 @@ class Build(build_py):
     """Copies the packages."""
 
     def run(self) -> None:
+        if self.editable_mode:  # a checkout is asked each time
+            super().run()
+            return
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # modules that are gone by now would be packed, too
         super().run()
-        if not self.editable_mode:  # a checkout is asked each time
-            write_commit(Path(self.build_lib))
+        write_commit(Path(self.build_lib))
 
 
 class Distribute(sdist):

@@ -42,7 +42,6 @@ def git(place: Path, *words: str) -> str:
 def build(kind: str, sources: Path, target: Path, environ: Mapping[str, str] | None = None) -> Path:
     """Build an "sdist" or a "wheel" of these sources and unpack it; where its packages are."""
     call(sys.executable, "-c", BUILD, kind, str(target), cwd=sources, environ=environ)
-    shutil.rmtree(sources / "build", ignore_errors=True)
     (packed,) = target.iterdir()
     place = target / "unpacked"
     if kind == "wheel":
@@ -114,7 +113,7 @@ def test_a_wheel_has_the_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_an_sdist_has_what_a_wheel_is_built_of_and_no_tests(sdist: Path) -> None:
-    files = {name for name in list_files(sdist) if not name.startswith("meshrun.egg-info/")}
+    files = {name for name in list_files(sdist) if not name.startswith(("build/", "meshrun.egg-info/"))}
     more = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
     assert files == list_sources(ROOT) | more
 
@@ -144,7 +143,11 @@ def test_a_changed_checkout_is_dirty_and_so_is_what_is_built_of_it(checkout: Pat
     assert find_commit(str(place)) == commit
     (place / "launcher" / "new.py").touch()
     assert find_commit(str(place)) == f"{commit}-dirty"
-    assert find_commit(str(build("wheel", place, tmp_path / "wheel"))) == f"{commit}-dirty"
+    built = build("wheel", place, tmp_path / "wheel")
+    assert (find_commit(str(built)), (built / "launcher/new.py").exists()) == (f"{commit}-dirty", True)
+    (place / "launcher" / "new.py").unlink()
+    built = build("wheel", place, tmp_path / "next")  # nothing of the earlier one is left in it
+    assert (find_commit(str(built)), (built / "launcher/new.py").exists()) == (commit, False)
 
 
 def test_the_build_of_an_image_has_all_it_needs_and_names_the_commit(

@@ -20,20 +20,22 @@ VALUE_MIN = 8
 _FILE_BYTES_MAX = 4096
 # Not tokenizer, author or authority.
 _WORDS = (
-    "passw(?:or)?d|passphrase|secret|token(?!iz)|credential|(?:api|access|private|account|license)[_-]?key|cookie"
+    "passw(?:or)?d|passphrase|secret|token(?!iz)|credential|(?:api|access|private|account|license|signing)[_-]?key|cookie|jwt|signature"
     "|connection_?string|auth(?:entication|orization)?(?![a-z])"
 )
 _SECRET_NAME = re.compile(rf"{_WORDS}|(?:^|_)(?:pass|pwd|key|sas|dsn)$", re.IGNORECASE)
 _PLACE_NAME = re.compile(r"(?:file|path|dir|directory|sock|socket)$", re.IGNORECASE)
 _DIRECTORIES = frozenset({"PWD", "OLDPWD"})
 _NAME = rf"(?P<name>[\w.-]{{0,32}}(?:{_WORDS})[\w.-]{{0,32}})"  # bounded: a line may be a million letters long
-_VALUE = r"(?P<value>[^\s\"',;&]+)"
+_VALUE = r"""["']?(?P<value>(?<=")[^"\n]+|(?<=')[^'\n]+|[^\s"',;&]+)"""  # to its closing quote, if there is one
 _ASSIGNMENTS = (
-    re.compile(rf"{_NAME}=[\"']?{_VALUE}", re.IGNORECASE),
-    re.compile(rf"--{_NAME}[\"']?,?\s+[\"']?{_VALUE}", re.IGNORECASE),  # of a command line, or of a list of its words
-    re.compile(rf"[\"']{_NAME}[\"']\s*:\s*[\"']{_VALUE}", re.IGNORECASE),
-    re.compile(rf"^[ \t-]*{_NAME}:[ \t]+{_VALUE}[ \t]*$", re.IGNORECASE | re.MULTILINE),
+    re.compile(rf"{_NAME}[=:](?!//){_VALUE}", re.IGNORECASE),
+    re.compile(rf"--{_NAME}[\"']?,?\s+{_VALUE}", re.IGNORECASE),  # of a command line, or of a list of its words
+    re.compile(rf"[\"']{_NAME}[\"']\s*:\s*(?=[\"']){_VALUE}", re.IGNORECASE),
+    re.compile(rf"^[ \t-]*{_NAME}:[ \t]+{_VALUE}[\"']?[ \t]*$", re.IGNORECASE | re.MULTILINE),
+    re.compile(rf"\bx-{_NAME}:\s+{_VALUE}", re.IGNORECASE),  # a header
     re.compile(r"\b(?P<name>authorization\W{1,4}\w+|bearer)\s+(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE),
+    re.compile(rf"[?&](?P<name>sig)={_VALUE}"),  # Azure
     re.compile(r"\w(?P<name>://)(?P<value>[^\s/@\"']+)@"),
 )
 _KEYS = re.compile(
