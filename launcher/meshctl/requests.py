@@ -18,11 +18,11 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.status.render import format_headline
-from launcher.meshctl.status.state import Overview, read_overview
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_count, format_list
+from launcher.views.run_view import RunView
+from launcher.views.sentences import format_headline
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode, name_run
@@ -40,7 +40,7 @@ def submit_request(
     impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
     """
     deadline = time.monotonic() + limit_s
-    before = read_overview(jobs, run_id)
+    before = jobs.read_run(run_id)
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
     current = jobs.find_run(run_id)
@@ -62,7 +62,7 @@ def submit_request(
             reason = _explain_timeout(jobs, run_id, keys, limit_s)
             raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
         time.sleep(POLL_INTERVAL_S)
-    while not _has_happened(command, seen := read_overview(jobs, run_id)) and time.monotonic() < deadline:
+    while not _has_happened(command, seen := jobs.read_run(run_id)) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
     return _describe_outcome(command, seen)
 
@@ -95,15 +95,15 @@ def _explain_timeout(jobs: JobStore, run_id: str, keys: Keys, limit_s: float) ->
     return f"{name}, the leader of {name_run(run_id)}, has not responded for {limit_s:g} s"
 
 
-def _require_node(command: Command, overview: Overview) -> None:
+def _require_node(command: Command, run: RunView) -> None:
     """Refuse the name of a node that does not exist: most such names are misspelt."""
     if command.kind == "undrain":
-        there = names = sorted(overview.drained)
-        amiss = f"{command.target} is not drained in {name_run(overview.run_id)}"
+        there = names = sorted(run.drained)
+        amiss = f"{command.target} is not drained in {name_run(run.run_id)}"
     elif command.kind == "drain":
-        names = sorted({node.name for node in overview.nodes})
-        there = sorted({*names, *(node.member_id for node in overview.nodes)})
-        amiss = f"{name_run(overview.run_id)} has no node {command.target}"
+        names = sorted({node.name for node in run.nodes})
+        there = sorted({*names, *(node.member_id for node in run.nodes)})
+        amiss = f"{name_run(run.run_id)} has no node {command.target}"
     else:
         return
     if command.target not in there:
@@ -112,27 +112,27 @@ def _require_node(command: Command, overview: Overview) -> None:
         raise UsageError(amiss, odd_text.explain(command.target) or (hint if close or names else None))
 
 
-def _has_happened(command: Command, overview: Overview) -> bool:
-    nodes = [node for node in overview.nodes if command.target in (node.name, node.member_id)]
+def _has_happened(command: Command, run: RunView) -> bool:
+    nodes = [node for node in run.nodes if command.target in (node.name, node.member_id)]
     return {
-        "stop": overview.verdict is not None,
+        "stop": run.verdict is not None,
         "drain": not any(node.ranks or node.state == "leaving" for node in nodes),
-        "undrain": command.target not in overview.drained,
-        "takeover": bool(overview.leader),
+        "undrain": command.target not in run.drained,
+        "takeover": bool(run.leader),
     }[command.kind]
 
 
-def _describe_outcome(command: Command, overview: Overview) -> str:
+def _describe_outcome(command: Command, run: RunView) -> str:
     """Describe what was done, and what the job does now."""
-    if command.kind == "stop" and overview.verdict is not None:
-        return f"{name_run(overview.run_id)} {format_headline(overview)}"
+    if command.kind == "stop" and run.verdict is not None:
+        return f"{name_run(run.run_id)} {format_headline(run)}"
     done = {
-        "stop": f"{name_run(overview.run_id)} is stopping",
+        "stop": f"{name_run(run.run_id)} is stopping",
         "drain": f"{command.target} is drained, and cannot rejoin before meshctl undrain",
         "undrain": f"{command.target} may join again",
-        "takeover": f"{overview.leader or 'no node yet'} leads {name_run(overview.run_id)}",
+        "takeover": f"{run.leader or 'no node yet'} leads {name_run(run.run_id)}",
     }[command.kind]
-    return f"{done}; {format_headline(overview)}"
+    return f"{done}; {format_headline(run)}"
 
 
 # --- leftovers ---

@@ -14,17 +14,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import EarlyExitError, UsageError, sanitize
+from launcher.model.errors import EarlyExitError, TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
-    from launcher.meshctl.status.state import Overview
     from launcher.views.questions.local_socket import LocalAgent
+    from launcher.views.run_view import RunView
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
@@ -38,8 +39,8 @@ _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue unt
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
     """Show a run: its round, its nodes and its past rounds. Or list the runs.
 
-    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
-    otherwise from an agent on this machine.
+    RUN_ID is the value of --rdzv-id of meshrun. An agent on this machine is asked; without one, or if an option names a
+    store, the run is read from the store, on any machine.
 
     Without RUN_ID, the only run that has an agent on this machine is shown. If there are several or none, or if an
     option names a store, the runs of this machine and those in the store are listed. Runs of this machine are your
@@ -48,12 +49,11 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
     """
     from launcher.meshctl.live.source import LocalSource
-    from launcher.meshctl.status.agents import derive_overview
-    from launcher.meshctl.status.render import describe, encode_overview
+    from launcher.meshctl.status import describe
     from launcher.views.questions.local_socket import choose_agent, find_local_agents
 
     if run_id is not None:
-        overview = _read_overview(store, run_id)
+        run = _read_run(store, run_id)
     else:
         agents, silent = find_local_agents()
         agent = None
@@ -63,35 +63,34 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
         if agent is None:
             _list_runs(store, agents, silent, as_json=as_json)
             return
-        overview = derive_overview(LocalSource(agent).read_run())
-    text = describe(overview, all_nodes=all_nodes)
-    write_stdout(json.dumps(encode_overview(overview), indent=2) if as_json else text)
+        run = LocalSource(agent).read_run()
+    write_stdout(_encode(run) if as_json else describe(run, all_nodes=all_nodes))
 
 
-def _read_overview(store: Mapping[str, str], run_id: str) -> Overview:
-    """Read the run from the store if one is known and has it, else from an agent of this machine."""
+def _read_run(store: Mapping[str, str], run_id: str) -> RunView:
+    """Ask an agent of this machine, unless an option names a store; read the store if none answers and one is known."""
     from launcher.meshctl.job_store import NAME_STORE, knows_store
     from launcher.meshctl.live.source import NoAgentError
-    from launcher.meshctl.status.agents import derive_overview
-    from launcher.meshctl.status.state import read_overview
 
-    problem: MeshrunError | None = None
-    try:
-        if knows_store(store, os.environ):
-            with open_jobs(store, run_id) as jobs:
-                return read_overview(jobs, run_id)
-    except MeshrunError as error:
-        if store:
-            raise
-        problem = error
-    try:
-        local = _find(run_id)
-    except NoAgentError as missing:
-        raise problem or UsageError(f"{missing}, and no store is set", NAME_STORE) from None
-    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
-    if problem is not None and not isinstance(problem, UsageError):
-        _warn(f"{problem}; an agent of this machine reports:")
-    return derive_overview(local.read_run())
+    is_store_known = knows_store(store, os.environ)
+    if not store:
+        try:
+            return _find(run_id).read_run()
+        except NoAgentError as missing:
+            if not is_store_known:
+                raise UsageError(f"{missing}, and no store is set", NAME_STORE) from None
+        except TemporaryError as problem:
+            if not is_store_known:
+                raise
+            _warn(f"{problem}; the store has:")
+    with open_jobs(store, run_id) as jobs:
+        return jobs.read_run(run_id)
+
+
+def _encode(run: RunView) -> str:
+    from launcher.views.run_json import encode_run
+
+    return json.dumps(encode_run(run), indent=2)
 
 
 def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: Sequence[str], *, as_json: bool) -> None:
@@ -110,7 +109,8 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
     runs = listing.list_runs(agents, None) if found is None else found
     width = _get_width() if os.isatty(1) else 0
     text = listing.describe_runs(runs, has_store=found is not None, width=width)
-    write_stdout(listing.encode_runs(runs) if as_json else text)
+    content = {"schema": listing.LIST_SCHEMA, "runs": to_builtins(runs)}
+    write_stdout(json.dumps(content, indent=2) if as_json else text)
     if silent:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
@@ -125,13 +125,12 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
     heartbeat or output. The exit code is 75 if a node has not answered in time.
     """
-    from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
 
-    report = _find(run_id).read_run()
+    run = _find(run_id).read_run()
     width = 0 if wide or not os.isatty(1) else _get_width()
-    write_stdout(encode_report(report) if as_json else describe_ranks(report, width))
-    return EXIT_TEMPORARY if report.missing else 0
+    write_stdout(_encode(run) if as_json else describe_ranks(run, width))
+    return EXIT_TEMPORARY if run.silent else 0
 
 
 @meshctl.command(short_help="Show the output of all workers of a run in one stream.")

@@ -148,7 +148,7 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
     followed = (state.setup.current_key, job.spec, job.members, job.statuses)
     names = [*followed, job.control]
     if seal is not None:
-        names += [job.make_history_key(seal.round), job.make_assignments_prefix(seal.round, seal.plan_token)]
+        names += [job.history, job.make_assignments_prefix(seal.round, seal.plan_token)]
 
     def on_reply(answer: TxnResult, now: float) -> None:
         found = dict(zip(names, answer.found, strict=True))

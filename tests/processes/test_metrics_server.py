@@ -78,7 +78,7 @@ def test_a_page_of_metrics_is_complete_and_typed(server: HttpServer) -> None:
 def test_readiness_says_why(
     server: HttpServer, source: FixedSource, state: str, waiting: str, status: int, sentence: str
 ) -> None:
-    source.answer = make_report(state=state, waiting=because(waiting) if waiting else None)
+    source.answer = make_report(state=state, why=because(waiting) if waiting else None)
     assert get(server.port, "/readyz") == (status, f"{sentence}\n")
     assert get(server.port, "/healthz") == (200, "ok\n"), "it lives, whatever it waits for"
 

@@ -38,7 +38,6 @@ from launcher.parts.part import (
     VictimSuspected,
     WaitUnexplained,
 )
-from launcher.views.node_report import NodeReport, ReadState
 from launcher.views.questions.local_socket import Question, RefusedQuestion
 from launcher.views.questions.messages import (
     Diagnose,
@@ -51,10 +50,12 @@ from launcher.views.questions.messages import (
 )
 from launcher.views.questions.question_socket import Connection, QuestionSocket
 from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_report import make_run_report
+from launcher.views.questions.run_answer import make_run_view
 from launcher.views.questions.survey import Survey, Surveys
+from launcher.views.requests import ReadState
 from launcher.views.run_events import HangEnded, HangReported
-from launcher.views.waiting import describe_wait
+from launcher.views.run_view import NodeView
+from launcher.views.sentences import describe_wait
 from rendezvous import codec
 from rendezvous.events import AnswerCommand, NoteReceived, PassOn
 
@@ -183,10 +184,10 @@ class Inquiries(Struct, eq=False):
         def take(asked: Survey) -> None:
             report = next(iter(asked.answers.values()), None)
             if not self.running.has_workers:
-                log(describe_wait(name, report.waiting if isinstance(report, NodeReport) else None))
+                log(describe_wait(name, report.why if isinstance(report, NodeView) else None))
 
         if leader.member_id != self.surveys.member.member_id:
-            until, request = now + INSPECT_LIMIT_S, ReadState(has_rounds=False)
+            until, request = now + INSPECT_LIMIT_S, ReadState(of_run=False)
             self.surveys.ask(Survey(node=leader.member_id, request=request, until=until, takes=[take]))
 
     def _show(self, found: Conclusion | None) -> None:
@@ -308,7 +309,7 @@ def _answer_run(connection: Connection, run_id: str, asked: Survey) -> None:
         _refuse(connection, asked.error or _NO_LEADER)
         return
     if not asked.line:
-        asked.line = codec.encode(make_run_report(asked.answers, asked.members, asked.leader, run_id, time.time()))
+        asked.line = codec.encode(make_run_view(asked.answers, asked.members, asked.leader, run_id, time.time()))
     connection.answer(asked.line)
 
 

@@ -15,7 +15,7 @@ from launcher.extensions.metrics.exposition import encode_report
 from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.model.errors import TemporaryError, describe
 from launcher.views.http_server import HttpServer, Request, Response
-from launcher.views.node_report import NodeReport
+from launcher.views.run_view import NodeView
 
 # docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
 CONNECTIONS_MAX = 64
@@ -48,10 +48,11 @@ def _say(status: int, sentence: str) -> Response:
     return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
 
 
-def describe_readiness(report: NodeReport) -> tuple[bool, str]:
+def describe_readiness(report: NodeView) -> tuple[bool, str]:
     """Return whether this node does what it is there for, and a sentence."""
-    if report.state == "running":
-        return True, f"round {report.round} runs here, with {len(report.ranks)} of {report.world_size} ranks"
+    if report.state in ("running", "succeeded") and report.last is not None:
+        world_size = report.last.world_size
+        return True, f"round {report.round} runs here, with {len(report.ranks)} of {world_size} ranks"
     if report.state == "spare":
         return True, "this node is a spare"
-    return False, f"{report.state}: {describe(report.waiting)}" if report.waiting else report.state
+    return False, f"{report.state}: {describe(report.why)}" if report.why else report.state

@@ -19,8 +19,8 @@ from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_duration, format_list
-from launcher.views.node_report import EventPage, ReadEvents
 from launcher.views.questions.run_source import RunSource
+from launcher.views.requests import EventPage, ReadEvents
 from launcher.views.run_events import parse_time
 from rendezvous.records import name_run
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import encode_times, format_headline
-from launcher.meshctl.status.state import build_overview
 from launcher.meshctl.table import GAP, Column, format_table
 from launcher.model.console import escape
-from launcher.model.errors import TemporaryError, UsageError, describe
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
-from launcher.views.node_report import RunReport
 from launcher.views.questions.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.views.questions.run_source import RunSource
+from launcher.views.sentences import format_headline
 from rendezvous.errors import MeshrunError
 from rendezvous.records import UNNAMED_RUN
 
@@ -88,28 +83,12 @@ def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0)
     return "\n".join(f"{line:<{start}}{now}" for line, now in rows)
 
 
-def encode_runs(runs: Sequence[ListedRun]) -> str:
-    """Encode them as a JSON object."""
-    return json.dumps({"schema": LIST_SCHEMA, "runs": to_builtins(runs)}, indent=2)
-
-
-def encode_report(report: RunReport) -> str:
-    """Encode a report as a JSON object, with times in RFC 3339 and sentences for its reasons."""
-    content = to_builtins(replace(report, nodes=(), rounds=()))
-    content["rounds"] = [one.describe() for one in report.rounds]
-    content["nodes"] = [
-        {**to_builtins(node), "waiting": describe(node.waiting), "rounds": [one.describe() for one in node.rounds]}
-        for node in report.nodes
-    ]
-    return json.dumps({"schema": content.pop("schema"), **encode_times(content)}, indent=2)
-
-
 def _read_stored(jobs: JobStore, run_id: str) -> tuple[str, str]:
     try:
-        overview = build_overview(jobs.read_job(run_id), jobs.secret)
+        run = jobs.read_run(run_id)
     except MeshrunError as error:  # removed since, or foreign
         return "", str(error)
-    return overview.phase, format_headline(overview)
+    return run.phase, format_headline(run)
 
 
 def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
@@ -129,7 +108,7 @@ def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
 
 def _read(source: RunSource) -> tuple[str, str]:
     try:
-        overview = derive_overview(source.read_run())
+        run = source.read_run()
     except (TemporaryError, UsageError) as problem:  # or it is of another version
         return "", str(problem)
-    return overview.phase, format_headline(overview)
+    return run.phase, format_headline(run)

@@ -18,9 +18,10 @@ from msgspec import Struct, field
 from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
 from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.questions.run_source import RunSource
+from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
+from launcher.views.run_view import SILENT, RunView
 
 REQUESTS_MAX = 8
 PAUSE_S = 0.25
@@ -94,7 +95,7 @@ class NodePoller(Struct, eq=False):
     clock: Callable[[], float] = time.monotonic
     nodes: dict[str, PolledNode] = field(default_factory=dict)
     folders: LocalFolders = field(default_factory=LocalFolders)
-    report: RunReport | None = None
+    report: RunView | None = None
     """The last of the run."""
     problem: str = ""
     """Why there is none that is newer, "" if there is."""
@@ -163,19 +164,19 @@ class NodePoller(Struct, eq=False):
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
         self._report_at = self.clock() + REPORT_INTERVAL_S
-        if isinstance(result, RunReport):
+        if isinstance(result, RunView):
             is_first, self.report, self.problem = self.report is None, result, ""
             self.folders.update(result)
             if is_first:
-                self._first_missing = set(result.missing)
-            names = {node.member_id: node.node for node in result.nodes}
+                self._first_missing = set(result.silent)
+            names = {node.member_id: node.name for node in result.nodes if node.state != SILENT}
             for member_id, name in names.items():
                 if member_id not in self.nodes:
                     was_there = is_first or name in self._first_missing
                     self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=was_there)
                     self._first_missing.discard(name)
             for node in self.nodes.values():
-                is_silent = node.member_id not in names and node.name in result.missing
+                is_silent = node.member_id not in names and node.name in result.silent
                 node.is_gone = node.member_id not in names and not is_silent
                 if is_silent:  # a request would only wait; the next report says whether it is back
                     node.failures = max(node.failures, FAILURES_MAX)
@@ -204,11 +205,11 @@ class NodePoller(Struct, eq=False):
         node.next_at = now + (pause_s if node.has_all else 0.0)
         return NodeAnswer(node, result)
 
-    def _tell_silence(self, report: RunReport, names: Mapping[str, str]) -> None:
-        for name in report.missing:
+    def _tell_silence(self, report: RunView, names: Mapping[str, str]) -> None:
+        for name in report.silent:
             self._tell_one_silent(name, "")
         failing = {node.name for node in self.nodes.values() if node.failures and not node.is_gone}
-        for name in sorted(self._silent - set(report.missing) - failing):
+        for name in sorted(self._silent - set(report.silent) - failing):
             if name in names.values():
                 self._tell_return(name)
             else:

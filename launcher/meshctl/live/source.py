@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.views.node_report import NodeReply, NodeRequest, RunReport
 from launcher.views.questions.local_socket import (
     LocalAgent,
     SocketSource,
@@ -18,6 +17,8 @@ from launcher.views.questions.local_socket import (
     list_local_agents,
     list_socket_names,
 )
+from launcher.views.requests import NodeReply, NodeRequest
+from launcher.views.run_view import RunView
 from rendezvous.records import name_run
 
 
@@ -49,7 +50,7 @@ class LocalSource:
     def run_id(self) -> str:
         return self._agent.run_id
 
-    def read_run(self) -> RunReport:
+    def read_run(self) -> RunView:
         try:
             return SocketSource(self._agent).read_run()
         except TemporaryError:

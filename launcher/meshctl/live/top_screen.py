@@ -24,7 +24,7 @@ from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
-from launcher.views.node_report import RunReport
+from launcher.views.run_view import RunView
 
 REDRAW_S = 1.0
 VIEWS = ("ranks", "status")
@@ -95,7 +95,7 @@ class TopScreen(App[None]):
         problems: list[str] = []
         collector = EventCollector(problems.append)
         poller = NodePoller(self._source, problems.append)
-        shown: RunReport | None = None
+        shown: RunView | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(collector.make_request, 0.2)
@@ -112,7 +112,7 @@ class TopScreen(App[None]):
             self._state.ending = poller.describe_end()
             self._hand_over(None, [], "")
 
-    def _hand_over(self, report: RunReport | None, events: list[SeenEvent], problem: str) -> None:
+    def _hand_over(self, report: RunView | None, events: list[SeenEvent], problem: str) -> None:
         def take() -> None:
             self._state.report = report or self._state.report
             self._state.problem = problem

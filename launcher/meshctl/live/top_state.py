@@ -12,13 +12,10 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live.events import SeenEvent, format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
-from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import describe, list_rows
+from launcher.meshctl.status import describe, list_rows
 from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
-from launcher.model.text import format_duration
-from launcher.views.goodput import Goodput
-from launcher.views.node_report import RunReport
+from launcher.views.run_view import RunView
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
@@ -26,7 +23,7 @@ _LOW_ATTENTION = ("running", "succeeded")
 _GAP = "   "
 
 SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
-    "rank": lambda row: (row[1].rank, row[0].node),
+    "rank": lambda row: (row[1].rank, row[0].name),
     "cpu": lambda row: (-row[1].cores, row[1].rank),
     "memory": lambda row: (-row[1].rss_bytes, row[1].rank),
     "progress": lambda row: (-row[1].progress_age_s, row[1].rank),
@@ -42,7 +39,7 @@ class TopState:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.report: RunReport | None = None
+        self.report: RunView | None = None
         self.events: deque[SeenEvent] = deque(maxlen=EVENTS_MAX)
         self.sort_key = "rank"
         self.problem = ""
@@ -63,23 +60,21 @@ class TopState:
         report = self.report
         if report is None:
             return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
-        rows = dict(list_rows(replace(derive_overview(report), at=now)))
+        rows = dict(list_rows(replace(report, at=now)))
         state = self._describe_end() if self.ending else rows["now"]
         parts = [_join(rows, "mesh", "leader", "restarts")]
         step = max((node.step for node in report.nodes), default=-1)
         if step >= 0:
             parts.append(f"step {step:,}")
         lines = [f"{name_run(report.run_id)}: {state}", _GAP.join(parts)]
-        if report.goodput is not None:
-            lines.append(format_goodput(report.goodput))
-        lines += filter(None, [_join(rows, "lost", "silent")])
+        lines += filter(None, [_join(rows, "goodput"), _join(rows, "lost", "silent")])
         if self.problem and not self.ending:
             lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
         return [escape(line) for line in lines]
 
     def describe_status(self) -> str:
         """Describe the run as `meshctl status` does."""
-        return describe(derive_overview(self.report)) if self.report is not None else ""
+        return describe(self.report) if self.report is not None else ""
 
     def make_rank_columns(self, width: int = 0) -> list[Column]:
         """Make the table of ranks, sorted. `width`: of the terminal, 0 for all columns."""
@@ -97,14 +92,6 @@ class TopState:
             if event.kind == "agent_ended":
                 return f"has ended: {event.sentence}"
         return self.ending
-
-
-def format_goodput(goodput: Goodput) -> str:
-    """goodput 93 %: trained 2 h of 2 h 10 min; lost 8 min to failure, 2 min to start"""
-    lost = sorted(goodput.lost_s.items(), key=lambda one: -one[1])
-    parts = ", ".join(f"{format_duration(seconds)} to {cause}" for cause, seconds in lost if seconds >= 0.05)
-    trained = f"trained {format_duration(goodput.trained_s)} of {format_duration(goodput.total_s)}"
-    return f"goodput {100 * goodput.ratio:.0f} %: {trained}" + (f"; lost {parts}" if parts else "")
 
 
 def _join(rows: dict[str, str], *labels: str) -> str:

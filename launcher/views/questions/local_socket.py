@@ -9,8 +9,8 @@ line of JSON, its answer another.
 |---|---|
 | run | `LocalAgent`, without the name |
 | why | a Conclusion of launcher.diagnosis; "{}" if nobody answers |
-| inspect | a RunReport, from all nodes by way of the leader |
-| inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
+| inspect | a RunView, from all nodes by way of the leader |
+| inspect_node | what `request` says of `node` ("" is the agent's own): a NodeView, an EventPage or a LogPage |
 
 An answer {"error": SENTENCE} says why there is none. Root asks agents of other users, who may answer anything.
 """
@@ -34,7 +34,8 @@ from msgspec import Struct
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.views.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from launcher.views.requests import REPLY_KINDS, NodeReply, NodeRequest
+from launcher.views.run_view import RunView
 from rendezvous import __version__
 from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
@@ -153,8 +154,8 @@ class QuestionSource:
         self._exchange = exchange
         self._run_id = run_id
 
-    def read_run(self) -> RunReport:
-        return self._ask(Question(kind="inspect"), RunReport)
+    def read_run(self) -> RunView:
+        return self._ask(Question(kind="inspect"), RunView)
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
         return self._ask(Question(kind="inspect_node", node=node, request=request), REPLY_KINDS[type(request)])

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from launcher.views.node_report import NodeRequest
+from launcher.views.requests import NodeRequest
 from rendezvous import codec
 from rendezvous.member import notes
 

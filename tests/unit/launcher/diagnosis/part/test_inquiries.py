@@ -30,11 +30,12 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.views.node_report import EventPage, NodeReport, NodeRequest, ReadEvents, ReadState
 from launcher.views.questions.local_socket import Question
 from launcher.views.questions.messages import Diagnose
 from launcher.views.questions.survey import Survey
+from launcher.views.requests import EventPage, NodeRequest, ReadEvents, ReadState
 from launcher.views.run_events import HangEnded
+from launcher.views.run_view import NodeView
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, PassOn
 from rendezvous.records import LeaderRecord
@@ -128,8 +129,8 @@ def conclude(**more: Any) -> Conclusion:
     return Conclusion(round=1, answer=ANSWER, **more)
 
 
-NO_REPORT = NodeReport(
-    node="n1",
+NO_REPORT = NodeView(
+    name="n1",
     member_id="m1",
     run_id="night",
     version="1",
@@ -145,7 +146,7 @@ NO_REPORT = NodeReport(
     ("answers", "sentence"),
     [
         (
-            {"m1": replace(NO_REPORT, waiting=because("2 of 3 nodes"))},
+            {"m1": replace(NO_REPORT, why=because("2 of 3 nodes"))},
             "n1 leads, and starts no round yet: 2 of 3 nodes",
         ),
         ({"m1": NO_REPORT}, "n1 leads, and starts no round yet: the reason is in its log"),
@@ -164,7 +165,7 @@ def test_who_waits_names_the_node_that_leads_and_its_reason(
     assert bench.asked == []
     assert bench.inquiries.wake_at == 4.0
     bench.inquiries.advance(4.0)
-    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState(has_rounds=False))]
+    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState(of_run=False))]
     bench.end(answers=answers)
     assert capfd.readouterr().err == f"meshrun: {sentence}\n"
     bench.running.has_workers = True  # it came too late

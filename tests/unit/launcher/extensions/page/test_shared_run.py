@@ -13,7 +13,7 @@ import pytest
 from launcher.extensions.page import shared_run
 from launcher.extensions.page.shared_run import EVENTS_MAX, SharedRun
 from launcher.model.errors import TemporaryError
-from launcher.views.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
+from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
 from tests.support.page.fake_run import FakeRun
 from tests.support.waiting import wait_until
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable
 
 import pytest
-from msgspec.structs import replace
 
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.events import describe_event, format_events, read_event, show_events
 from launcher.meshctl.live.source import RunGoneError
 from launcher.views.run_events import parse_time
-from tests.support.run_reports import EVENT_NAMES, REPORT, FakeSource, make_event
+from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, make_event
 
 NOW = parse_time("2026-01-31T08:06:00.000Z")
 ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "max_restarts": 3}
@@ -22,7 +21,7 @@ ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     monkeypatch.setattr(views, "format_clock", lambda at, now: f"{at - NOW:+.3f}")
-    found = FakeSource(replace(REPORT, missing=()))
+    found = FakeSource(CALM)
     for index in range(2):
         found.events[f"m{index}"] = [
             make_event("round_started", f"h{index}", f"08:05:00.{index}00", **ROUND),

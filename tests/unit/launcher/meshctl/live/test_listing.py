@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import listing
-from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
+from launcher.meshctl.live.listing import ListedRun, describe_runs, list_runs
 from launcher.model.errors import TemporaryError
-from launcher.views.node_report import RunReport
 from launcher.views.questions.local_socket import LocalAgent
+from launcher.views.run_view import RunView
 from rendezvous import __version__
-from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import NOW, REPORT, make_node, make_round
+from tests.support.run_reports import REPORT
 from tests.support.stores.stored_job import StoredJob
 
 AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0", version=__version__)
@@ -35,10 +33,10 @@ def job() -> Iterator[StoredJob]:
 
 def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of one machine has the name of an old one in the store."""
-    answer: RunReport | None = replace(REPORT, run_id="exp-41")
+    answer: RunView | None = replace(REPORT, run_id="exp-41")
 
     class Source:
-        def read_run(self) -> RunReport:
+        def read_run(self) -> RunView:
             if answer is None:
                 raise TemporaryError("run exp-41: no leader has answered")
             return answer
@@ -57,7 +55,7 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
 
 
-def test_a_long_sentence_stays_in_its_column_and_programs_read_sentences_too() -> None:
+def test_a_long_sentence_stays_in_its_column() -> None:
     runs = [
         ListedRun(run_id="exp-41", phase="running", now="round 2 is being stopped: " + "a reason " * 9, pids=(41, 42)),
         ListedRun(run_id="exp-42", phase="running", now="round 1 runs"),
@@ -69,12 +67,3 @@ def test_a_long_sentence_stays_in_its_column_and_programs_read_sentences_too() -
     begin = first.index("now")
     assert {line[begin - 1] for line in rest} == {" "}
     assert " ".join(line[begin:] for line in rest) == " ".join(line[begin:] for line in wide.splitlines()[1:])
-    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
-    failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
-    node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))
-    content = json.loads(encode_report(replace(REPORT, nodes=(node, make_node(1)), rounds=(failed,))))
-    first, second = content["nodes"]
-    assert (first["waiting"], second["waiting"]) == ("this machine has not joined yet", "")
-    for one in (*first["rounds"], *content["rounds"]):
-        assert (one["reason"], one["failure_class"]) == ("all workers succeeded", "user code: KeyError")
-        assert one["ended_at"].startswith("2027-01-15T")

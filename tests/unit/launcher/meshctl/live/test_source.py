@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
 from launcher.views.questions.local_socket import LocalAgent
+from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents
+from launcher.views.run_view import RunView
 from rendezvous import __version__
 from tests.support.run_reports import REPORT
 
@@ -46,7 +47,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         def __init__(self, agent: LocalAgent) -> None:
             self._agent = agent
 
-        def read_run(self) -> RunReport:
+        def read_run(self) -> RunView:
             found.require(self._agent)
             return REPORT
 

@@ -12,7 +12,7 @@ from launcher.meshctl.live import poller
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError
 from tests.support.reasons import because
-from tests.support.run_reports import REPORT, FakeSource, make_event, make_node
+from tests.support.run_reports import REPORT, FakeSource, make_event, make_node, make_silent
 
 
 def drive(source: FakeSource, steps: Callable[[object], Awaitable[None]], size: tuple[int, int] = (80, 24)) -> None:
@@ -64,7 +64,7 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
 
 def test_square_brackets_are_shown_as_they_are() -> None:
     name = "[/] [red]x[/red]"
-    source = FakeSource(replace(REPORT, nodes=(make_node(0, node=name, waiting=because(name)),), missing=(name,)))
+    source = FakeSource(replace(REPORT, nodes=(make_node(0, name=name, why=because(name)), make_silent(name))))
 
     async def steps(pilot: object) -> None:
         from textual.widgets import DataTable
@@ -106,7 +106,7 @@ def test_an_old_state_is_shown_as_old_until_there_is_a_new_one(monkeypatch: pyte
 
 
 def test_a_tiny_terminal_and_a_run_of_thousands_of_ranks_do_not_break_it() -> None:
-    nodes = tuple(make_node(index, node=f"h{index}", member_id=f"m{index}") for index in range(500))
+    nodes = tuple(make_node(index, name=f"h{index}", member_id=f"m{index}") for index in range(500))
     source = FakeSource(replace(REPORT, nodes=nodes))
 
     async def steps(pilot: object) -> None:

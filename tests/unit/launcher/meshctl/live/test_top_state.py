@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from launcher.meshctl import status
 from launcher.meshctl.live import top_state
 from launcher.meshctl.live.events import read_event
 from launcher.meshctl.live.top_state import TopState
-from launcher.meshctl.status import render
-from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import describe
+from launcher.meshctl.status import describe
 from launcher.views.goodput import Goodput
+from launcher.views.run_view import NodeView
 from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 
@@ -20,7 +20,7 @@ GOODPUT = Goodput(total_s=100.0, trained_s=93.0, lost_s={"failure": 5.0, "start"
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> TopState:
-    monkeypatch.setattr(render, "format_clock", lambda at, now: f"T{at - now:+.0f}")
+    monkeypatch.setattr(status, "format_clock", lambda at, now: f"T{at - now:+.0f}")
     found = TopState("exp")
     found.report = replace(REPORT, goodput=GOODPUT)
     return found
@@ -33,7 +33,7 @@ def test_the_head_says_how_the_run_is_and_nodes_are_those_of_meshctl_status(stat
         "goodput 93 %: trained 1 min 33 s of 1 min 40 s; lost 5.0 s to failure, 2.0 s to start",
         "lost h9 in round 1   silent h7: no answer",
     ]
-    assert state.describe_status() == describe(derive_overview(REPORT))
+    assert state.describe_status() == describe(replace(REPORT, goodput=GOODPUT))
     assert TopState("exp").describe_status() == ""
 
 
@@ -69,7 +69,7 @@ def test_how_the_run_ended_stays(state: TopState) -> None:
 
 def test_names_and_errors_cannot_control_the_terminal(state: TopState) -> None:
     rude = "\x1b[2J"
-    node = make_node(0, node=rude, waiting=because(rude), ranks=(make_rank(0, phase=rude, place=rude),))
-    state.report = replace(REPORT, nodes=(node,), missing=(rude,), leader=rude)
+    node = make_node(0, name=rude, why=because(rude), ranks=(make_rank(0, phase=rude, place=rude),))
+    state.report = replace(REPORT, nodes=(node, NodeView(name=rude)), leader=rude)
     texts = [cell for column in state.make_rank_columns() for cell in column.cells] + state.describe_head(NOW)
     assert not any("\x1b" in text for text in texts)

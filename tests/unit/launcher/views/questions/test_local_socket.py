@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.node_report import ReadState
 from launcher.views.questions import local_socket
+from launcher.views.requests import ReadState
 from rendezvous import __version__
 
 
