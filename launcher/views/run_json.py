@@ -20,6 +20,9 @@ from rendezvous.reasons import Reason
 
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
+_OF_AGENTS = ("run", "last")
+"""Fields of a node that the run has, too."""
+_PLAIN = (str, int, bool)
 _REASONS = ("reason", "stop_reason", "ended", "why", "failure_class")
 
 
@@ -31,16 +34,17 @@ def encode_run(run: RunView, *, has_rows: bool = False) -> dict[str, Any]:
 
 def encode(value: Any, name: str = "", *, has_rows: bool = False) -> Any:
     """Return a record, or a field of this name, as values for JSON."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Reason):
         return describe(value)
     if isinstance(value, Struct):
-        if has_rows and isinstance(value, RankView):
-            return value
         fields = {}
+        left_out = _OF_AGENTS if isinstance(value, NodeView) else ()
         for name in value.__struct_fields__:
-            one = getattr(value, name)
-            if isinstance(value, NodeView) and name == "run":
+            if name in left_out:
                 continue
+            one = getattr(value, name)
             fields[name] = encode(one, name, has_rows=has_rows)
             if name in _REASONS and not isinstance(one, str):
                 fields[name] = describe(one)
@@ -49,6 +53,8 @@ def encode(value: Any, name: str = "", *, has_rows: bool = False) -> Any:
     if name == "locality":
         return dict(value)
     if isinstance(value, (tuple, list)):
+        if has_rows and value and isinstance(value[0], RankView):
+            return value
         return [encode(one, has_rows=has_rows) for one in value]
     if isinstance(value, Mapping):
         return {key: encode(one, key) for key, one in value.items()}
