@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError
 from launcher.views.event_buffer import EventBuffer
+from launcher.views.event_view import read_event
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
-from launcher.views.run_events import parse_time
 from launcher.views.run_json import encode_run
 from launcher.views.run_view import SILENT, NodeView, RankView, RunView
 from rendezvous.errors import MeshrunError
@@ -66,6 +66,7 @@ class SharedRun:
         self._events = EventBuffer(EVENTS_MAX, EVENTS_BYTES_MAX)
         self._agent_next = 0  # the number of the next line, as the agent that is asked counts
         self._switch_count = 0
+        self._newest_at = 0.0
         self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
 
@@ -77,7 +78,7 @@ class SharedRun:
         return self._keep(("run",), RUN_AGE_S, self._make_run)
 
     def list_events(self, after: int) -> EventPage:
-        """Return the lines after number `after`, -1 for all that are kept."""
+        """Return the events after number `after`, -1 for all that are kept: each an EventView as JSON."""
         self._keep(("events",), RUN_AGE_S, self._take_events)
         with self._lock:
             return self._events.read(after, EVENTS_BYTES_MAX)
@@ -159,7 +160,7 @@ class SharedRun:
             switch_count = self._source.switch_count
             if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
                 self._switch_count, self._agent_next = switch_count, 0
-                self._skip_until = _read_time(self._events.newest)
+                self._skip_until = self._newest_at
             request = ReadEvents(after=self._agent_next - 1)
             page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
             assert isinstance(page, EventPage), page
@@ -170,10 +171,10 @@ class SharedRun:
                     self._events.skip(page.first - self._agent_next)
                 lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
                 self._agent_next = max(self._agent_next, page.first + len(page.lines))
-                for line in lines:
-                    if _read_time(line) >= self._skip_until:
-                        self._skip_until = 0.0
-                        self._events.add(line)
+                for event in filter(None, (read_event(line, "") for line in lines)):
+                    if event.at >= self._skip_until:
+                        self._skip_until, self._newest_at = 0.0, event.at
+                        self._events.add(msgspec.json.encode(replace(event, line="")).decode())
             if page.is_last:
                 return
 
@@ -193,14 +194,6 @@ class SharedRun:
             while len(self._answers) > ANSWERS_MAX:
                 self._answers.popitem(last=False)
         return kept.read(age_s, make)
-
-
-def _read_time(line: str) -> float:
-    """Return when an event happened, in seconds since 1970; 0 if its line does not tell."""
-    try:
-        return parse_time(str(msgspec.json.decode(line, type=dict[str, object]).get("time", "")))
-    except msgspec.MsgspecError:
-        return 0.0
 
 
 def compress(text: bytes) -> bytes:

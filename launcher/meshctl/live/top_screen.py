@@ -18,12 +18,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
-from launcher.meshctl.live.events import EventCollector, SeenEvent
+from launcher.meshctl.live.events import EventCollector
 from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
+from launcher.views.event_view import EventView
 from launcher.views.run_view import RunView
 
 REDRAW_S = 1.0
@@ -112,7 +113,7 @@ class TopScreen(App[None]):
             self._state.ending = poller.describe_end()
             self._hand_over(None, [], "")
 
-    def _hand_over(self, report: RunView | None, events: list[SeenEvent], problem: str) -> None:
+    def _hand_over(self, report: RunView | None, events: list[EventView], problem: str) -> None:
         def take() -> None:
             self._state.report = report or self._state.report
             self._state.problem = problem

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from launcher.meshctl.live.events import SeenEvent, format_events
+from launcher.meshctl.live.events import format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
 from launcher.meshctl.status import describe, list_rows
 from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
+from launcher.views.event_view import EventView
 from launcher.views.run_view import RunView
 from rendezvous.records import name_run
 
@@ -40,12 +41,12 @@ class TopState:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.report: RunView | None = None
-        self.events: deque[SeenEvent] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[EventView] = deque(maxlen=EVENTS_MAX)
         self.sort_key = "rank"
         self.problem = ""
         self.ending = ""
 
-    def take_events(self, events: Sequence[SeenEvent]) -> None:
+    def take_events(self, events: Sequence[EventView]) -> None:
         """Take events, in any order."""
         merged = sorted([*self.events, *events], key=lambda event: (event.at, event.node))
         self.events = deque(merged, maxlen=EVENTS_MAX)

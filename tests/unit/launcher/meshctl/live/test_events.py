@@ -9,8 +9,10 @@ import pytest
 
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.events import describe_event, format_events, read_event, show_events
+from launcher.meshctl.live.events import format_events, show_events
 from launcher.meshctl.live.source import RunGoneError
+from launcher.views import event_view
+from launcher.views.event_view import describe_event, read_event
 from launcher.views.run_events import parse_time
 from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, make_event
 
@@ -87,7 +89,7 @@ def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, mo
 
 
 def test_every_kind_of_event_is_a_line_with_its_own_sentence_that_controls_no_terminal() -> None:
-    assert set(EVENT_NAMES) == set(views._SENTENCES), "each has a row in _SENTENCES of launcher/meshctl/live/events.py"
+    assert set(EVENT_NAMES) == set(event_view._SENTENCES), "each has its row in launcher/views/event_view.py"
     line = make_event("worker_started", "h0", "08:05:01.000", rank=0, local_rank=0, pid=1)
     event = read_event(line, "h0")
     assert event is not None

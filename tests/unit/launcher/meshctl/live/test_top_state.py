@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from launcher.meshctl import status
 from launcher.meshctl.live import top_state
-from launcher.meshctl.live.events import read_event
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.status import describe
+from launcher.views.event_view import read_event
 from launcher.views.goodput import Goodput
 from launcher.views.run_view import NodeView
 from tests.support.reasons import because
