@@ -12,6 +12,9 @@ from the store as a whole and about to come back; that cannot be told from here,
 
 from __future__ import annotations
 
+import getpass
+import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -43,31 +46,54 @@ def submit_request(
     before = jobs.read_run(run_id)
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
-    current = jobs.find_run(run_id)
-    keys = jobs.make_keys(run_id, current)
-    key = keys.make_command_key(request_id)
-    write_request(jobs, run_id, command, current, keys, key)
-    while (item := jobs.store.get(key).first) is not None:
-        try:
-            command_now = decode(Command, item.value, item.key, jobs.secret)
-            answer = describe(command_now.refused) if command_now.refused is not None else ""
-        except RecordError as error:
-            answer = str(error)
-        if answer:
-            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
-            if command.kind == "takeover" and not before.leader:
-                break  # the new leader finds the request, and reports that there is a leader now
-            raise UsageError(f"{name_run(run_id)}: {answer}")
-        if time.monotonic() >= deadline:
-            reason = _explain_timeout(jobs, run_id, keys, limit_s)
-            raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
-        time.sleep(POLL_INTERVAL_S)
+    answered = hand_in(jobs, run_id, command, limit_s, request_id, is_left=True)
+    if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
+        raise UsageError(f"{name_run(run_id)}: {describe(answered.refused)}")  # a new leader refuses to be taken over
     while not _has_happened(command, seen := jobs.read_run(run_id)) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
     return _describe_outcome(command, seen)
 
 
-def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
+def hand_in(
+    jobs: JobStore, run_id: str, command: Command, limit_s: float, request_id: str = "", *, is_left: bool = False
+) -> Command | None:
+    """Hand a request to the leader and wait for it; return the answered request, None if it was simply done.
+
+    `is_left`: one that no leader answers in time stays for the next. Raises UsageError
+    for a run that is not there or has ended, TemporaryError without an answer within the limit.
+    """
+    deadline = time.monotonic() + limit_s
+    current = jobs.find_run(run_id)
+    keys = jobs.make_keys(run_id, current)
+    key = keys.make_command_key(request_id or secrets.token_hex(8))
+    _write_request(jobs, run_id, command, current, keys, key)
+    while (item := jobs.store.get(key).first) is not None:
+        try:
+            answered = decode(Command, item.value, item.key, jobs.secret)
+        except RecordError as error:
+            raise UsageError(f"{name_run(run_id)}: {error}") from None
+        is_late = time.monotonic() >= deadline
+        if answered.is_answered or (is_late and not is_left):
+            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
+        if answered.is_answered:
+            return answered
+        if is_late:
+            hint = "wait: the request remains, and the next leader carries it out" if is_left else "try again"
+            raise TemporaryError(_explain_timeout(jobs, run_id, keys, limit_s), hint)
+        time.sleep(POLL_INTERVAL_S)
+    return None
+
+
+def name_user() -> str:
+    """Return who asks, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+def _write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
     answer = jobs.store.txn(guards, (Put(key, encode(command, key, jobs.secret)),), (Get(keys.verdict),))

@@ -17,6 +17,14 @@ PAGE_BYTES_MAX = 40_000
 """Of text in a page: with all of it escaped, it still fits in a note."""
 
 
+class Identify(Struct, frozen=True, kw_only=True, tag="identify"):
+    """Answered by the agent that is asked, with the fields of a `LocalAgent`."""
+
+
+class ReadRun(Struct, frozen=True, kw_only=True, tag="run"):
+    """Answered by a RunView, from all nodes by way of the leader."""
+
+
 class ReadState(Struct, frozen=True, kw_only=True, tag="state"):
     """Answered by a NodeView; with `of_run` by the leader with what is known of the run, too."""
 

@@ -102,7 +102,7 @@ class RoundView(Struct, kw_only=True):
     """What was found of it, a sentence each, if it makes no progress."""
 
 
-class NodeView(Struct, frozen=True, kw_only=True):
+class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node now, or one whose place in a round has not been given to another yet."""
 
     name: str
@@ -155,7 +155,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """From the leader alone: the run, of whose nodes it has those without ranks."""
 
 
-class RunView(Struct, frozen=True, kw_only=True):
+class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run as a whole."""
 
     run_id: str
@@ -207,7 +207,14 @@ class RunView(Struct, frozen=True, kw_only=True):
     """
     faults: tuple[str, ...] = ()
     """Keys of the store that cannot be read, each with the reason."""
+    is_short: bool = False
+    """Ranks are left out, and perhaps nodes: the way of the answer has no room for so many."""
     schema: int = SCHEMA
+
+    def shorten(self) -> RunView:
+        """Return the view without its ranks, or if they are missing already, without its nodes."""
+        nodes = [replace(node, ranks=(), last=None, end_counts={}, failure_counts={}) for node in self.nodes]
+        return replace(self, nodes=() if self.is_short else tuple(nodes), rounds=self.rounds[-20:], is_short=True)
 
     @property
     def active(self) -> tuple[NodeView, ...]:

@@ -101,7 +101,7 @@ class _RunBuilder:
         nodes = self._list_nodes(assignments)
         rounds = self._list_rounds()
         present = {node.name for node in nodes if node.state != "lost"}
-        requests = map(_describe_request, self._read_records(Command, keys.commands).values())
+        commands = self._read_records(Command, keys.commands).values()
         names = self._job.member_names
         return RunView(
             run_id=self._job.run_id,
@@ -118,7 +118,7 @@ class _RunBuilder:
             member_count=len(nodes) if names is None else len(names),
             nodes=nodes,
             drained=self._drained,
-            requests=tuple(requests),
+            requests=tuple(_describe_request(one) for one in commands if one.kind != "ask"),
             rounds=rounds,
             verdict=replace(self._verdict, failure="", others=()) if self._verdict else None,
             failure=self._find_failure(),

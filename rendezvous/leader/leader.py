@@ -97,7 +97,7 @@ def _pass_on(state: MemberState, leadership: Leadership, view: View) -> None:
     for token, command in view.commands.items():
         if command.kind in decide.PASSED_ON and token not in leadership.answers:
             leadership.answers[token] = ""
-            state.requests.emit(events.PassOn(token, command.kind))
+            state.requests.emit(events.PassOn(token, command.target))
 
 
 def handle_plan(leadership: Leadership, event: PlanReady | PlanRefused) -> None:

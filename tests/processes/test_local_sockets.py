@@ -20,12 +20,13 @@ from launcher.views.questions import local_socket
 from launcher.views.questions.local_listener import SOCKET_NAME
 from launcher.views.questions.local_socket import (
     LocalAgent,
-    Question,
     QuestionSource,
     exchange,
     find_local_agents,
     list_socket_names,
 )
+from launcher.views.questions.messages import Question
+from launcher.views.requests import Identify
 from rendezvous import __version__
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
@@ -195,7 +196,7 @@ def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
         assert find_own() == ([], [])
         name = SOCKET_NAME.format(uid=0, pid=BASE)
         with ThreadPoolExecutor(1) as pool, pytest.raises(PermissionError):
-            pool.submit(exchange, name, Question(kind="run"), 60.0).result(30.0)  # it does not wait for nobody
+            pool.submit(exchange, name, Question(request=Identify()), 60.0).result(30.0)  # it does not wait for nobody
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")

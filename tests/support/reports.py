@@ -9,8 +9,8 @@ import msgspec
 
 from launcher.model.errors import TemporaryError
 from launcher.views.goodput import Goodput
-from launcher.views.questions.local_socket import Question
-from launcher.views.requests import NodeReply, NodeRequest
+from launcher.views.questions.messages import Question
+from launcher.views.requests import NodeReply, NodeRequest, ReadState
 from launcher.views.run_view import NodeView, RankView, RoundView, RunView
 
 
@@ -67,8 +67,7 @@ class FixedSource:
 
     def exchange(self, question: Question, limit_s: float) -> bytes:
         """Answer as an agent's bridge does."""
-        assert question.kind == "inspect_node"
-        assert question.request is not None
+        assert isinstance(question.request, ReadState)
         try:
             return msgspec.json.encode(self.read_node(question.node, question.request)) + b"\n"
         except TemporaryError as error:

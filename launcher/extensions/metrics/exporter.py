@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.config.options.readers import Value
     from launcher.extensions.metrics.report_cache import ReportCache
     from launcher.extensions.metrics.textfile import MetricsFile
-    from launcher.views.questions.local_socket import Question
+    from launcher.views.questions.messages import Question
 
 DELAY_S = 1.0
 RETRY_S = 1.0

@@ -99,8 +99,6 @@ class SharedRun:
         def ask() -> tuple[dict[str, object], float]:
             answer = self._ask(self._source.ask_why)
             fields = msgspec.json.decode(answer, type=dict[str, object])
-            if not fields:
-                raise TemporaryError("no leader has answered in time")
             return fields, self._clock()
 
         fields, at = self._keep(("why",), WHY_AGE_S, ask)

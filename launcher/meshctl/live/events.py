@@ -20,7 +20,6 @@ from launcher.model.text import format_count, format_list
 from launcher.views.event_view import EventView, read_event
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, ReadEvents
-from rendezvous.records import name_run
 
 HOLD_S = 0.5
 SAME_S = 2.0
@@ -54,7 +53,7 @@ def show_events(
             waiting = [one for one in waiting if one[0] > until]
             write([event.line for event in due] if as_json else format_events(due, time.time()))
     if poller.is_over and poller.report is not None:
-        warn(f"{name_run(poller.report.run_id)} {poller.describe_end()}")
+        warn(poller.describe_end())
 
 
 class EventCollector(Struct):

@@ -203,7 +203,7 @@ class LogView(Struct, eq=False):
                 if node.member_id not in self.poller.folders.by_member and not node.is_gone
             )
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            self.poller.warn(f"{name_run(self._report.run_id)} {self.poller.describe_end()}{rest}")
+            self.poller.warn(f"{self.poller.describe_end()}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 

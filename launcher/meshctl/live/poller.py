@@ -16,16 +16,19 @@ from functools import partial
 from msgspec import Struct, field
 
 from launcher.meshctl.live.local_files import LocalFolders
-from launcher.meshctl.live.source import RunGoneError
+from launcher.meshctl.live.source import RunGoneError, RunOverError, StoreSource
 from launcher.model.errors import TemporaryError, sanitize
 from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView
+from rendezvous.records import name_run
 
 REQUESTS_MAX = 8
 PAUSE_S = 0.25
 PAUSE_PER_NODE_S = 0.01
+STORE_PAUSE_S = 2.0
+"""Where each question is written to the store, and each answer told to all members."""
 REPORT_INTERVAL_S = 2.0
 BACKOFF_MAX_S = 10.0
 FAILURES_MAX = 2
@@ -100,7 +103,9 @@ class NodePoller(Struct, eq=False):
     problem: str = ""
     """Why there is none that is newer, "" if there is."""
     is_over: bool = False
-    """No agent of the run is on this machine any more."""
+    """The run has ended, or no agent of it is on this machine any more."""
+    ending: str = ""
+    """How it has ended, if that is known."""
     _pool: RequestPool = field(default_factory=RequestPool)
     _silent: set[str] = field(default_factory=set)  # names of nodes that the user was told about
     _first_missing: set[str] = field(default_factory=set)  # those that have not answered since the view began
@@ -122,9 +127,9 @@ class NodePoller(Struct, eq=False):
         )
 
     def describe_end(self) -> str:
-        """Describe that no agent of the run is here any more, as the rest of a sentence about it."""
+        """Describe that the run has ended, or that no agent of it is here any more."""
         assert self.report is not None
-        return self.folders.describe_end(self.report)
+        return self.ending or f"{name_run(self.report.run_id)} {self.folders.describe_end(self.report)}"
 
     def poll(self, make_request: Callable[[PolledNode], NodeRequest | None], wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
@@ -151,6 +156,7 @@ class NodePoller(Struct, eq=False):
         for key, result in self._pool.wait(wait_s):
             if isinstance(result, RunGoneError) and self.report is not None:
                 self.is_over = True
+                self.ending = str(result) if isinstance(result, RunOverError) else ""
             elif isinstance(result, Exception) and not isinstance(result, TemporaryError):
                 bugs.append(result)
             if key is None:
@@ -201,7 +207,8 @@ class NodePoller(Struct, eq=False):
         node.failures, node.has_answered = 0, True
         self._tell_return(node.name)
         node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
-        pause_s = max(PAUSE_S, PAUSE_PER_NODE_S * len(self.nodes))
+        least_s = STORE_PAUSE_S if isinstance(self.source, StoreSource) else PAUSE_S
+        pause_s = max(least_s, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)
         return NodeAnswer(node, result)
 

@@ -20,11 +20,11 @@ from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector
 from launcher.meshctl.live.poller import NodePoller
-from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
 from launcher.views.event_view import EventView
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.run_view import RunView
 
 REDRAW_S = 1.0
@@ -52,7 +52,7 @@ class TopScreen(App[None]):
         Binding("s", "change_sort", "sort"),
     ]
 
-    def __init__(self, source: LocalSource) -> None:
+    def __init__(self, source: QuestionSource) -> None:
         super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")))
         self._source = source
         self._state = TopState(source.run_id)
@@ -168,6 +168,6 @@ def _fill(table: DataTable[Text], shown: Sequence[Column], columns: Sequence[Col
                 widths[column.header] = max(width, text.cell_len)
 
 
-def run_screen(source: LocalSource) -> None:
+def run_screen(source: QuestionSource) -> None:
     """Show the run until the user leaves."""
     TopScreen(source).run()

@@ -62,12 +62,13 @@ class TopState:
         if report is None:
             return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
         rows = dict(list_rows(replace(report, at=now)))
-        state = self._describe_end() if self.ending else rows["now"]
+        name = name_run(report.run_id)
+        state = self._describe_end(name) if self.ending else f"{name}: {rows['now']}"
         parts = [_join(rows, "mesh", "leader", "restarts")]
         step = max((node.step for node in report.nodes), default=-1)
         if step >= 0:
             parts.append(f"step {step:,}")
-        lines = [f"{name_run(report.run_id)}: {state}", _GAP.join(parts)]
+        lines = [state, _GAP.join(parts)]
         lines += filter(None, [_join(rows, "goodput"), _join(rows, "lost", "silent")])
         if self.problem and not self.ending:
             lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
@@ -87,11 +88,11 @@ class TopState:
         """List the last events, the newest last."""
         return format_events(list(self.events), now)
 
-    def _describe_end(self) -> str:
+    def _describe_end(self, name: str) -> str:
         """Describe how the run ended, as far as it was seen: its agents end right after it."""
         for event in reversed(self.events):
             if event.kind == "agent_ended":
-                return f"has ended: {event.sentence}"
+                return f"{name} has ended: {event.sentence}"
         return self.ending
 
 

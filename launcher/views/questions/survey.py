@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from launcher.model.text import format_list
 from launcher.views.questions.messages import (
+    AgentRequest,
     Diagnose,
     Expect,
     Inspect,
     PassedRequest,
     Reply,
-    Request,
     encode_note,
     is_sendable,
 )
@@ -45,7 +45,7 @@ PENDING_MAX = 256
 class Survey(Struct, kw_only=True, eq=False):
     """A question to nodes, and the answers so far."""
 
-    request: Request
+    request: AgentRequest
     answer_kind: type[Any] | None = None
     """What answers it; None for what a NodeRequest has."""
     node: str = ""
@@ -54,8 +54,9 @@ class Survey(Struct, kw_only=True, eq=False):
     """When it ends with what it has."""
     takes: list[Callable[[Any], object]]
     """Called with this survey at its end; several if the same question was asked more than once."""
+    result: Any = None
+    """Space for the first of them to keep what it makes of the answers, and its line."""
     line: bytes = b""
-    """Space for the first of them to keep its answer."""
     members: dict[str, str] | None = None
     """Names of the members that were asked; None before the leader has said."""
     leader: str = ""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.answer import Conclusion, Gap, make_answer
 from launcher.diagnosis.part.facts import SilenceChanged
-from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
+from launcher.diagnosis.part.inquiries import Inquiries
 from launcher.diagnosis.verdict import Diagnosis
 from launcher.logs.reports.report import Finding
 from launcher.parts.part import (
@@ -30,16 +30,18 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.views.questions.local_socket import Question
-from launcher.views.questions.messages import Diagnose
+from launcher.views.questions.messages import Diagnose, Examine, Question
+from launcher.views.questions.question_server import Finish, QuestionServer, StoreAsker
 from launcher.views.questions.survey import Survey
-from launcher.views.requests import EventPage, NodeRequest, ReadEvents, ReadState
+from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState
 from launcher.views.run_events import HangEnded
-from launcher.views.run_view import NodeView
+from launcher.views.run_view import NodeView, RunView
 from launcher.worker.grid import WorkerMesh
+from rendezvous import codec
 from rendezvous.events import AnswerCommand, PassOn
 from rendezvous.records import LeaderRecord
 from tests.support.reasons import because
+from tests.support.run_reports import make_node, make_rank, make_round
 
 SHARE = NodeAssignment(
     ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
@@ -50,6 +52,8 @@ ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear"
 
 
 class FakeConnection:
+    bytes_max = math.inf
+
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
@@ -75,15 +79,19 @@ class Bench:
         self.running = RunningRound()
         self.failures = 0
         self.news: list[Conclusion] = []
-        self.inquiries = Inquiries(
-            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report",
-            lambda: 0.5,
-        )  # fmt: skip
+        self.server = QuestionServer(parts, parts, self.make_answers, lambda: self.identity, None)
+        self.inquiries = Inquiries(self.server, parts, self.running, self.effects, "report", lambda: 0.5)
 
     def ask(self, survey: Survey) -> None:
         if self.error is not None:
             raise self.error
         self.asked.append(survey)
+
+    def examine(self, request: Examine, finish: Finish, now: float) -> None:
+        raise AssertionError(request)
+
+    def diagnose(self, request: Diagnose, finish: Finish, now: float) -> None:
+        raise AssertionError(request)
 
     def report_failure(self) -> None:
         self.failures += 1
@@ -110,11 +118,11 @@ class Bench:
     def submit(self, kind: str, work: Callable[[], EventPage], take: Callable[[EventPage | None, str], object]) -> None:
         take(work(), "")
 
-    def put(self, kind: str, **more: Any) -> FakeConnection:
+    def put(self, request: Any, node: str = "") -> FakeConnection:
         """A question, as if it had come to the socket."""
-        connection: Any = FakeConnection()
-        self.inquiries.answer(connection, Question(kind=kind, **more), 0.0)
-        return connection  # type: ignore[no-any-return]
+        connection = FakeConnection()
+        self.server.put(connection, Question(request=request, node=node), 0.0)
+        return connection
 
     def end(self, index: int = 0, **more: Any) -> None:
         """End a survey with what has come."""
@@ -218,52 +226,54 @@ def test_nodes_that_wait_for_the_same_reason_ask_at_different_times() -> None:
 
 def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:
     bench = Bench()
-    first, second = bench.put("why"), bench.put("why")
+    first, second = bench.put(Diagnose()), bench.put(Diagnose())
     assert [one.request for one in bench.asked] == [Diagnose()] * 2
     bench.end(1, answers={"m": conclude(stacks="second")})
     bench.end(0, answers={"m": conclude(stacks="first")})
     texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
     assert texts == ["first", "second"]
     bench = Bench()
-    connection = bench.put("why")
+    connection = bench.put(Diagnose())
     bench.end(members={"m": "h1"})
-    assert connection.lines == [b"{}"]
+    assert connection.lines == [b'{"error":"h1 has not answered in time","is_silent":true}']
 
 
 def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None:
     bench = Bench()
-    assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
+    assert bench.put(Identify()).lines == [b'{"run_id":"night","node":"h1"}']
     assert bench.asked == []
-    assert bench.put("inspect").lines == []
+    assert bench.put(ReadRun()).lines == []
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
-    assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
+    assert bench.put(ReadEvents(), "h2").lines == []
     assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
     bench, connection = Bench(), FakeConnection()
-    questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
+    questions: list[Any] = [(connection, Question(request=ReadRun())), (connection, Question(request=Identify()))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
-    bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
+    bench.server.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
     assert connection.lines == [b'{"run_id":"night","node":"h1"}']
 
 
 def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:
     bench = Bench()
-    (line,) = bench.put("inspect_node", request=ReadEvents()).lines
+    (line,) = bench.put(ReadEvents()).lines
     assert msgspec.json.decode(line, type=EventPage).is_last
     bench = Bench()
     bench.error = ImportError("cannot import name 'NEW' from 'launcher'")
-    assert bench.put("inspect_node", request=ReadEvents()).lines == [
-        b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"
-    ]
-    assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
+    assert bench.put(ReadEvents()).lines == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
     assert bench.asked == []
     bench = Bench()
-    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    text = codec.encode(Question(request=Diagnose())).decode()
+    bench.inquiries.take(Fact(PassOn("token", text), 0, 0.0, 0.0))
     assert bench.inquiries.advance(0.0) == []
-    bench.end(answers={"m": conclude()})
+    bench.end(answers={"m": conclude(stacks="s" * 100_000)})
     (event,) = bench.inquiries.advance(0.0)
     assert isinstance(event, AnswerCommand)
-    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
+    found = msgspec.json.decode(event.text, type=Conclusion)
+    assert (event.token, found.round, found.stacks) == ("token", 1, ""), "all members get what is in the store"
+    bench.inquiries.take(Fact(PassOn("token", "{"), 0, 0.0, 0.0))
+    (event,) = bench.inquiries.advance(0.0)
+    assert event == AnswerCommand("token", '{"error":"the question cannot be read"}')
 
 
 @pytest.mark.parametrize(
@@ -278,18 +288,30 @@ def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> N
 )
 def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line: bytes) -> None:
     bench = Bench()
-    connection = bench.put("inspect_node", node="h2", request=ReadEvents())
+    connection = bench.put(ReadEvents(), "h2")
     bench.end(**ended)
     assert connection.lines == [line]
 
 
-def test_a_run_whose_name_is_no_text_answers_and_a_long_answer_goes_without_stacks() -> None:
+def test_a_run_whose_name_is_no_text_answers() -> None:
     bench = Bench()
     bench.identity["run_id"] = "l\udcff"
-    assert bench.put("run").lines == [b'{"run_id":"l?","node":"h1"}']
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""
+    assert bench.put(Identify()).lines == [b'{"run_id":"l?","node":"h1"}']
+
+
+def test_a_run_of_many_nodes_goes_through_the_store_without_its_ranks_or_its_nodes() -> None:
+    for count, kept in ((100, 100), (2000, 0)):
+        bench, told = Bench(), list[AnswerCommand]()
+        asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
+        bench.server.put(asker, Question(request=ReadRun()), 0.0)
+        nodes = {
+            f"m{index}": make_node(index, last=make_round(2), ranks=tuple(make_rank(rank) for rank in range(8)))
+            for index in range(count)
+        }
+        bench.end(answers=nodes, members={one: node.name for one, node in nodes.items()}, leader="m0")
+        assert len(told[0].text) <= StoreAsker.bytes_max
+        found = msgspec.json.decode(told[0].text, type=RunView)
+        assert (found.is_short, len(found.nodes), found.round) == (True, kept, 2)
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
@@ -378,9 +400,3 @@ def test_with_progress_the_finding_is_dropped() -> None:
         Diagnosed(3, Finding()),
         Publish(HangEnded(sentence="progress again after 9 s: output")),
     )
-
-
-def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

@@ -59,10 +59,6 @@ def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -
         with pytest.raises(TemporaryError, match="no leader"):
             shared.read_run()
     assert source.counts == {"run": 1}
-    source = FakeRun(4)
-    source.ask_why = lambda: b"{}\n"  # type: ignore[method-assign]
-    with pytest.raises(TemporaryError, match="has answered in time"):
-        SharedRun(source).ask_why()
 
 
 def test_an_inquiry_into_all_ranks_is_made_once_in_ten_seconds() -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from msgspec.structs import replace
 
+from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
+from launcher.meshctl.live.source import LocalSource, RunGoneError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import LocalAgent
-from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents
-from launcher.views.run_view import RunView
-from rendezvous import __version__
+from launcher.views.questions.local_socket import LocalAgent, SilentNodeError
+from launcher.views.questions.messages import Question
+from launcher.views.requests import EventPage, ReadEvents, ReadRun
+from rendezvous import __version__, codec
+from rendezvous.records import Command
+from rendezvous.stores.contract import Delete
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.run_reports import REPORT
+from tests.support.stores.stored_job import StoredJob
+from tests.support.waiting import wait_until
 
 A, B, OTHER = (
     LocalAgent(name=f"meshrun.0.{pid}", run_id="exp", node=f"h{pid}", version=__version__, job=f"/meshrun/exp/{job}")
@@ -32,30 +42,20 @@ class Machine:
     def list_agents(self) -> list[LocalAgent]:
         return [agent for agent in self.named if agent not in self.silent]
 
-    def require(self, agent: LocalAgent) -> None:
+    def exchange(self, name: str, question: Question, limit_s: float) -> bytes:
+        (agent,) = (one for one in (A, B, OTHER) if one.name == name)
         self.asked.append(agent.node)
         self.refusals -= 1
         if self.refusals >= 0 or agent not in self.list_agents():
-            raise TemporaryError(f"the agent {agent.node} has not answered in time")
+            raise TimeoutError
+        is_run = isinstance(question.request, ReadRun)
+        return codec.encode(REPORT if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(A, OTHER, B)
-
-    class FakeSocketSource:
-        def __init__(self, agent: LocalAgent) -> None:
-            self._agent = agent
-
-        def read_run(self) -> RunView:
-            found.require(self._agent)
-            return REPORT
-
-        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
-            found.require(self._agent)
-            return EventPage(lines=(), first=0, next_after=-1)
-
-    monkeypatch.setattr(sources, "SocketSource", FakeSocketSource)
+    monkeypatch.setattr(sources, "exchange", found.exchange)
     monkeypatch.setattr(sources, "list_local_agents", found.list_agents)
     monkeypatch.setattr(
         sources,
@@ -74,7 +74,7 @@ def test_a_frozen_agent_has_not_ended(machine: Machine) -> None:
             ask()
         assert not isinstance(problem.value, RunGoneError)
     machine.silent = set()
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
@@ -84,7 +84,7 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
     else:
         machine.named.remove(A)
     source = LocalSource(A)
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
     assert (machine.asked, source.switch_count) == (["h1", "h2"], 1)
     machine.named = [OTHER]
     with pytest.raises(RunGoneError):
@@ -95,10 +95,12 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
 def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Machine) -> None:
     source = LocalSource(replace(A, job=""))
     machine.refusals = 1
-    assert source.read_run() is REPORT
+    with pytest.raises(TemporaryError, match="has not answered in time"):
+        source.read_run()
+    assert source.read_run() == REPORT
     assert (machine.asked, source.switch_count) == (["h1", "h1"], 0)
     machine.named.remove(A)
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
     assert machine.asked[-1] == "h2"
 
 
@@ -106,9 +108,75 @@ def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Ma
 def test_a_frozen_agent_is_not_taken_for_none(machine: Machine, run_id: str | None) -> None:
     machine.named, machine.silent = [A], {A}
     with pytest.raises(UsageError, match=r"on this machine \(agents that do not respond: pid 1\)"):
-        find_source(run_id)
+        find_agent(run_id)
     with pytest.raises(UsageError, match=r"^the agent with pid 1 does not respond$"):
-        find_source("1")
+        find_agent("1")
     machine.named = []
     with pytest.raises(UsageError, match=r"on this machine$"):
-        find_source(run_id)
+        find_agent(run_id)
+
+
+@pytest.fixture
+def job() -> Iterator[StoredJob]:
+    store = MemoryStore(clock=lambda: 0.0)
+    job = StoredJob(store, "exp")
+    job.join(0)
+    job.seal(1, 0)
+    job.lead(0)
+    yield job
+    store.close()
+
+
+def answer(job: StoredJob, text: str) -> threading.Thread:
+    """Answer the question that comes through the store, as a leader does; `text`: "" if it is carried out."""
+
+    def wait() -> None:
+        prefix = job.keys.commands
+        key = wait_until(lambda: [item.key for item in job.store.get(prefix, prefix=True).items], 20, "a question")[0]
+        if text:
+            job.put(key, Command(kind="ask", answer=text))
+        else:
+            job.store.txn((), (Delete(key),))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_from_elsewhere_the_leader_is_asked_through_the_store(job: StoredJob) -> None:
+    source = StoreSource(job.jobs, "exp")
+    leader = answer(job, codec.encode(REPORT).decode())
+    assert source.read_run() == REPORT
+    leader.join()
+    assert not job.store.get(job.keys.commands, prefix=True).items, "who has read the answer deletes it"
+    leader = answer(job, '{"error":"h7 has not answered in time","is_silent":true}')
+    with pytest.raises(SilentNodeError, match="h7 has not answered in time"):
+        source.read_node("h7", ReadEvents())
+    leader.join()
+
+
+def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone(
+    job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "STORE_LIMIT_S", -4.9)
+    source = StoreSource(job.jobs, "exp")
+    with pytest.raises(TemporaryError, match=r"h0, the leader of run exp, has not responded for 0\.1 s"):
+        source.read_run()
+    assert not job.store.get(job.keys.commands, prefix=True).items
+    job.end("success", 0, "all workers succeeded")
+    with pytest.raises(RunOverError, match="run exp has already ended: all workers succeeded"):
+        source.read_run()
+
+
+def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def open_fake(store: object, run_id: object) -> Iterator[JobStore]:
+        yield job.jobs
+
+    monkeypatch.setattr(sources, "open_jobs", open_fake)
+    with sources.open_source({"rdzv-endpoint": "h:1"}, None) as source:
+        assert source.run_id == "exp"
+    StoredJob(job.store, "other")
+    with pytest.raises(UsageError, match="the store has exp, other") as error, sources.open_source({"x": "y"}, None):
+        pass
+    assert error.value.hint == "add the id of a run"

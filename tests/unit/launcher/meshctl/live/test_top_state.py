@@ -56,14 +56,14 @@ def test_ranks_are_sorted_by_what_one_looks_for(state: TopState) -> None:
 
 
 def test_how_the_run_ended_stays(state: TopState) -> None:
-    state.ending = "no longer has an agent on this machine: it was last seen in round 2"
-    assert state.describe_head(NOW)[0] == f"run exp: {state.ending}"
+    state.ending = "run exp no longer has an agent on this machine: it was last seen in round 2"
+    assert state.describe_head(NOW)[0] == state.ending
     line = make_event("agent_ended", "h0", "08:00:00.000", exit_code=1, verdict="failure", reason="a worker failed")
     event = read_event(line, "h0")
     assert event is not None
     state.take_events([event])
     assert state.describe_head(NOW)[0] == (
-        "run exp: has ended: the agent ended with exit code 1, the job: failure: a worker failed"
+        "run exp has ended: the agent ended with exit code 1, the job: failure: a worker failed"
     )
 
 

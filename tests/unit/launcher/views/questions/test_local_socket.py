@@ -10,7 +10,8 @@ import pytest
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import local_socket
-from launcher.views.requests import ReadState
+from launcher.views.questions.messages import Question
+from launcher.views.requests import Identify, ReadState
 from rendezvous import __version__
 
 
@@ -100,7 +101,7 @@ def test_an_agent_of_another_version_is_asked_nothing_and_both_are_named(monkeyp
     other = local_socket.LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: (dict.fromkeys(names, b""), set()))
     monkeypatch.setattr(local_socket, "exchange", None)
-    for ask in (lambda: local_socket.SocketSource(other), local_socket.ask_runs([other], 1.0)[0].read_run):
+    for ask in (lambda: local_socket.require_version(other), local_socket.ask_runs([other], 1.0)[0].read_run):
         with pytest.raises(UsageError) as refused:
             ask()
         sentence = f"the agent of run exp has meshrun 9.1 on node n1, this is meshrun {__version__}"
@@ -156,7 +157,7 @@ def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:
     thread.start()
     try:
         with listener, pytest.raises(TimeoutError):
-            local_socket.exchange(name, local_socket.Question(kind="run"), 0.3)
+            local_socket.exchange(name, Question(request=Identify()), 0.3)
     finally:
         has_gone.set()
         thread.join()
