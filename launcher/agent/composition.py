@@ -222,6 +222,7 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
         pump=node.pump,
         describe_rank=node.spec_builder.describe_rank,
         parts=node.parts,
+        progress_at=node.running.progress_at,
         locality=node.membership.locality,
         find_log_dir=lambda: node.layout.root,
     )

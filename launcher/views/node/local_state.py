@@ -23,8 +23,8 @@ class RankSigns(Struct, frozen=True, kw_only=True):
 
     counts: tuple[int, ...] = ()
     """Numbers that grow."""
-    output_at: float = 0.0
-    """When it last wrote output, 0 for never."""
+    seen_at: float = 0.0
+    """When it last wrote output, or was last seen to make progress; 0 for never."""
     phase: str = ""
 
 
@@ -137,14 +137,14 @@ class LocalState(Struct, eq=False):
         return round(max(0.0, use.cpu_s - before) / (snapshot.now - at), 2)
 
     def _compute_age(self, snapshot: NodeSnapshot, local_rank: int, signs: RankSigns, use: ProcessUse | None) -> float:
-        """Return the time since the last sign of progress; -1 as long as none was seen, as in the first report."""
+        """Return the time since the last sign of progress; -1 as long as none was seen."""
         key = (snapshot.base.round, local_rank)
         counts = (*signs.counts, use.output_bytes if use is not None else 0)
         before, since = self._signs.get(key, (counts, 0.0))
         if before != counts:
             since = snapshot.now
         self._signs[key] = (counts, since)
-        last = max(since, signs.output_at)
+        last = max(since, signs.seen_at)
         return round(max(0.0, snapshot.now - last), 1) if last else -1.0
 
 

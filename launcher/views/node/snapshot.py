@@ -31,6 +31,8 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
     describe_rank: Callable[[NodeAssignment, int], str]
     """Takes an assignment and a rank, returns its coordinates."""
     parts: PartHost
+    progress_at: Mapping[int, float] = {}
+    """When a sign of progress was last noticed, by local rank, on the agent's clock."""
     locality: tuple[tuple[str, str], ...] = ()
     """Pairs of level and domain."""
     find_log_dir: Callable[[], str] = str
@@ -91,15 +93,17 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
 
     def _read_signs(self, now: float) -> Mapping[int, RankSigns]:
         outputs = self.pump.list_output_times() if self.pump is not None else {}
-        output_at = {index: now - (time.monotonic() - at) for index, at in outputs.items()}
+        seen_at = dict(self.progress_at)
+        for index, at in outputs.items():
+            seen_at[index] = max(seen_at.get(index, 0.0), now - (time.monotonic() - at))
         if self.shared_page is None:
-            return {index: RankSigns(output_at=at) for index, at in output_at.items()}
+            return {index: RankSigns(seen_at=at) for index, at in seen_at.items()}
         page = self.shared_page
         columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
         return {
             index: RankSigns(
                 counts=(beats, phase_count, step + 1),
-                output_at=output_at.get(index, 0.0),
+                seen_at=seen_at.get(index, 0.0),
                 phase=name if limit_s else "",
             )
             for index, (beats, (phase_count, limit_s, name), step) in enumerate(columns)

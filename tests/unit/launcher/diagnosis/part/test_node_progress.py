@@ -47,7 +47,7 @@ def start() -> Iterator[Start]:
 
 def watch() -> NodeProgress:
     """One worker, whose output the agent does not read."""
-    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0)
+    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0, progress_at={})
 
 
 def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
@@ -124,8 +124,21 @@ def write(page: SharedPage, local_rank: int, index: int, number: int) -> None:
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
-    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0)
+    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at={})
     return node._observe(dict.fromkeys(local_ranks, os.getpid()))
+
+
+def test_when_each_worker_last_showed_a_sign_is_known_before_anybody_asks(page: SharedPage) -> None:
+    seen: dict[int, float] = {}
+    limits = HangLimits(step_s=800.0, start_s=800.0)
+    node = NodeProgress(limits, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at=seen)
+    pids = dict.fromkeys((0, 1), os.getpid())
+    node.check(pids, node.wake_at)
+    assert seen == {0: 0.0, 1: 0.0}
+    write(page, 1, shared_page.HEARTBEAT_COUNT, 3)
+    for _ in range(3):
+        node.check(pids, node.wake_at)
+    assert seen == {0: 0.0, 1: node_progress.LOOK_S}
 
 
 def test_heartbeats_and_steps_of_any_worker_are_signs(page: SharedPage) -> None:
