@@ -179,20 +179,15 @@ def _make_inquiries(
     from launcher.views.questions.question_socket import QuestionSocket
     from launcher.views.questions.reporter import Reporter
     from launcher.views.questions.survey import Surveys
-    from rendezvous import __version__
 
     machine, layout = node.membership.driver.machine, node.layout
     effects: deque[Effect] = deque()
     reporter = Reporter(node.wakeup.wake)
-
-    def identify() -> dict[str, str]:
-        return {"run_id": layout.run_id, "node": node.host, "version": __version__, "job": machine.joined_root}
-
     server = QuestionServer(
         Surveys(machine, effects.append),
         reporter,
         lambda: _make_answers(node, open_journal),
-        identify,
+        {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
         None if listener is None else QuestionSocket(watcher, listener),
     )
     examination = Examination(

@@ -49,16 +49,18 @@ _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been
 def describe(run: RunView, *, all_nodes: bool = False) -> str:
     """Describe the run. `all_nodes`: a line for each node, however many there are."""
     locality = _summarize_locality(run.nodes)
-    job = f", job {run.job}" if run.job else ""
-    name = "without an id" if run.run_id == UNNAMED_RUN else run.run_id
-    rows = [("run", f"{name}{job}"), *list_rows(run, locality.common)]
     parts = (
-        "".join(_wrap(label, text) for label, text in rows),
+        describe_head(run, locality.common),
         _format_nodes(run.nodes, all_nodes, locality),
         _format_history(run),
         _format_faults(run.faults),
     )
     return "\n".join(filter(None, parts)).removesuffix("\n")
+
+
+def describe_head(run: RunView, common: str = "") -> str:
+    """Describe what is known of the run as a whole. `common`: the part of the network that all nodes share."""
+    return "".join(_wrap(label, text) for label, text in _list_rows(run, common))
 
 
 def _format_mesh(run: RunView) -> str:
@@ -69,14 +71,14 @@ def _format_mesh(run: RunView) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, run.shape, strict=True))
 
 
-def list_rows(run: RunView, common: str = "") -> list[tuple[str, str]]:
-    """List what is known of the job as a whole: (label, text). `common`: the part of the network that all nodes share.
-
-    The first row is what the job does now.
-    """
+def _list_rows(run: RunView, common: str) -> list[tuple[str, str]]:
+    job = f", job {run.job}" if run.job else ""
+    name = "without an id" if run.run_id == UNNAMED_RUN else run.run_id
+    step = max((node.step for node in run.nodes), default=-1)
     spares = [node for node in run.nodes if node.state in ("spare", "waiting") and not node.ranks]
     quarantined = [node for node in run.nodes if node.state == "quarantined"]
     rows = (
+        ("run", f"{name}{job}"),
         _format_now(run),
         ("why", describe_reason(run.reason) if run.reason and run.phase not in (ENDED, FORMING) else ""),
         ("hang", "; ".join(run.hang)),
@@ -87,6 +89,7 @@ def list_rows(run: RunView, common: str = "") -> list[tuple[str, str]]:
         ("place", f"all nodes are on {common}" if common else ""),
         ("restarts", _format_restarts(run)),
         ("goodput", format_goodput(run.goodput)),
+        ("step", f"{step:,}" if step >= 0 else ""),
         ("lost", _format_lost(run)),
         ("silent", f"{_format_names(run.silent)}: no answer" if run.silent else ""),
         ("spares", _format_reasons(spares) if run.round else ""),

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import to_builtins
 
 from launcher.meshctl.group import job_command, open_jobs
 from launcher.model.console import write_stderr, write_stdout
@@ -108,7 +107,7 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
     runs = listing.list_runs(agents, None) if found is None else found
     width = _get_width() if os.isatty(1) else 0
     text = listing.describe_runs(runs, has_store=found is not None, width=width)
-    content = {"schema": listing.LIST_SCHEMA, "runs": to_builtins(runs)}
+    content = {"schema": listing.LIST_SCHEMA, "runs": [one.encode() for one in runs]}
     write_stdout(json.dumps(content, indent=2) if as_json else text)
     if silent:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
@@ -178,7 +177,7 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
 
 @job_command("Watch a run in a full screen that updates itself.", needs_run=False)
 def top(store: Mapping[str, str], run_id: str | None) -> None:
-    """Watch a run in a full screen: ranks, status, goodput, last events. q quits, tab shows the ranks or the status.
+    """Watch a run in a full screen: its state, its ranks and the last events. q quits.
 
     cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
     cpu, memory, progress or state.

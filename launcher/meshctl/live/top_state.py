@@ -1,4 +1,4 @@
-"""What `meshctl top` shows: the rows of `meshctl status`, the table of `meshctl ps` and its order, the last events.
+"""What `meshctl top` shows: the head of `meshctl status`, the table of `meshctl ps` and its order, the last events.
 
 Nothing here draws, reads a clock or asks anyone, so that all of it can be tested without a terminal.
 """
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live.events import format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
-from launcher.meshctl.status import describe, list_rows
+from launcher.meshctl.status import describe_head
 from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
 from launcher.views.event_view import EventView
@@ -21,7 +21,6 @@ from rendezvous.records import name_run
 
 EVENTS_MAX = 200
 _LOW_ATTENTION = ("running", "succeeded")
-_GAP = "   "
 
 SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
     "rank": lambda row: (row[1].rank, row[0].name),
@@ -56,27 +55,16 @@ class TopState:
         keys = list(SORT_KEYS)
         self.sort_key = keys[(keys.index(self.sort_key) + 1) % len(keys)]
 
-    def describe_head(self, now: float) -> list[str]:
-        """Describe the run in a few lines. `now`: seconds since 1970."""
+    def describe_head(self, now: float) -> str:
+        """Describe the run as `meshctl status` does, above its nodes. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
-        rows = dict(list_rows(replace(report, at=now)))
-        name = name_run(report.run_id)
-        state = self._describe_end(name) if self.ending else f"{name}: {rows['now']}"
-        parts = [_join(rows, "mesh", "leader", "restarts")]
-        step = max((node.step for node in report.nodes), default=-1)
-        if step >= 0:
-            parts.append(f"step {step:,}")
-        lines = [state, _GAP.join(parts)]
-        lines += filter(None, [_join(rows, "goodput"), _join(rows, "lost", "silent")])
-        if self.problem and not self.ending:
-            lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
-        return [escape(line) for line in lines]
-
-    def describe_status(self) -> str:
-        """Describe the run as `meshctl status` does."""
-        return describe(self.report) if self.report is not None else ""
+            return escape(f"{name_run(self.run_id)}: {self.problem or 'waiting for its agents to answer'}")
+        if self.ending:
+            remark = self._describe_end(name_run(report.run_id))
+        else:
+            remark = f"state as of {format_clock(report.at, now)}: {self.problem}" if self.problem else ""
+        return describe_head(replace(report, at=now)) + escape(remark)
 
     def make_rank_columns(self, width: int = 0) -> list[Column]:
         """Make the table of ranks, sorted. `width`: of the terminal, 0 for all columns."""
@@ -94,7 +82,3 @@ class TopState:
             if event.kind == "agent_ended":
                 return f"{name} has ended: {event.sentence}"
         return self.ending
-
-
-def _join(rows: dict[str, str], *labels: str) -> str:
-    return _GAP.join(f"{label} {rows[label]}" for label in labels if label in rows)

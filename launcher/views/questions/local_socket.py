@@ -62,6 +62,7 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     """Of meshrun; one of another is asked nothing further."""
     job: str = ""
     """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
+    script: str = ""
 
     @property
     def uid(self) -> int:
@@ -94,19 +95,30 @@ def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
     return agents, [read_name(name)[1] for name in answers if name in left and name not in known]
 
 
-def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
-    """Choose whom to ask, by a run or else an agent's pid; None if there is none.
+def choose_agent(agents: list[LocalAgent], name: str | None) -> LocalAgent | None:
+    """Choose whom to ask: by a run, else an agent's pid, a script, or how the run's id begins; None if there is none.
 
     For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
     """
-    named = [agent for agent in agents if run_id in (None, agent.run_id)]
+    ways: tuple[Callable[[LocalAgent], bool], ...] = (
+        lambda agent: name in (None, agent.run_id),
+        lambda agent: name == agent.pid,
+        lambda agent: name in (agent.script, os.path.basename(agent.script)),
+        lambda agent: agent.run_id.startswith(name or "/"),
+    )
+    named = next((found for is_named in ways if (found := [*filter(is_named, agents)])), [])
     named = [agent for agent in named if agent.uid == os.geteuid()] or named
-    jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
+    jobs = group_by_job(named)
     if len(jobs) > 1:
-        there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, what = ("", "a run or an agent's pid") if run_id is None else (" of that id", "a pid")
+        there = format_list(sorted(_describe_job(job[0]) for job in jobs), 4)
+        of_run, what = ("", "a run, a script or an agent's pid") if name is None else (" of that name", "a pid")
         raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
     return jobs[0][0] if jobs else None
+
+
+def _describe_job(agent: LocalAgent) -> str:
+    script = f"{os.path.basename(agent.script)}, " if agent.script else ""
+    return f"{agent.run_id} ({script}pid {agent.pid})"
 
 
 def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:

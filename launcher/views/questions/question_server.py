@@ -8,7 +8,7 @@ kind of its request. Nothing waits: a question that no one answers ends with its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -32,7 +32,7 @@ from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_answer import make_run_view
 from launcher.views.questions.survey import Survey, Surveys
 from launcher.views.requests import Identify, ReadRun, ReadState
-from rendezvous import codec
+from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class QuestionServer(Struct, eq=False):
     surveys: Surveys
     reporter: Reporter
     make_answers: Callable[[], NodeAnswers]
-    identify: Callable[[], dict[str, str]]
-    """Returns what is said to who asks which run this is, fields of a `LocalAgent`."""
+    identity: Mapping[str, str]
+    """What is said to who asks which run this is: fields of a `LocalAgent`, without those known here."""
     question_socket: QuestionSocket | None
     """Where processes ask; None for nowhere."""
     answerers: dict[type, Answerer] = field(default_factory=dict)
@@ -117,9 +117,11 @@ class QuestionServer(Struct, eq=False):
         """Begin to answer a question."""
         match question.request:
             case Identify():
-                asker.answer(codec.encode(self.identify()))
+                asker.answer(
+                    codec.encode({**self.identity, "version": __version__, "job": self.surveys.member.joined_root})
+                )
             case ReadRun():
-                answer_run = partial(_answer_run, asker, self.identify()["run_id"])
+                answer_run = partial(_answer_run, asker, self.identity["run_id"])
                 self.surveys.ask(Survey(request=ReadState(), until=now + LIMIT_S, takes=[answer_run]))
             case request if question.node or isinstance(request, Diagnose):
                 self.ask(request, question.node, partial(_answer_one, asker), now)

@@ -130,7 +130,7 @@ class Agents:
             lambda round: f"/log/{round}", keeps_failures=self.keeps_failures,
         )  # fmt: skip
         made = Told(
-            QuestionServer(surveys, reporter, answers, dict, None), self.agents[name], RunningRound(), deque(), "report"
+            QuestionServer(surveys, reporter, answers, {}, None), self.agents[name], RunningRound(), deque(), "report"
         )
         made.told = self.told[name]
         return made

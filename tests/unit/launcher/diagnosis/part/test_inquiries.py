@@ -37,7 +37,7 @@ from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents
 from launcher.views.run_events import HangEnded
 from launcher.views.run_view import NodeView, RunView
 from launcher.worker.grid import WorkerMesh
-from rendezvous import codec
+from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand, PassOn
 from rendezvous.records import LeaderRecord
 from tests.support.reasons import because
@@ -49,6 +49,9 @@ SHARE = NodeAssignment(
 )  # fmt: skip
 MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
+
+
+IDENTITY = b'{"run_id":"night","node":"h1","version":"%s","job":"/meshrun/night/j"}' % __version__.encode()
 
 
 class FakeConnection:
@@ -67,6 +70,7 @@ class Bench:
     wake_at = math.inf
     has_results = False
     member_id = "m0"
+    joined_root = "/meshrun/night/j"
     leader: LeaderRecord | None = None
 
     def __init__(self) -> None:
@@ -79,7 +83,7 @@ class Bench:
         self.running = RunningRound()
         self.failures = 0
         self.news: list[Conclusion] = []
-        self.server = QuestionServer(parts, parts, self.make_answers, lambda: self.identity, None)
+        self.server = QuestionServer(parts, parts, self.make_answers, self.identity, None)
         self.inquiries = Inquiries(self.server, parts, self.running, self.effects, "report", lambda: 0.5)
 
     def ask(self, survey: Survey) -> None:
@@ -240,7 +244,7 @@ def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_non
 
 def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None:
     bench = Bench()
-    assert bench.put(Identify()).lines == [b'{"run_id":"night","node":"h1"}']
+    assert bench.put(Identify()).lines == [IDENTITY]
     assert bench.asked == []
     assert bench.put(ReadRun()).lines == []
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
@@ -251,7 +255,7 @@ def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None
     socket: Any = SimpleNamespace(take=lambda now: questions)
     bench.server.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
-    assert connection.lines == [b'{"run_id":"night","node":"h1"}']
+    assert connection.lines == [IDENTITY]
 
 
 def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:
@@ -296,7 +300,7 @@ def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line:
 def test_a_run_whose_name_is_no_text_answers() -> None:
     bench = Bench()
     bench.identity["run_id"] = "l\udcff"
-    assert bench.put(Identify()).lines == [b'{"run_id":"l?","node":"h1"}']
+    assert bench.put(Identify()).lines == [IDENTITY.replace(b"night", b"l?", 1)]
 
 
 def test_a_run_of_many_nodes_goes_through_the_store_without_its_ranks_or_its_nodes() -> None:

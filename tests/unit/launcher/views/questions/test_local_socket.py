@@ -7,6 +7,7 @@ import socket
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import local_socket
@@ -34,10 +35,17 @@ def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> N
 
 def test_two_jobs_are_told_apart_by_a_pid_and_agents_asked_at_their_own_name() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
-    with pytest.raises(UsageError, match="2 jobs of that id run on this machine") as refused:
+    with pytest.raises(UsageError, match="2 jobs of that name run on this machine") as refused:
         local_socket.choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
     assert local_socket.choose_agent(agents, "42") == agents[1]
+    training = replace(make_agent("exp-41", 44, "j4"), script="/home/ann/train.py")
+    for name in ("train.py", "/home/ann/train.py", "exp-4", "exp-41"):
+        assert local_socket.choose_agent([*agents, training], name) == training
+    assert local_socket.choose_agent([*agents, training], "rain") is None
+    with pytest.raises(UsageError) as refused:
+        local_socket.choose_agent([agents[1], training], None)
+    assert refused.value.hint == "add a run, a script or an agent's pid: exp (pid 42), exp-41 (train.py, pid 44)"
     agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
     assert (agent.uid, agent.pid) == (1000, "42")
 
