@@ -21,22 +21,22 @@ HEAD = f"""\
 <!-- Made from launcher/views/run_events.py by `python docs/events.py`; a test keeps it in step. -->
 
 `--events FILE` appends a line of JSON to FILE for each event of this node's run; `-` is stdout, and FILE may be a named
-pipe that has a reader. `meshctl events` shows the last events of all nodes. Lines of several agents may go to one file:
-each is written whole. A mebibyte waits for a slow reader or storage; what does not fit is lost, which the agent says.
+pipe that has a reader. `meshctl events` shows the last events of all nodes. Several agents may write to one file: each
+line is written whole. The agent buffers 1 MiB for a slow reader or storage; it drops what exceeds that, and reports it.
 
 Each line has, in this order:
 
 | field | |
 |---|---|
 | `schema` | {SCHEMA}; raised when a field changes its meaning. Ignore events and fields that you do not know |
-| `event` | which of those below |
+| `event` | the name of an event below |
 | `time` | RFC 3339, UTC, with milliseconds, by the clock of the node |
-| `run_id`, `node` | the run and the node that saw it |
-| `round` | the number of the current round here, or of the last one; 0 before the first |
+| `run_id`, `node` | the run, and the node that reports the event |
+| `round` | the current round of this node, or the last one; 0 before the first |
 
-Durations are in seconds and end in `_s`. `cause` is why a round ended: `failure` (a worker failed), `loss` (a node was
-lost), `isolation` (a node was cut off), `leaving` (a node was told to go), `growth` (nodes were added), `end` (the job
-is over), or empty where it is not known.
+Durations are in seconds and end in `_s`. `cause` is the reason for the end of a round: `failure` (a worker failed),
+`loss` (a node was lost), `isolation` (a node was cut off), `leaving` (a node was told to leave), `growth` (nodes were
+added), `end` (the job is over), or empty if unknown.
 """
 
 

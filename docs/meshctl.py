@@ -17,9 +17,9 @@ HEAD = """\
 
 <!-- Made from the help of meshctl by `python docs/meshctl.py`; a test keeps it in step. -->
 
-Exit codes: 0; 2 for an error in the command line; 75 for an error that may pass, so that the command may work later; 1
-for a plan that is impossible, and for a node on which a job would not start. [Running jobs](../guides/running-jobs.md),
-[Placement](../concepts/placement.md) and [Before a job starts](../guides/doctor.md) show most of this at work.
+Exit codes: 0; 1 for an impossible plan, and for a node on which a job would not start; 2 for a command-line error; 75
+for a temporary error: the same command may work later. [Running jobs](../guides/running-jobs.md),
+[Placement](../concepts/placement.md) and [Check a node](../guides/doctor.md) have examples.
 """
 WIDTH = 80
 

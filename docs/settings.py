@@ -19,9 +19,9 @@ HEAD = """\
 <!-- Made from rendezvous/settings.py by `python docs/settings.py`; a test keeps it in step. -->
 
 Limits and times of the agreement between nodes, with their defaults; times are in seconds. Those that a job may
-need to change are [options](options.md). With one node nothing waits for others, so most have no effect there.
+need to change are [options](options.md). Most have no effect with one node.
 
-| setting | default | what for |
+| setting | default | purpose |
 |---|---|---|
 """
 

@@ -29,9 +29,15 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from importlib import import_module
 
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        found = getattr(import_module(_HOMES[name]), name)
+    except ImportError as error:
+        from launcher.extensions import HINTS
+
+        module, _, function = HINTS["hidden"].partition(":")
+        raise getattr(import_module(module), function)(error) from None
     globals()[name] = found
     return found
 

@@ -14,7 +14,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2  # also for another command or another version of meshrun than the job has
 EXIT_BUG = 70  # sysexits.h EX_SOFTWARE
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
-EXIT_USELESS = 76  # the same command will fail again: restarts made no progress, or a worker has given up
+EXIT_USELESS = 76  # the same command will fail again: no progress, a worker has given up, or a later attempt runs
 EXIT_FENCED = 137
 EXIT_STOPPED = 143  # asked to leave, or the job was stopped: as after SIGTERM, never 0
 

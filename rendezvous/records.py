@@ -104,7 +104,7 @@ class Drain(Record, frozen=True, kw_only=True):
 
 
 class Command(Record, frozen=True, kw_only=True):
-    """A person's request to the leader.
+    """A request to the leader, of a person or of a later attempt.
 
     The requester writes the key with an empty `answer` and watches it: the leader deletes it in the transaction that
     does what was asked; if it refuses, it writes the record back with the reason as `answer`, and does nothing. The
@@ -113,11 +113,11 @@ class Command(Record, frozen=True, kw_only=True):
     """
 
     kind: str
-    """"stop", "drain", "undrain", "takeover" or "ask"."""
+    """"stop", "drain", "undrain", "takeover", "replace" or "ask"."""
     target: str = ""
-    """A node's name, a member id, or the question."""
+    """A node's name, a member id, or the question; with "replace" the number of the later attempt."""
     by: str = ""
-    """The requester, for people."""
+    """The requester, for people; with "replace" a node."""
     refused: Reason | None = None
     answer: str = ""
     """Of the program above; its text."""
@@ -288,6 +288,8 @@ class StoreOwner(Record, frozen=True, kw_only=True):
     """The node whose agent serves the store."""
     presence_address: str
     """That agent's, by which the leader recognises its member record."""
+    attempt: Count = 0
+    """That agent's, 0 if none are counted."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -387,6 +389,12 @@ class Keys:
         self.spares = f"{root}/ctl/spares"
         self.drains = f"{root}/ctl/drained/"
         self.commands = f"{root}/ctl/command/"
+
+    @property
+    def attempt(self) -> int:
+        """The number that the job key begins with, 0 if attempts are not counted."""
+        number, dash, _ = self.name.partition("-")
+        return int(number) if dash and number.isdigit() else 0
 
     def make_member_key(self, member_id: str) -> str:
         return self.members + member_id

@@ -60,8 +60,8 @@ def _join(value: Value) -> Value:
 
 
 def _name_nodes(names: tuple[str, ...], count: int) -> str:
-    more = f" and {count - len(names)} more" if count > len(names) else ""
-    return f"node{'s' * (count != 1)} {', '.join(names)}{more}"
+    noun, more = f"node{'s' * (count != 1)}", f" and {count - len(names)} more" if count > len(names) else ""
+    return f"{noun} {', '.join(names)}{more}" if names else f"{count} {noun}"
 
 
 def _in(round: int) -> str:
@@ -173,7 +173,11 @@ SENTENCES: Mapping[str, Sentence] = {
     "store-silent": "the store does not answer",
     "finished-job-remains": "agents of the finished job are still running ({why})",
     "awaiting-finished-job": "waiting for the agents of the finished job to exit: {why}",
-    "attempt": "attempt {attempt}",
+    "attempt-remains": "attempt {attempt} has not ended on {nodes}",
+    "awaiting-attempt": "waiting for attempt {attempt} to end on {nodes}",
+    "replaced": lambda attempt, node: (
+        f"attempt {attempt}{f', started on node {node},' if node else ''} replaces this one"
+    ),
     "earlier-attempt": "this is attempt {attempt}, but {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
     "unreadable": "{error}",
@@ -251,5 +255,10 @@ HINTS: Mapping[str, Sentence] = {
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
     "already-ended-otherwise": ("use another --rdzv-id for a new run, or restart this one with --on-finished rerun"),
+    "join-timeout": lambda why, **values: (
+        "end its agents there: they may hang, still save, or have another job secret or version of meshrun"
+        if getattr(why, "kind", "") == "attempt-remains"
+        else ""
+    ),
     "store-went-back": "start the agents again once all of the run have ended; next time stop them before a restore",
 }

@@ -20,25 +20,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The longest a read may take before the store counts as silent, as a part of the TTL: a longer lease waits longer
     for a slow store. A renewal is two such calls."""
     write_limit_s: float = 5.0
-    """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; one
-    that is given up too soon is repeated, which is more work for a slow disk. etcd itself gives up after 7 s."""
+    """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; a
+    time-out that is too short repeats it, which loads a slow disk more. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
-    """The watchdog ends this long before the lease, so that workers are gone when others see the member gone."""
+    """The watchdog ends this long before the lease, so that workers have died when the member is lost."""
     retry_delay_s: float = 0.2
     """Pause before a refused request is repeated; a healthy store answers within milliseconds."""
     retry_delay_max_s: float = 3.0
     """The pause doubles up to this while consecutive writes get no reply."""
 
     presence_proof: bool = True
-    """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
+    """Whether refused dials prove that a node is gone; off if middleboxes forge resets."""
     successor_delay_s: float = 0.1
     """How long the second successor of a lost leader waits for the first; the third waits twice as long."""
     resync_ttls: float = 2.0
-    """Every member reads what it follows at least this often, even if nothing seems to have changed: a watch may have
-    gone stale."""
+    """Every member re-reads its watched keys at least this often: a watch may have gone stale."""
     view_ttls: float = 7.0
     """Workers live no longer than this after such a read was sent, even if the lease is renewed; and a member that has
-    not stopped a round is not given up sooner. So reads may fail for 20 s while leases are renewed."""
+    not stopped a round is not removed sooner. So reads may fail for 20 s while leases are renewed."""
     isolation_ttls: float = 2.0
     """A member that renews its lease but has been unreachable for this many TTLs, after it was reached, is removed."""
 
@@ -60,10 +59,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     rejoin_timeout_s: float = 1800.0
     """Later rounds: how long too few nodes may wait for others to rejoin."""
     grow_delay_s: float = 300.0
-    """Quiet time after an arrival before a running job is restarted to use it."""
+    """Time without a new node before a running job restarts to use it."""
     election_spread_s: float = 1.0
-    """When the leader is gone and its successors have had their turn, the others try after a random time within this,
-    so that not all do at once."""
+    """If no successor has replaced a lost leader, the others try after a random time within this, not all at once."""
 
     settle_s: float = 1.0
     """How long after a failure the loss of a node still explains it: peers' sockets break before a lease ends."""

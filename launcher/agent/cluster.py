@@ -19,12 +19,13 @@ from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
+from launcher.agent.startup.served_store import Occupant, find_occupant
+from launcher.agent.startup.stale_agents import refuse
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
 from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError
 from launcher.model.locality_path import LEVELS
 from launcher.model.node import Device
 from launcher.model.text import hash_words
@@ -32,7 +33,6 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from launcher.placement.adapter.feasibility import require_feasible, resolve_limits
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
-from rendezvous import __version__
 from rendezvous.driver.driver import Driver, Planner
 from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
@@ -95,7 +95,7 @@ def open_membership(
             ),
             prefix=startup.network.prefix,
             run_id=run_id,
-            attempt=options.attempt or 0,
+            attempt=options.attempt,
             sizer=planner.compute_size,
             hosts_store=server is not None,
             store_owner=owner,
@@ -121,7 +121,11 @@ def meet(
     Raises UsageError and TemporaryError.
     """
     own = StoreOwner(
-        prefix=startup.network.prefix, run_id=run_id, node_name=startup.name, presence_address=startup.presence_address
+        prefix=startup.network.prefix,
+        run_id=run_id,
+        node_name=startup.name,
+        presence_address=startup.presence_address,
+        attempt=startup.attempt,
     )
     port_option = "--rdzv-endpoint" if options.node_rank is None else "LAUNCHER_STORE_PORT"
     deadline = time.monotonic() + settings.start_timeout_s
@@ -140,24 +144,24 @@ def meet(
                 occupant = Occupant(own) if server is not None else None
                 if server is None and startup.network.backend == "served":
                     occupant = find_occupant(store)
+                is_earlier = occupant is not None and occupant.make_way(store, own, startup.credentials.secret)
             except StoreError as error:  # it is gone again: this agent may have to serve it now
                 sentence, what = str(error), type(error).__name__
             except VersionError as error:
-                here, hint = f"node {own.node_name} has meshrun {__version__}", f"install meshrun {error.version}"
-                raise UsageError(
-                    f"the store at {endpoint} uses meshrun {error.version}, {here}",
-                    f"{hint} on every node, or give this run another port with {port_option}",
-                ) from None
+                raise refuse("other version", error.version, endpoint, own.node_name, port_option) from None
             else:
                 # A store whose run has ended is about to go, and this agent may have to serve the next.
                 is_ours = occupant is None or occupant.is_of(own)
-                if occupant is None or not occupant.is_over or (is_ours and settings.on_finished == "exit"):
+                is_kept = is_ours and not is_earlier and settings.on_finished == "exit"
+                if occupant is None or not (occupant.is_over or is_earlier) or is_kept:
                     if occupant is not None and not is_ours:
-                        refuse_other_run(occupant, own, endpoint=endpoint, port_option=port_option)
+                        raise refuse("other run", occupant, own, endpoint, port_option)
                     opened.enter_context(tried.pop_all())
                     return store, server, None if occupant is None else occupant.owner, version
-                what = name_run(occupant.owner.run_id)
-                sentence = f"the store at {endpoint} belongs to {what}, which has ended: waiting"
+                what, state = name_run(occupant.owner.run_id), "has ended"
+                if is_earlier:
+                    what, state = f"attempt {occupant.owner.attempt} of {what}", "was asked to end"
+                sentence = f"the store at {endpoint} belongs to {what}, which {state}: waiting"
         if time.monotonic() >= deadline:
             raise TemporaryError(f"no store could be used within {settings.start_timeout_s:g} s: {sentence}")
         if what != said:

@@ -18,12 +18,12 @@ _ERRORS: dict[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORAR
 
 
 class WorkerFailed(LauncherError):
-    """A worker failed, and no restart was left: its first failure, on whichever node it was.
+    """A worker failed, and no restart was left: the first failure, on any node.
 
     `rank`, `local_rank`, `host` and `pid` identify the worker. `exit_code` is its own, negative for a signal that ended
-    it. `traceback` is the text of the exception that left the function, None where there was none (a signal,
+    it. `traceback` is the text of the exception that left the function, None if there was none (a signal,
     `os._exit`). If the worker ran under this call and its exception can be pickled, that is the `__cause__`.
-    `failures` has all that is known of this worker and the others, `outcome` says why there was no restart.
+    `failures` has all known facts about this worker and the others, `outcome` the reason for no restart.
 
     `title`: the program. `failures`: not empty, the root cause first; the others are of any node, of the job's last
     round. `is_order_known`: False if another failure came so close, on another host, that it may have been first.

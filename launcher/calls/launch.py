@@ -79,12 +79,12 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     env: Mapping[str, str | None] | None = None,
     **options: OptionValue,
 ) -> dict[int, Any]:
-    """Run `fn(*args)` in workers and return what each returned, by rank; of several nodes, this node's ranks.
+    """Run `fn(*args)` in workers and return their results by rank; with several nodes, those of this node's ranks.
 
     `nproc` and `mesh` are --nproc-per-node and --mesh; `options` are all other options of the command, with
     underscores: `max_restarts=2`, `standalone=True`, `tee="3"`, `rdzv_endpoint="node0"`. Options that are not set come
     from LAUNCHER_ and PET_ variables, as for the command. `env` adds variables for the workers; None removes one.
-    After restarts only the results of the last round count. A text as `fn` is a program, run with `args` as its
+    After restarts only the results of the last round count. A string as `fn` is a program, run with `args` as its
     arguments; its results are None.
 
     Raises WorkerFailed if a worker failed and no restart was left; UsageError for a call that cannot be started;

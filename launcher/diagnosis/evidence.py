@@ -18,6 +18,12 @@ if its agent has not answered.
 """
 
 
+STACK_DESCRIPTOR = 112
+"""Of the file in memory to which a worker writes its stack, as in launcher/ranks/main_start.py."""
+STACK_FILES = ("/memfd:meshrun-stack", "/dev/shm/#")
+"""What the names of such files begin with."""
+
+
 class Frame(Struct, frozen=True, kw_only=True, array_like=True):
     function: str
     file: str

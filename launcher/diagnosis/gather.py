@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from launcher.config.scrub import drop_secrets
 from launcher.diagnosis import recorder, stacks
-from launcher.diagnosis.evidence import Frame, GroupCalls, RankEvidence, State
+from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES, Frame, GroupCalls, RankEvidence, State
 from launcher.diagnosis.request import LIMIT_S, Levels, Target
 from launcher.hardware.linux import kernel
 from launcher.hardware.linux.sysfs import FileTree
@@ -373,9 +373,9 @@ class _OwnStack:
         self._start = 0
         self._until = time.monotonic() + OWN_STACK_LIMIT_S
         pending, blocked, caught = self._read_signals()
-        path = f"/proc/{self._pid}/fd/{stacks.STACK_DESCRIPTOR}"
+        path = f"/proc/{self._pid}/fd/{STACK_DESCRIPTOR}"
         try:
-            if caught and not blocked and not pending and os.readlink(path).startswith(stacks.STACK_FILES):
+            if caught and not blocked and not pending and os.readlink(path).startswith(STACK_FILES):
                 self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self._start = os.fstat(self._file).st_size
                 ctypes.CDLL(None).tgkill(self._pid, self._pid, signal.SIGURG)  # to the main thread, and no other

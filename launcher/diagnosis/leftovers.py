@@ -101,7 +101,8 @@ class Leftovers(Struct, eq=False):
         return ", ".join(map(self._name_one, pids[:_NAMED_MAX])) + more
 
     def _name_one(self, pid: int) -> str:
-        words = [os.path.basename(word) for word in kernel.read_text(f"{self.proc_dir}/{pid}/cmdline").split("\0")]
+        line = kernel.read_text(f"{self.proc_dir}/{pid}/cmdline").rstrip("\0")
+        words = [os.path.basename(word) for word in line.split("\0")]
         name = " ".join(words[: 2 if len(words) > 1 and not words[1].startswith("-") else 1])
         rank = self._find_rank(pid)
         return f"{name[:40]!r} (pid {pid}{'' if rank is None else f', rank {rank}'})"

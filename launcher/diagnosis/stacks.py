@@ -4,7 +4,7 @@ py-spy reads another process's memory; the worker does nothing for it, and it wo
 is asked not to stop the worker (`--nonblocking`), so a stack that changes while it is read may come out torn: a worker
 whose main thread has run meanwhile is looked at twice, and only the frames on which both agree count.
 
-Where py-spy may not or cannot, the worker writes the stack of its main thread (`launcher/ranks/as_main.py`): Python's
+Where py-spy may not or cannot, the worker writes the stack of its main thread (launcher/ranks/main_start.py): Python's
 faulthandler does that in a signal handler of C, which needs no GIL. It interrupts a system call of that thread, which
 Python and most libraries then repeat, so it comes second. Only a process that handles SIGURG, and does not block it,
 is asked; any other ignores that signal.
@@ -27,16 +27,12 @@ from launcher.model.console import escape
 FRAMES_MAX = 40
 NO_COMMAND = "py-spy is not installed (pip install py-spy)"
 OTHER_PROGRAM = "the worker is not a Python process, or one that this version of py-spy does not support"
-STACK_DESCRIPTOR = 112
-"""Of the file in memory to which a worker writes, as in `as_main`."""
-STACK_FILES = ("/memfd:meshrun-stack", "/dev/shm/#")
-"""What the names of such files begin with."""
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder in which this package lies: with `pip install --target` the programs are in its bin."""
-_STARTER = "/launcher/ranks/as_main.py"
-"""Ours, in which every script is called."""
+_STARTERS = ("/launcher/ranks/as_main.py", "/launcher/ranks/main_start.py")
+"""Ours: the first calls every script."""
 
 
 class _Frame(msgspec.Struct):
@@ -96,7 +92,7 @@ def _make_frame(function: str, file: str, line: int) -> Frame:
 
 def _cut(frames: list[Frame]) -> tuple[Frame, ...]:
     """Leave out what has called the script, and the outermost of too many."""
-    while frames and frames[-1].file.endswith(_STARTER):
+    while frames and frames[-1].file.endswith(_STARTERS):
         frames.pop()
     return tuple(frames[:FRAMES_MAX])
 

@@ -36,7 +36,7 @@ _MEETINGS = frozenset((
 """Operations out of which nobody comes before all members are in."""
 _COMMUNICATION = ("torch/distributed/", "jax/_src/", "jax/experimental/multihost_utils", "jaxlib/")
 """Parts of file names: who stands there may wait for others."""
-_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "launcher/ranks/as_main.py")
+_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "launcher/ranks/")
 """Parts of the names of files that are not the script's."""
 _HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
 """States in which a rank does nothing, wherever its stack stands."""

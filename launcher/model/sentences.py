@@ -129,6 +129,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "logs/peer-lost": "it lost a peer",
     "logs/file-too-large": "a file exceeded the size limit",
     "logs/bad-arguments": "bad arguments",
+    "logs/nothing-to-run": "Python has found nothing to run",
     "logs/native-crash": "it crashed in native code",
     "logs/exception": "{type}",
     "logs/signal": "{signal}",
@@ -236,7 +237,9 @@ SENTENCES: Mapping[str, Sentence] = {
         "left"
     ),
     "placement/no-node-rank": "{node} has no node rank from 0 to {last}",
-    "placement/same-node-rank": "{node} and {other} are both given --node-rank {rank}",
+    "placement/same-node-rank": lambda node, other, rank: (
+        f"{f'two nodes called {node}' if node == other else f'{node} and {other}'} are both given --node-rank {rank}"
+    ),
     "placement/waits": "{why}: {node} waits as a spare until {other} has left",
     "placement/unreadable-node": "{node} cannot take part: {error}",
     "placement/loopback-address": (
@@ -281,6 +284,10 @@ SENTENCES: Mapping[str, Sentence] = {
     # --- remarks ---
     "placement/remark": "{text}",
     "placement/duplicate-name": "{count} nodes have the name {name}: give each its own --node-name",
+    "placement/shared-address": (
+        "{nodes} publish the same address, {address}, and their boot ids differ: probably they are different machines, "
+        "and only one is reached there; give each its own --local-addr, or set LAUNCHER_INTERFACE"
+    ),
     "placement/previous-unreadable": (
         "the assignments of the previous round cannot be read, so no rank keeps its place: {error}"
     ),

@@ -25,7 +25,7 @@ def leave_end(place: int, error: BaseException, trace: TracebackType | None) -> 
         code = trace.tb_frame.f_code
         frames.append(f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}\n')
         trace = trace.tb_next
-    text = f"{type(error).__name__}: {said}"[:TEXT_MAX]
+    text = f"{type(error).__name__}: {error}"[:TEXT_MAX]
     os.write(
         place, f"Traceback (most recent call last):\n{''.join(frames[-FRAMES_MAX:])}{text}\n".encode(errors="replace")
     )

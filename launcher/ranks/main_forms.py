@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 def refuse(file: str, error: OSError) -> NoReturn:
-    """End as Python does when it cannot open the script."""
-    print(f"{sys.executable}: can't open file {file!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
-    raise SystemExit(2) from None
+    """End as Python does when it cannot open the script; the agent gets the line, too."""
+    leaving = SystemExit(2)
+    leaving.args = (f"{sys.executable}: can't open file {file!r}: [Errno {error.errno}] {error.strerror}",)
+    print(leaving, file=sys.stderr)
+    raise leaving from None
 
 
 def prepare(

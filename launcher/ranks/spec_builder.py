@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
-_HOOK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "hook")
+_HOOK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "diagnosis", "hook")
 RECORDER_VARIABLE = "LAUNCHER_RECORDER_SOCKET"  # of launcher.worker.recorder, whose package is not needed here
 _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
@@ -88,6 +90,7 @@ class WorkerSpecBuilder:
         self._cpu_bindings = bind_workers(workers.numa_binding, slots)
         self._has_fork_server = bool(workers.preload or workers.standby)
         self._recorder_sockets: list[str] = []  # by local rank
+        _keep_compiled()
 
     @property
     def is_jax(self) -> bool:
@@ -359,6 +362,16 @@ def make_environments(
 
             found.append(PluginEnvironment(name, f"--framework {name}"))
     return tuple(found)
+
+
+def _keep_compiled() -> None:
+    """Have Python keep the compiled form of what each worker loads, if it is not there, and may be.
+
+    A worker would write it at once with others, and as output of its own.
+    """
+    for name in ("main_start", "main_forms"):
+        with suppress(Exception):
+            SourceFileLoader(name, os.path.join(os.path.dirname(_AS_MAIN), f"{name}.py")).get_code(name)
 
 
 def make_argv(options: WorkerOptions, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:

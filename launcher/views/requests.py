@@ -25,6 +25,13 @@ class ReadRun(Struct, frozen=True, kw_only=True, tag="run"):
     """Answered by a RunView, from all nodes by way of the leader."""
 
 
+class Replace(Struct, frozen=True, kw_only=True, tag="replace"):
+    """Answered by {}: an agent of an earlier attempt of `run_id` than `attempt` leaves; others do not."""
+
+    run_id: str
+    attempt: int
+
+
 class ReadState(Struct, frozen=True, kw_only=True, tag="state"):
     """Answered by a NodeView; with `of_run` by the leader with what is known of the run, too."""
 

@@ -39,14 +39,14 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """No round runs here, and this is what the node waits for. `reason_kind`: the kind of that reason, for programs."""
+    """No round runs here; `sentence` is the reason for the wait. `reason_kind`: its kind, for programs."""
 
     sentence: str
     reason_kind: str = ""
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
-    """This node's workers are about to start."""
+    """This node's workers will start now."""
 
     world_size: int
     node_count: int
@@ -90,7 +90,7 @@ class FailureFound(RunEvent, frozen=True, kw_only=True, tag="failure_found"):
     error: str = ""
     """The exception's type and message, if known."""
     log_file: str = ""
-    """Where the worker's stderr is kept."""
+    """The file with the worker's stderr."""
 
 
 class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
@@ -98,14 +98,14 @@ class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_sa
 
 
 class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
-    """No worker of the run makes progress, as the leader concludes."""
+    """The leader has found that no worker of the run makes progress."""
 
     kind: str
     ranks: tuple[int, ...]
-    """Those that the others wait for; none if nothing tells."""
+    """Ranks that the others wait for; none if unknown."""
     sentence: str
     details: tuple[str, ...] = ()
-    """Further sentences: where ranks are, by function and line."""
+    """Further sentences: the location of ranks, by function and line."""
     folders: tuple[str, ...] = ()
 
 
@@ -116,16 +116,16 @@ class HangEnded(RunEvent, frozen=True, kw_only=True, tag="hang_ended"):
 
 
 class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
-    """Something that the agreement says once."""
+    """A message that the agreement reports once."""
 
     sentence: str
     rule: str = ""
-    """The rule that was applied, if it answers a fault."""
+    """The applied rule, if it handles a fault."""
     reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """The cloud has announced what will happen to this machine, or has withdrawn it."""
+    """The cloud has announced an event of this machine, or has withdrawn it."""
 
     source: str
     """The cloud."""
@@ -146,7 +146,7 @@ class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested")
     present: int
     reason: str
     since: str = ""
-    """When nodes began to be missing."""
+    """The time since which nodes have been missing."""
 
 
 class RootCause(Struct, frozen=True, kw_only=True):
@@ -156,14 +156,14 @@ class RootCause(Struct, frozen=True, kw_only=True):
     rank: int
     exit_code: int
     failure_class: str = ""
-    """As in FailureFound, as what follows."""
+    """As in failure_found, like the fields below."""
     error: str = ""
     log_file: str = ""
     """On that node: its stderr, or else its error file; "" if neither is kept."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
-    """The round is being ended on all nodes."""
+    """The round is stopping on all nodes."""
 
     cause: Cause
     reason: str
@@ -173,22 +173,22 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     """Names of the nodes that were lost, failed or left."""
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """If a failure was the cause, as far as this node knows it; the leader knows those of all nodes."""
+    """If a failure was the cause and this node knows it; the leader knows the failures of all nodes."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
-    """Nothing of the round is left on this node."""
+    """All processes of the round on this node have exited."""
 
     cause: Cause
     reason: str
     ran_s: float
-    """Since its start."""
+    """Time since its start."""
     step: int = -1
-    """The highest, -1 for none."""
+    """The highest step, -1 for none."""
 
 
 class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
-    """The agent ends."""
+    """The agent exits."""
 
     exit_code: int
     verdict: str
@@ -196,7 +196,7 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     reason: str
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """If the job has failed by a worker's failure."""
+    """If a worker's failure ended the job."""
 
 
 def encode_event(event: RunEvent) -> bytes:

@@ -5,16 +5,16 @@
     mesh().group("tp")          # the ranks of my tensor-parallel group; grid.py
     torch_mesh()["dp", "tp"]    # the same grid as a DeviceMesh; jax_mesh() for JAX; frameworks.py
     stop_requested()            # whether it is time to save and leave; client.py
-    stop_request()              # the same with the seconds that are left, and why
+    stop_request()              # the same with the remaining seconds and the reason
     heartbeat()                 # this worker makes progress
-    with phase("eval", limit_s=900): ...    # it may be silent for so long; phases.py
+    with phase("eval", limit_s=900): ...    # it may be silent for this long; phases.py
     progress(step)              # this training step is done
     checkpoint_saved()          # now is a good time for a restart on more nodes
     give_up("no data left")     # no restart would help: end the job; claims.py
     blame_node("bad GPU")       # restart, and without this node if there are others
 
-torch and jax are imported by the functions that use them, when they are called; nothing else imports more than the
-standard library's smallest parts. Under another launcher a function answers as far as it can: see each one.
+The functions that use torch and jax import them when they are called; the others import only the smallest parts of the
+standard library. Most functions also work under another launcher: see each one.
 """
 
 from launcher.worker.claims import blame_node, give_up

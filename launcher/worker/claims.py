@@ -16,21 +16,22 @@ from typing import NoReturn
 
 from launcher.hardware.linux import shared_page
 from launcher.worker.client import write_claim
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USELESS
+
+EXIT_TEMPORARY, EXIT_USELESS = 75, 76  # as in rendezvous.errors: the script may have a module named rendezvous
 
 
 def give_up(reason: str) -> NoReturn:
     """End this worker with exit code 76, and the whole job with it: no restart would help.
 
-    All agents end with 76, whatever is left of `--max-restarts`, and the report says `reason`.
+    All agents exit with 76, even if `--max-restarts` is not used up, and the report shows `reason`.
     """
     _claim(shared_page.CLAIM_GIVES_UP, "gives up", reason, EXIT_USELESS)
 
 
 def blame_node(reason: str) -> NoReturn:
-    """End this worker with exit code 75, and say that its node is at fault: a wrong GPU, a slow disk.
+    """End this worker with exit code 75, and report that its node is at fault: a faulty GPU, a slow disk.
 
-    The restart costs one of `--max-restarts`, as any. The node is quarantined at once, for a minute the first time and
+    The restart is charged to `--max-restarts`, as any. The node is quarantined at once, for a minute the first time and
     twice as long each further time, so the next round runs without it if there are enough others.
     """
     _claim(shared_page.CLAIM_BLAMES_NODE, "blames its node", reason, EXIT_TEMPORARY)

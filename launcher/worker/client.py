@@ -38,16 +38,16 @@ _is_resolved = False
 
 
 def stop_requested() -> bool:
-    """Whether this round's workers are asked to stop gracefully: save, and end with any exit code.
+    """Return whether this round's workers should stop gracefully: save, and exit with any exit code.
 
     True from the moment at which the agent of this node acts on a signal to it, a drain, or a restart on more nodes,
     until the worker ends; it is killed when `--shutdown-timeout` is over. It does not become true when a worker has
-    failed: there is nothing left to save then. Other nodes' agents learn of it a moment later or earlier, so ranks
-    that communicate in every step must agree first, for instance by an all-reduce of the answer.
+    failed, because the next round repeats the lost work anyway. Other nodes' agents learn of it a moment later or
+    earlier, so ranks that communicate in every step must agree first, for instance by an all-reduce of the answer.
 
     A worker that polls needs no handler: from the first call on, the stop signal is sent to it only if it has one,
-    and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page. How long is left,
-    and why: `stop_request`.
+    and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page. For the
+    remaining time and the reason, use `stop_request`.
     """
     if not recorder.is_settled:
         recorder.open_recorder()
@@ -59,18 +59,18 @@ def stop_requested() -> bool:
 
 
 class StopRequest(NamedTuple):
-    """`reason`: a sentence for people, of the agent of this node. `seconds_left`: to save, from now; never negative."""
+    """`reason`: a sentence from the agent of this node. `seconds_left`: time to save, from now; never negative."""
 
     reason: str
     seconds_left: float
 
 
 def stop_request() -> StopRequest | None:
-    """Return why this round's workers are asked to stop and how long they have; None as long as they are not.
+    """Return the reason for the stop of this round's workers and the remaining time; None without a stop request.
 
     The time ends when this worker is killed, or when the machine may go, if a notice says so and that is earlier. It
     is this node's: workers of other nodes may have more. It can become shorter while they save. Polls like
-    `stop_requested`, and costs a system call or two once there is something to tell. Always None without a shared page.
+    `stop_requested`, and costs a system call or two once there is a request. Always None without a shared page.
     """
     page = find_page() if stop_requested() else None
     if page is None:
@@ -87,11 +87,11 @@ def heartbeat() -> bool:
 
     They are a sign of progress for `--hang-timeout`. With `--heartbeat-timeout`, a worker that has sent one and then
     sends none for that time counts as failed, and everything restarts as after any failure. Before the first it has no
-    time-out. So call it once per step, beginning with the second, and also within anything else that may take long.
+    time-out. So call it once per step, from the second on, and also within other long phases.
     Costs less than a microsecond.
 
     With `--heartbeat-timeout` the first heartbeat enables Python's faulthandler, unless it is on: an unresponsive
-    worker gets SIGABRT, so that it prints to stderr where each of its threads stands.
+    worker gets SIGABRT, so that it prints the stacks of its threads to stderr.
     """
     if not recorder.is_settled:
         recorder.open_recorder()
@@ -116,11 +116,11 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
     The highest step of a round decides whether it made progress: after three failed rounds in a row that did not get
     beyond the highest step of all rounds before them, the job ends with exit code 76. One worker may report for all.
     Count steps of the whole training, not of this round, and report each step, or each checkpoint. Costs less than a
-    microsecond. Raises ValueError for a negative step, TypeError for what is no integer.
+    microsecond. Raises ValueError for a negative step, TypeError for a value other than an integer.
 
-    `total_steps` and `metrics`, names and numbers or texts, are for `--progress`, and are told by a worker on the node
-    of rank 0; each is kept until another call gives it again. With one of them a call costs some 25 microseconds, and
-    where a metric is a tensor on a device, the wait for it. No value of them is an error.
+    `total_steps` and `metrics`, names with numbers or texts, are for `--progress`; a worker on the node of rank 0
+    reports them. Each is kept until another call replaces it. With one of them a call costs some 25 microseconds, plus
+    the wait for a metric that is a tensor on a device. No value of them is an error.
     """
     if not recorder.is_settled:
         recorder.open_recorder()
@@ -141,7 +141,7 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
 def checkpoint_saved() -> bool:
     """Report that the workers have saved their state; one worker may report for all. True if the agent was reached.
 
-    Under `--grow checkpoint` the agent acts on it within a second: now is a good time for a restart on more nodes.
+    Under `--grow checkpoint` the agent reads it within a second, and restarts the job on more nodes if there are any.
     """
     recorder.open_recorder()
     page = find_page()

@@ -27,7 +27,7 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE
 def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
     """Return the declared mesh as a torch DeviceMesh with its axes' names; every worker must call it, once is enough.
 
-    `device_type`: by default that of torch's accelerator, and "cpu" where there is none or where the workers were
+    `device_type`: by default torch's accelerator, and "cpu" if there is none or if the workers were
     placed on CPUs. A process group is created if there is none yet, with `more` as arguments of init_process_group.
     Slices are torch's: `torch_mesh()["dp", "tp"]`. A group that `--traffic` declares over several axes is there under
     its name, `torch_mesh()["dp+cp"]`. Raises RuntimeError without a launcher.
@@ -55,10 +55,10 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
 
 
 def init_jax(**more: Any) -> None:
-    """Call jax.distributed.initialize with what the launcher knows; do nothing if JAX is initialized already.
+    """Call jax.distributed.initialize with the launcher's values; do nothing if JAX is already initialized.
 
-    Passed are the coordinator (rank 0, on the port of this round), the number of processes, this process's number
-    and, where the worker sees more devices than its own, the ids of its own. JAX's cluster detection is off: it would
+    These are the coordinator (rank 0, on the port of this round), the number of processes, this process's number
+    and, if the worker sees more devices than its own, the ids of its own. JAX's cluster detection is off: it would
     query Slurm, MPI or a metadata server, which know only the agent. `more` are further arguments of initialize, such
     as `initialization_timeout`, and override these. Call it before JAX computes anything. Raises RuntimeError without
     a launcher.

@@ -44,7 +44,7 @@ class Phase:
 def phase(name: str, *, limit_s: float) -> Phase:
     """Return a context in which this worker may be silent for `limit_s` seconds; infinite: for any time.
 
-    `name` is for reports, which show its first 16 bytes. Of nested phases the innermost counts. Entering and leaving
+    `name` is for reports, which show its first 16 bytes. The innermost of nested phases counts. Entering and leaving
     cost less than 2 microseconds together. Raises ValueError for a limit that is not greater than 0.
     """
     return Phase(name, limit_s)

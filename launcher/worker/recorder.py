@@ -1,7 +1,7 @@
 """Opens the socket at which this worker's agent asks torch for its flight recorder.
 
 torch has a small HTTP server for that, which answers from threads of its own, also while the script is stuck or holds
-the GIL. It is opened by what a worker begins with (`launcher/ranks/as_main.py`) when torch.distributed is imported; by
+the GIL. It is opened by what a worker begins with (launcher/ranks/main_start.py) when torch.distributed is imported; by
 the fork server in a worker with preloaded modules; and elsewhere by the hook of `LAUNCHER_HANG_EVIDENCE=1`, or the
 first call of `launcher.worker` that finds torch.distributed loaded. torch is never imported for it.
 

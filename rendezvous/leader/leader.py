@@ -12,7 +12,6 @@ import math
 from msgspec.structs import replace
 
 from rendezvous import events
-from rendezvous.errors import EXIT_TEMPORARY
 from rendezvous.events import PlanReady, PlanRefused, Txn
 from rendezvous.leader import commit
 from rendezvous.leader.guarded_write import guard_unchanged, make_put, write
@@ -42,9 +41,9 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     if _is_unreadable(state, leadership):
         return
     if _is_removed(state, leadership):
-        reason = state.removal_reason
+        end = state.make_removal(state.cache.keys.get(state.setup.current_key))
         number = seal.round if seal else 0
-        removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=number, reason=reason)
+        removed = Verdict(kind="stopped", exit_code=end.exit_code, round=number, reason=end.reason)
         _end_job(state, leadership, EndJob(removed), now)
         return
     view = observe(state, leadership, now)

@@ -6,21 +6,19 @@ likely right, guarded by all that it assumes, and also reads everything that is 
 agent that opens a job becomes its first member and its leader by the same write. An agent that finds a job registers
 before it has read the job, if the job's spec equals its own byte for byte and nothing else prevents it.
 
-A job that has failed or was stopped is over. Once no member of it is left, one of the agents opens the next job in its
-place by a compare on `current`, and the others join that one. If an external system counts attempts (a job set, a batch
-system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier is refused.
+Whether an agent may join a job that it has read, and what becomes of one that is over, is in `admission`.
 """
 
 from __future__ import annotations
 
 import math
 
-from rendezvous import __version__, records
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError, VersionError
+from rendezvous import records
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.events import SetIdentity, Txn
 from rendezvous.member import lease
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Drain, Keys, Spec, Verdict
+from rendezvous.records import Keys
 from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Compares, Get, KeyValue, Operations, Put, TxnResult
@@ -64,8 +62,11 @@ def advance(state: MemberState, now: float) -> None:
         _open_job(state, now)
     elif not membership.is_inspected:
         _register_unseen(state, now)
-    elif _may_join(state, now):
-        _register_seen(state, now)
+    else:
+        from rendezvous.member import admission  # not before the first worker
+
+        if admission.may_join(state, now, _open_job):
+            _register_seen(state, now)
 
 
 def _take_current(state: MemberState, current: KeyValue | None) -> bool:
@@ -81,99 +82,9 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
             return False
         membership.job = records.make_job_keys(setup.prefix, setup.run_id, name)
     if membership.joined_root and (membership.job is None or membership.job.root != membership.joined_root):
-        state.ask(Finish(EXIT_TEMPORARY, state.removal_reason))
+        state.ask(state.make_removal(current))
         return False
     return True
-
-
-# --- permission to join ---
-
-
-def _may_join(state: MemberState, now: float) -> bool:
-    """Return whether this agent may join: the job has not ended, and is the one that this agent was started for."""
-    setup, cache = state.setup, state.cache
-    was_member = state.job.root == state.membership.joined_root
-    their_attempt = _parse_attempt(state.job)
-    if setup.attempt and their_attempt > setup.attempt:  # what counts attempts has given this one up
-        reason = Reason.of("earlier-attempt", attempt=setup.attempt, run=setup.run_id, theirs=their_attempt)
-        state.ask(Finish(EXIT_USAGE, reason))
-        return False
-    is_earlier = their_attempt < setup.attempt and not was_member
-    item = cache.keys.get(state.job.spec) if not is_earlier else None
-    try:  # before anything else of the job: what that means is known to its version alone
-        spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
-    except VersionError as error:
-        node = setup.node.node_name
-        reason = Reason.of("other-version", run=setup.run_id, theirs=error.version, node=node, ours=__version__)
-        state.ask(Finish(EXIT_USAGE, reason))
-        return False
-    except RecordError as error:  # with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, Reason.of("unreadable", error=str(error))))
-        return False
-    verdict = cache.read(Verdict, state.job.verdict)
-    reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
-    begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
-    if is_earlier or (begins_anew and not was_member):  # a member ends as its job did
-        reason = Reason.of("attempt", attempt=their_attempt)
-        if verdict is not None and not is_earlier:
-            reason = verdict.reason
-        _follow_finished_job(state, reason, now)
-        return False
-    difference = None
-    has_other_arguments = spec is not None and spec.arguments_digest != setup.spec.arguments_digest
-    if spec is not None and spec != setup.spec:
-        from rendezvous.member import refusal
-
-        is_served = setup.store_owner is not None
-        difference = refusal.find_difference(spec, setup.spec, setup.run_id, is_served=is_served)
-    if difference is not None:
-        state.ask(Finish(EXIT_USAGE, difference))
-    elif has_other_arguments and verdict is not None and verdict.kind == "success" and not was_member:
-        # Its exit code would say that this command has succeeded, too.
-        reason = Reason.of("already-ended-otherwise", run=setup.run_id, why=verdict.reason)
-        state.ask(Finish(EXIT_USAGE, reason))
-    elif verdict is not None:
-        ended = Reason.of("already-ended", run=setup.run_id, why=verdict.reason)
-        if not was_member and verdict.kind == "success":  # which an agent does not report otherwise
-            state.requests.log(ended, setting="on_finished")
-        state.ask(Finish(verdict.exit_code, verdict.reason if was_member else ended, verdict))
-    elif is_drained(state):
-        reason = Reason.of("drained-from-run", node=setup.node.node_name, run=setup.run_id)
-        state.ask(Finish(EXIT_TEMPORARY, reason))
-    else:
-        if has_other_arguments and not state.membership.has_warned:
-            state.membership.has_warned = True
-            state.requests.log(Reason.of("other-arguments", run=setup.run_id))
-        return True
-    return False
-
-
-def is_drained(state: MemberState) -> bool:
-    """Return whether this node is drained. A requested undrain counts: this member may have to lead to apply it."""
-    cache, name = state.cache, state.setup.node.node_name
-    # The member id is used if another node has the same name.
-    if all(cache.read(Drain, state.job.make_drain_key(target)) is None for target in (name, state.member_id)):
-        return False
-    requests = (cache.read(Command, item.key) for item in cache.keys.list_under(state.job.commands))
-    return not any(r is not None and (r.kind, r.target) == ("undrain", name) and not r.is_answered for r in requests)
-
-
-def _follow_finished_job(state: MemberState, reason: Reason, now: float) -> None:
-    """Open the next job as soon as no member of the last one is left."""
-
-    def on_reply(answer: TxnResult, now: float) -> None:
-        if not answer.found[0].items:
-            _open_job(state, now)
-            return
-        state.membership.is_inspected = False
-        state.requests.pause("join", now)
-        state.membership.join_problem = Reason.of("finished-job-remains", why=reason)
-        until = state.membership.join_since + state.settings.start_timeout_s
-        awaited = Reason.of("awaiting-finished-job", why=reason)
-        state.requests.log_status(awaited, until=until, setting="start_timeout_s")
-
-    request = Txn((), (Get(state.job.members, prefix=True),))
-    state.requests.request("join", "list members of finished job", request, on_reply, now)
 
 
 # --- registering ---
@@ -198,7 +109,7 @@ def _register_unseen(state: MemberState, now: float) -> None:
     """Join a job that was not read yet, if it is the expected one; else this request reads it."""
     job = state.job
     setup = state.setup
-    if setup.attempt and _parse_attempt(job) != setup.attempt:
+    if setup.attempt is not None and job.attempt != setup.attempt:
         _request_about(state, job, "read job", (), (), now)
         return
     guards = (
@@ -261,9 +172,3 @@ def _request_about(
 
     request = Txn(compares, (*writes, *reads), reads)
     state.requests.request("join", kind, request, on_reply, now, lambda: restart(state))
-
-
-def _parse_attempt(job: Keys) -> int:
-    """Return the attempt number that the job key begins with, 0 if attempts are not counted."""
-    number, dash, _ = job.root.rpartition("/")[2].partition("-")
-    return int(number) if dash and number.isdigit() else 0

@@ -11,7 +11,7 @@ import math
 
 from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_SUCCESS, EXIT_TEMPORARY
 from rendezvous.events import Exit, LeaveRequest, Txn
-from rendezvous.member import join, local_round
+from rendezvous.member import local_round
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from rendezvous.state.intents import ExitNow, Finish
@@ -49,7 +49,7 @@ def leave_before_joining(state: MemberState, now: float) -> bool:
 
 def find_request(state: MemberState, now: float) -> LeaveRequest | None:
     """Return the request to leave, if there is one: by a signal, or by a drain of this node."""
-    if state.leaving.request is None and join.is_drained(state):
+    if state.leaving.request is None and state.is_drained:
         handle(state, LeaveRequest(Reason.of("drained", node=state.setup.node.node_name), EXIT_STOPPED), now)
     return state.leaving.request
 
@@ -194,7 +194,7 @@ def explain_fence(state: MemberState, loss_reason: Reason | None, now: float) ->
         current, spec = answer.found
         state.leaving.is_removal_sure = True
         if state.membership.is_removed(current.first, spec.first):
-            state.ask(Finish(EXIT_TEMPORARY, state.removal_reason))
+            state.ask(state.make_removal(current.first))
 
     probe = Put(state.job.make_lease_key(state.member_id), b"", lease.id)
     request = Txn((), (probe, Get(state.setup.current_key), Get(state.job.spec)))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
+from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE, EXIT_USELESS
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, list_staying
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
@@ -106,11 +106,11 @@ def _explain_isolated(view: View, member_ids: Sequence[str], settings: Settings,
     return Reason.of("isolated", nodes=view.refer_to(member_ids), for_s=settings.isolation_s, round=round)
 
 
-# --- requests made with meshctl ---
+# --- requests, made with meshctl or by a later attempt ---
 
 
 def choose_request(view: View) -> EndJob | ApplyCommand | None:
-    """Return the decision on the oldest request of a person; None if there is none.
+    """Return the decision on the oldest request; None if there is none.
 
     It is deleted in the transaction that does what it asks for. The requester of one that cannot be met reads the
     reason from the same key.
@@ -119,6 +119,9 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
         match command.kind:
             case "stop":
                 return _stop_job(view, Reason.of("stop-requested", by=command.by), token=token)
+            case "replace":
+                reason = Reason.of("replaced", attempt=command.target, node=command.by)
+                return _stop_job(view, reason, EXIT_USELESS, token)
             case "drain":
                 return _answer_drain(view, token, command.target)
             case "undrain":
@@ -144,11 +147,12 @@ def _end_with_store(view: View) -> EndJob | None:
     host = view.store_host
     if not host or not view.is_leaving(host):
         return None
-    own = view.statuses.get(host)
+    own, exit_code = view.statuses.get(host), EXIT_STOPPED
     reason = Reason.of("store-host-leaves", node=view.get_name(host))
     if own is not None and own.status.leaving:
         reason = Reason.of("store-host-leaves-because", node=view.get_name(host), why=own.status.leaving)
-    return _stop_job(view, reason)
+        exit_code = EXIT_USELESS if own.status.leaving.kind == "replaced" else EXIT_STOPPED
+    return _stop_job(view, reason, exit_code)
 
 
 def _stop_job(view: View, reason: Reason, exit_code: int = EXIT_STOPPED, token: str = "") -> EndJob:

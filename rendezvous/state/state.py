@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rendezvous import records
-from rendezvous.errors import SettingsError
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USELESS, SettingsError
 from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefused
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.peers.messages import KnownRevision, OutageProbe
@@ -23,7 +23,7 @@ from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spec, Status, StoreOwner, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import life
-from rendezvous.state.intents import Intent
+from rendezvous.state.intents import Finish, Intent
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.watch_cache import WatchCache
 from rendezvous.stores.contract import Compare, KeyValue, Lease, Put
@@ -38,8 +38,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     """This agent's own member record, without member id and worker port."""
     prefix: str
     run_id: str
-    attempt: int = 0
-    """The number of this attempt if an external system counts attempts, else 0."""
+    attempt: int | None = None
+    """The number of this attempt if an external system counts attempts."""
     sizer: Sizer
     """Computes how large a world some members make."""
     hosts_store: bool = False
@@ -48,7 +48,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     """Whose the store is that an agent serves; None for one that outlives the agents, as an etcd does."""
 
     def __post_init__(self) -> None:
-        if self.attempt >= 10**15:
+        if (self.attempt or 0) >= 10**15:
             raise SettingsError(f"the attempt is '{self.attempt}', it must be a number")
 
     @property
@@ -58,7 +58,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 
 
 class MembershipState:
-    """This agent's place in the job; written by `member.join`, its phase and ids by the machine."""
+    """This agent's place in the job; written by `member.join` and `admission`, its phase and ids by the machine."""
 
     def __init__(self, member_id: str) -> None:
         self.phase = "joining"
@@ -386,10 +386,22 @@ class MemberState:
     def is_member(self) -> bool:
         return self.membership.revision > 0
 
+    def make_removal(self, current: KeyValue | None) -> Finish:
+        """Return how this agent ends because its job was removed, or because `current` names another by now."""
+        attempt = records.Keys("" if current is None else current.value.decode(errors="replace")).attempt
+        if attempt > records.Keys(self.membership.joined_root).attempt:
+            return Finish(EXIT_USELESS, Reason.of("replaced", attempt=str(attempt), node=""))
+        return Finish(EXIT_TEMPORARY, Reason.of("job-removed", run=self.setup.run_id))
+
     @property
-    def removal_reason(self) -> Reason:
-        """Why this agent ends if its job was removed."""
-        return Reason.of("job-removed", run=self.setup.run_id)
+    def is_drained(self) -> bool:
+        """Return whether this node is drained. A requested undrain counts: this member may have to lead to apply it."""
+        cache, name = self.cache, self.setup.node.node_name
+        # The member id is used if another node has the same name.
+        if all(cache.read(records.Drain, self.job.make_drain_key(target)) is None for target in (name, self.member_id)):
+            return False
+        asked = (cache.read(records.Command, item.key) for item in cache.keys.list_under(self.job.commands))
+        return not any(r is not None and (r.kind, r.target) == ("undrain", name) and not r.is_answered for r in asked)
 
     def make_member_record(self) -> Member:
         """Make the record of this agent as the member that it is now."""

@@ -166,12 +166,13 @@ def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(
 ) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-    from launcher.extensions.torchrun import create, handler
+    from launcher.extensions.torchrun import handler
+    from meshrun import create_handler
 
     monkeypatch.setattr(handler, "LEAVE_LIMIT_S", 0.0)
     monkeypatch.setenv("LAUNCHER_NODE_NAME", "n1")
     told = RendezvousParameters("meshrun", etcd.endpoint, "unasked", 1, 1)
-    unasked = create(told)  # type: ignore[arg-type]  # whose settings may be of any kind
+    unasked = create_handler(told)  # type: ignore[arg-type]  # whose settings may be of any kind
     assert unasked.shutdown()
     end = unasked._membership.end
     assert end is not None

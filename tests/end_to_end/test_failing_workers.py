@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import PRELUDE, Job, run
+from tests.support.jobs.single_node import PRELUDE, Command, Job, run
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
@@ -88,6 +90,41 @@ def test_a_crash_is_told_on_stderr_where_the_user_has_asked_for_that(tmp_path: P
 def test_the_end_of_a_script_is_told(tmp_path: Path, end: str, exit_code: int, said: str) -> None:
     job = run(tmp_path, "--nproc-per-node=1", "--redirects=3", script=end, exit_code=exit_code)
     assert said in job.stderr.partition("Root Cause")[2]
+
+
+@pytest.mark.parametrize("options", [(), ("--redirects=3",), ("--preload=json",), ("--framework=jax",)])
+@pytest.mark.parametrize(
+    ("module", "said", "hint"),
+    [
+        ("nosuch", ": No module named nosuch", "check the name after -m: nosuch is neither in "),
+        ("nosuch.mod", "specification for 'nosuch.mod'", "check the name after -m: nosuch is neither in "),
+        ("package", "'package' is a package", "give the name of a module in it, or create package/__main__.py"),
+        ("package.trian", ": No module named package.trian", "did you mean package.train?"),
+    ],
+)
+def test_a_module_that_is_not_there_is_named_and_no_traceback_is_looked_for(
+    tmp_path: Path, options: tuple[str, ...], module: str, said: str, hint: str
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").touch()
+    words = ("--nproc-per-node=1", "--max-restarts=3", *options, "--module", module)
+    with Command(tmp_path, [sys.executable, "-m", "launcher", *words], dict(os.environ)) as job:
+        assert job.wait().exit_code == 1
+    report = " ".join(job.stderr.partition("Root Cause")[2].split())
+    assert said in report
+    assert f"hint: {hint}" in report
+    assert "traceback" not in job.stderr
+    assert "(configuration: Python has found nothing to run)" in job.stderr
+    assert "for the second time on" in report
+
+
+def test_a_script_that_is_gone_in_the_next_round_is_named(tmp_path: Path) -> None:
+    script = "os.remove(sys.argv[0]); sys.exit(3)"
+    with Job(tmp_path, "--nproc-per-node=1", "--max-restarts=1", script=script) as job:
+        assert job.wait().exit_code == 2
+    report = " ".join(job.stderr.partition("Root Cause")[2].split())
+    assert "can't open file" in report
+    assert "hint: check the path of the script: the current directory is" in report
 
 
 def test_a_script_closes_what_it_has_not_opened(tmp_path: Path) -> None:

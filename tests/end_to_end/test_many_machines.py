@@ -22,8 +22,11 @@ names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WO
          "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 mark("env", " ".join(os.environ[name] for name in names))
 mark("python", sys.executable)
+mark("../told")
 if ROUND == 1:
     if RANK == 1:
+        for rank in (0, 2, 3):  # each ends with the round
+            wait_for(f"../told-{rank}-1")
         sys.exit(3)
     beat_until("never")
 """

@@ -451,10 +451,10 @@ def test_what_shows_a_hang_takes_a_signal_and_a_descriptor_if_it_may_and_can(
 def test_where_the_kernel_refuses_a_file_in_memory_the_stack_lies_in_shared_memory(folder: Path) -> None:
     script = """
 import os
-from launcher.ranks import as_main
+from launcher.ranks import as_main, main_start
 def refuse(name): raise OSError(38, "Function not implemented")
 os.memfd_create = refuse
-as_main.prepare_evidence()
+main_start.prepare_evidence(as_main.load)
 print(os.readlink("/proc/self/fd/112"))
 """
     ended = run(folder, "-c", script, PYTHONPATH=os.getcwd())

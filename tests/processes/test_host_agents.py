@@ -37,6 +37,7 @@ import os, sys
 from launcher.model.lean_import import import_msgspec
 import_msgspec()
 from launcher.agent.startup.host_agents import take_host_place
+from launcher.agent.startup.stale_agents import Attempt
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
 _, folder, run, uses, worker = sys.argv
@@ -44,6 +45,7 @@ _, folder, run, uses, worker = sys.argv
 agents, place = take_host_place(
     run, "host", "boot", os.environ, uses_accelerators=uses != "cpu",
     node_rank=int(os.environ["NUMBER"]) if "NUMBER" in os.environ else None,
+    attempt=Attempt(int(os.environ.get("ATTEMPT", 0))),
 )
 {BEGIN_WORKER}
 try:

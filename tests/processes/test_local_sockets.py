@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from launcher.views.questions.local_listener import SOCKET_NAME
 from launcher.views.questions.local_socket import (
     LocalAgent,
     QuestionSource,
+    ask_to_leave,
     exchange,
     find_local_agents,
     list_socket_names,
@@ -180,6 +183,28 @@ def test_another_agent_of_a_job_is_asked_when_the_first_ends(monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_agent_without_a_socket_is_told_to_leave_by_a_signal(*, is_stopped: bool) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as agent:
+        if is_stopped:
+            agent.send_signal(signal.SIGSTOP)
+        ask_to_leave(agent.pid, "night", 2)
+        assert agent.wait(20) == -signal.SIGTERM
+
+
+def test_an_agent_with_a_socket_is_asked_to_leave_and_gets_no_signal() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as agent, listen(agent.pid) as end, ThreadPoolExecutor() as pool:
+        asking = pool.submit(ask_to_leave, agent.pid, "night", 2)
+        connection = end.accept()[0]
+        with connection:
+            question = msgspec.json.decode(connection.recv(1 << 16), type=Question)
+            connection.sendall(b"{}\n")
+        asking.result(20)
+        assert question == Question(kind="replace", run_id="night", attempt=2)
+        assert agent.poll() is None
+        agent.kill()
+
+
 def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
     def forge() -> list[socket.socket]:
         ends = [listen(BASE + number, uid=0) for number in range(40)]

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
+from launcher.agent.startup.stale_agents import (
+    LOCK_VARIABLE,
+    UNCOUNTED,
+    Attempt,
+    NodeLock,
+    list_running_agents,
+    take_node_lock,
+)
 from launcher.extensions.measure import measurement
 from launcher.hardware.linux import control_group, kernel
 from launcher.model.errors import TemporaryError, UsageError
@@ -42,7 +49,8 @@ exec(os.environ.get("BEFORE", ""))
 _, folder, run, name, limit_s, worker = sys.argv
 {USE_FOLDER}
 stale_agents.LIMIT_S = float(limit_s)
-place = stale_agents.take_node_lock(run, name, os.environ)
+attempt = stale_agents.Attempt(int(os.environ.get("ATTEMPT", 0)))
+place = stale_agents.take_node_lock(run, name, os.environ, attempt=attempt)
 {BEGIN_WORKER}
 print(os.getpid(), reports[0].pid, flush=True)
 sys.stdin.readline()
@@ -58,10 +66,10 @@ class Lives(LockAgents):
     ) -> subprocess.Popen[str]:
         return self.run(run_id, name, str(limit_s), worker, **environment)
 
-    def take(self, limit_s: float = LIMIT_S) -> NodeLock:
+    def take(self, limit_s: float = LIMIT_S, attempt: Attempt = UNCOUNTED) -> NodeLock:
         """Take the place in this process."""
         with locks_in(self.folder, limit_s=limit_s):
-            return take_node_lock(RUN, "node", {})
+            return take_node_lock(RUN, "node", {}, attempt=attempt)
 
     def list_running(self) -> list[int]:
         with locks_in(self.folder):
@@ -296,6 +304,45 @@ def test_a_stopped_agent_lives_and_keeps_its_place(lives: Lives) -> None:
     os.kill(first.pid, signal.SIGSTOP)
     assert f"pid {first.pid}" in lives.start(limit_s=0.3).communicate(timeout=60)[1]
     assert is_alive(worker)
+
+
+def test_an_agent_of_an_earlier_attempt_is_asked_to_leave_and_no_other(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = lives.start(ATTEMPT="2")
+    worker = lives.worker_of(first)
+    asked = []
+
+    def leave(pid: int, run_id: str, attempt: int) -> None:
+        asked.append((pid, run_id, attempt))
+        assert first.stdin is not None
+        if len(asked) == 2:  # it may not hear the first
+            first.stdin.write("\n")
+            first.stdin.flush()
+
+    monkeypatch.setattr("launcher.views.questions.local_socket.ask_to_leave", leave)
+    monkeypatch.setattr("launcher.agent.startup.stale_agents.ASK_PAUSE_S", 0.05)
+    with pytest.raises(TemporaryError, match=f"is on this node already, as node: pid {first.pid}"):
+        lives.take(0.2, Attempt(2))
+    with pytest.raises(UsageError, match=f"this is attempt 1, but run {RUN} is at attempt 2: its agent {first.pid} is"):
+        lives.take(0.2, Attempt(1))
+    assert asked == []
+    os.close(lives.take(0.2, Attempt(3, LIMIT_S)).descriptor)
+    assert asked == [(first.pid, RUN, 3)] * 2
+    assert not is_alive(worker)
+    assert f"agent {first.pid} of attempt 2 of run {RUN} is here as node: waiting up to {LIMIT_S:g} s" in (
+        capfd.readouterr().err
+    )
+
+
+def test_an_agent_of_an_earlier_attempt_that_does_not_leave_is_named(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lives.start()
+    lives.worker_of(first)
+    monkeypatch.setattr("launcher.views.questions.local_socket.ask_to_leave", lambda *_: None)
+    with pytest.raises(TemporaryError, match=f"^agent {first.pid} of attempt 0 of run {RUN} is still on this node"):
+        lives.take(0.1, Attempt(3, 0.2))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.support.protocol.rules import take_out
 
 SEEDS_EACH = 100  # in two processes side by side, ten seconds; `make slow WHAT=soak` runs 20,000
 RESTORED_SEEDS = 30  # another ten seconds
+REQUEUED_SEEDS = 40  # likewise
 PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the first few
 FOUND = (
     6406,  # a node succeeded and was lost, and the leader read of the loss first: the round was ended for it
@@ -66,6 +67,17 @@ def test_a_store_that_goes_back_and_is_believed_is_found(monkeypatch: pytest.Mon
         _run_seeds(PLANTED_SEEDS, is_restored=True)
 
 
-def _run_seeds(count: int, *, is_restored: bool = False) -> None:
-    for seed in range(count):
-        simulate.run(seed, is_restored=is_restored)
+def test_the_invariants_hold_while_later_attempts_begin() -> None:
+    met = _run_seeds(REQUEUED_SEEDS, is_requeued=True)
+    assert {"requeue", "attempt told to end", "attempt found to be over", "verdict: success"} <= met
+
+
+def test_an_attempt_that_does_not_wait_for_the_earlier_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_out(monkeypatch, "a later attempt waits for nobody")
+    with pytest.raises(simulate.Violation):
+        _run_seeds(PLANTED_SEEDS, is_requeued=True)
+
+
+def _run_seeds(count: int, **mode: bool) -> set[str]:
+    """Run them; return what they have met."""
+    return set().union(*(simulate.run(seed, **mode).counts for seed in range(count)))

@@ -37,7 +37,7 @@ class Driver:
         self.run_id = f"test-{self.facts.name}"
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "launcher.extensions.ray", f"--rdzv-id={self.run_id}", *options, *words],
+                [Path(sys.executable).with_name("meshrun-ray"), f"--rdzv-id={self.run_id}", *options, *words],
                 env={**cluster.make_environment(), **env},
                 cwd=directory,
                 stdout=log,

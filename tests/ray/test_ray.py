@@ -29,6 +29,16 @@ def test_every_node_gets_an_agent_and_the_end_is_a_success(cluster: RayTestClust
         assert not driver.list_processes()
 
 
+def test_a_directory_may_have_modules_of_our_names(cluster: RayTestCluster, tmp_path: Path) -> None:
+    """Ray puts the directory of the job first on the path of its processes."""
+    for name in ("launcher", "rendezvous", "msgspec"):
+        (tmp_path / f"{name}.py").touch()
+    with Driver(cluster, tmp_path, *ONE_EACH) as driver:
+        driver.wait_for_world(3)
+        driver.finish()
+        assert driver.wait() == 0
+
+
 def test_a_worker_that_is_killed_is_restarted_by_the_same_agents(cluster: RayTestCluster, tmp_path: Path) -> None:
     with Driver(cluster, tmp_path, *ONE_EACH) as driver:
         before = driver.wait_for_world(3)

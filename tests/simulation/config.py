@@ -76,6 +76,8 @@ class ClusterConfig(Struct, kw_only=True):
     """What records are signed with."""
     command: str = "simulated"
     """The command that agents are started with."""
+    attempt: int | None = None
+    """The number of the attempt to which agents belong that start from now on."""
     store_owner: StoreOwner | None = None
     """Whose the store is, if an agent serves it."""
     plan_s: tuple[float, float] | None = None

@@ -48,7 +48,7 @@ class FaultInjector:
     def __init__(
         self, cluster: SimulatedCluster, work: SimulatedWork, random: Random, *, until: float, theme: str
     ) -> None:
-        self._random, self._work, self._until = random, work, until
+        self._random, self._work, self._until, self._cluster = random, work, until, cluster
         self._timeline, self._nodes, self._network = cluster.timeline, cluster.nodes, cluster.network
         self._storage, self._presence, self._operator = cluster.storage, cluster.presence, cluster.operator
         self._outage_limit_s = cluster.config.settings.outage_limit_s
@@ -156,6 +156,25 @@ class FaultInjector:
         if not self.is_reviving:  # the verdict may be lost
             self.is_reviving = True
             self.revive()
+
+    def requeue(self) -> None:
+        """Begin a later attempt, as a scheduler does that believes the one before to be over.
+
+        It runs on new nodes, and on those whose agents have ended since. Some of the earlier agents were told to leave
+        or killed, most of them know nothing; and one of them may be started again as if nothing had happened.
+        """
+        self._timeline.count("requeue")
+        config, earlier = self._cluster.config, list(self._nodes.values())
+        before, config.attempt = config.attempt, (config.attempt or 0) + self._random.randint(1, 3)
+        for node in earlier:
+            chance = self._random.random()
+            if node.is_up and chance < 0.3:
+                node.leave() if chance < 0.15 else self._end_agent(node, node.crash)
+            if not node.is_up and node.running is None and self._random.random() < 0.3:
+                node.start(before or 0)
+        for number in range(self._random.randint(0, len(earlier))):
+            node = self._cluster.add(f"node{len(earlier) + number}", float(self._random.randrange(1 << 16)))
+            self._timeline.call_later(self._random.uniform(0.0, 3.0), node.start_if_down)
 
     def clear(self) -> None:
         """End every fault, and let the work come to an end."""

@@ -66,8 +66,8 @@ class SimulatedNode(Host):
 
     # --- faults, and orders from outside ---
 
-    def start(self) -> None:
-        """Start an agent."""
+    def start(self, attempt: int | None = None) -> None:
+        """Start an agent. `attempt`: to which it belongs, if not to the present one."""
         config = self._config
         self._incarnation += 1
         address = f"{self.name}:{7000 + self._incarnation}"
@@ -80,6 +80,7 @@ class SimulatedNode(Host):
             node=Member(member_id="", node_name=self.name, boot_id=self.name, description="", presence_address=address),
             prefix=PREFIX,
             run_id=RUN_ID,
+            attempt=config.attempt if attempt is None else attempt,
             sizer=config.shape.decide_size,
             hosts_store=self.hosts_store,
             store_owner=config.store_owner,
@@ -222,7 +223,7 @@ class SimulatedNode(Host):
                 self._end(action)
 
     def _start_round(self, action: events.StartRound) -> None:
-        running = self.processes.prepare(action, self._storage.read_current_job())
+        running = self.processes.prepare(action, self.state.job.name if self.state is not None else "")
         self._observers.before_start(self, running)
         self.processes.start(running, self.machine.member_id if self.machine is not None else "")
         self._observers.after_start(self.processes)

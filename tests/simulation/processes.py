@@ -48,6 +48,7 @@ class SimulatedProcesses:
         self.hangs_until = -math.inf  # until then the kernel does not let them die
         self.watchdog_until = math.inf
         self.ports = itertools.count(20_000)
+        self._last_job = ""
         self._timeline = timeline
         self._config = config
         self._send = send
@@ -66,6 +67,8 @@ class SimulatedProcesses:
         return Running(job, start.round, rank, start.world_size, start.coordinator, start.restart_count)
 
     def start(self, running: Running, member_id: str) -> None:
+        if running.job != self._last_job:  # whose rounds are counted anew
+            self._last_job, self.finished_as, self.ended_as = running.job, {}, {}
         self.running, self.running_as, self.has_finished, self.step = running, member_id, False, -1
 
     def stop(self, stop: events.StopRound) -> None:

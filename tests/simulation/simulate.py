@@ -42,8 +42,17 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-def run(seed: int, trace: Callable[[str], None] = lambda line: None, *, is_restored: bool = False) -> SeedResult:
-    """Play one seed; `is_restored`: the store is restored to a snapshot meanwhile. Raises Violation."""
+def run(
+    seed: int,
+    trace: Callable[[str], None] = lambda line: None,
+    *,
+    is_restored: bool = False,
+    is_requeued: bool = False,
+) -> SeedResult:
+    """Play one seed. Raises Violation.
+
+    `is_restored`: the store is restored to a snapshot meanwhile; `is_requeued`: a scheduler begins later attempts.
+    """
     random = Random(seed)
     members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
     shape, settings = _draw_shape(random, members), _draw_settings(random)
@@ -79,7 +88,12 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None, *, is_resto
         kept_at = random.uniform(0.0, FAULTS_S)
         call_later(kept_at, cluster.storage.take_snapshot)
         call_later(random.uniform(kept_at, FAULTS_S), injector.restore)
-    _play(cluster, checker, injector)
+    last_attempt_at = 0.0
+    for _ in range(random.choice([1, 1, 2]) if is_requeued else 0):
+        at = random.uniform(0.0, FAULTS_S)
+        last_attempt_at = max(last_attempt_at, at)
+        call_later(at, injector.requeue)
+    _play(cluster, checker, injector, until=last_attempt_at)
     verdict = checker.verdict.kind if checker.verdict else ""
     return SeedResult(
         seed=seed, members=members, verdict=verdict, rounds=len(checker.rounds), counts=dict(cluster.timeline.counts)
@@ -135,7 +149,8 @@ def _draw_network(random: Random) -> NetworkModel:
     )
 
 
-def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) -> None:
+def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector, *, until: float) -> None:
+    """`until`: when the last attempt begins."""
     is_healed = False
     for _ in range(STEPS_MAX):
         if not cluster.step():
@@ -143,7 +158,7 @@ def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) 
         if not is_healed and cluster.now >= FAULTS_S:
             is_healed = True
             injector.clear()
-        if checker.verdict is not None:
+        if cluster.now > until and checker.verdict is not None and not checker.is_of_earlier_attempt:
             injector.is_reviving = False
             if not any(node.is_up for node in cluster.nodes.values()):
                 break
@@ -155,17 +170,22 @@ def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) 
 
 
 def attempt(
-    seed: int, trace: Callable[[str], None] = lambda line: None, *, is_restored: bool = False
+    seed: int,
+    trace: Callable[[str], None] = lambda line: None,
+    *,
+    is_restored: bool = False,
+    is_requeued: bool = False,
 ) -> tuple[int, SeedResult | str]:
     """The seed with its result, or with a description of what was wrong."""
     try:
-        return seed, run(seed, trace, is_restored=is_restored)
+        return seed, run(seed, trace, is_restored=is_restored, is_requeued=is_requeued)
     except Violation as violation:
         return seed, str(violation)
     except Exception:  # a bug may show as anything
         return seed, traceback.format_exc()
 
 
-def make_replay_command(seed: int, *, is_restored: bool = False) -> str:
+def make_replay_command(seed: int, *, is_restored: bool = False, is_requeued: bool = False) -> str:
     """The command that replays a seed, for a failure message."""
-    return f"python -m tests.simulation --seeds {seed} {'--restore ' if is_restored else ''}--trace"
+    mode = "--restore " * is_restored + "--requeue " * is_requeued
+    return f"python -m tests.simulation --seeds {seed} {mode}--trace"

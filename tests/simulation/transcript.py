@@ -3,7 +3,7 @@
     # Why this transcript exists.
     world 2:3              the possible worlds: MIN:MAX nodes, or MIN:MAX/GROUP
     set max_restarts=1     settings, before the first start
-    command other          the command that agents are started with from here on
+    command other          the command that agents are started with from here on; attempt 2: to which they belong
     start a b n1..n8       agents start; "restart 0.1 a": when the agent of a is gone, another starts 0.1 s later
     run 3                  let three seconds pass
     fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer,
@@ -132,6 +132,8 @@ class _Player:
                 self._set(assignments)
             case ["command", command]:
                 self._cluster.config.command = command
+            case ["attempt", number]:
+                self._cluster.config.attempt = int(number)
             case ["run", seconds]:
                 self._cluster.run(self._cluster.now + float(seconds))
             case ["start", *names]:

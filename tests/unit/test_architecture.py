@@ -282,7 +282,9 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     ),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.extensions.ray.cluster": ("node has died", "node was terminated", "node is dead"),
-    "launcher.extensions.hints.last_words": ("^Current thread 0x",),  # of faulthandler
+    "launcher.extensions.hints.hidden": ("<frozen runpy>", "ModuleNotFoundError: No module named "),
+    "launcher.extensions.hints.last_words": ("^Current thread 0x", "(?:<frozen "),  # of faulthandler
+    "launcher.extensions.hints.nothing_to_run": ("can't find '__main__' module",),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
     "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),

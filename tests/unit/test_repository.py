@@ -18,7 +18,7 @@ FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "t
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: it does not grow unless the commit that raises it says why. Lines of code are those that are not blank,
 # comment, docstring or the text below a field, so that explaining costs nothing.
-CODE_MAX = 42_959
+CODE_MAX = 43_387
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.
 RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"
@@ -40,7 +40,7 @@ def files() -> list[Path]:
 
 FILES = files()
 MODULES = [path for path in FILES if path.suffix == ".py"]
-SOURCES = [path for path in MODULES if path.relative_to(ROOT).parts[0] in ("launcher", "rendezvous")]
+SOURCES = [path for path in MODULES if path.relative_to(ROOT).parts[0] in ("launcher", "meshrun.py", "rendezvous")]
 
 
 def name(path: Path) -> str:

@@ -97,8 +97,9 @@ class _RankClaims(Struct, eq=False):
             current, claims = self.store.txn((), reads).found
             if current.first is not None:
                 job = records.make_job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
-                current_round, found = self.store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
-                is_begun, members = current_round.first is not None, found.items
+                if job.attempt >= self.startup.attempt:  # an earlier one makes way
+                    current_round, found = self.store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
+                    is_begun, members = current_round.first is not None, found.items
         except StoreError:
             return None
         others = [other for other in self._list_others(members) if self._has_rank(other)]

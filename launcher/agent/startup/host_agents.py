@@ -57,6 +57,8 @@ class HostAgent(Struct, frozen=True, kw_only=True):
     """None if it was given none."""
     devices: tuple[str, ...] = ()
     """Ids of the accelerators that it has taken."""
+    attempt: int = 0
+    """0 if none are counted."""
 
     @property
     def is_running(self) -> bool:
@@ -118,12 +120,9 @@ class HostAgents(Struct, eq=False):
             else:
                 self._enter(agents, replace(self._own, devices=taken))
                 return
-        sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
+        there = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
         variable = devices[0].variable or find_visible_variable(devices[0].kind)
-        own = f"devices of its own with {variable}" if variable else "devices of its own"
-        raise TemporaryError(
-            f"{sentence}, which this agent would use, too", f"give each agent {own}, or a --node-name to share them"
-        )
+        raise stale_agents.refuse("devices taken", there, variable)
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""
@@ -132,7 +131,9 @@ class HostAgents(Struct, eq=False):
                 self._enter(agents, replace(self._own, pid=0 if is_clean else -1, started="", devices=()))
 
     def _list_others(self, agents: Iterable[HostAgent]) -> list[HostAgent]:
-        return [agent for agent in agents if agent.name != self.name and agent.is_running]
+        """List those that are running; one of an earlier attempt makes way, so its name is free as if it had ended."""
+        others = (agent for agent in agents if agent.name != self.name and agent.attempt >= self._own.attempt)
+        return [agent for agent in others if agent.is_running]
 
     def _enter(self, agents: list[HostAgent], own: HostAgent) -> None:
         self._own = own
@@ -200,13 +201,15 @@ def take_host_place(
     scope: str = "",
     uses_accelerators: bool = True,
     node_rank: int | None = None,
+    attempt: stale_agents.Attempt = stale_agents.UNCOUNTED,
 ) -> tuple[HostAgents, stale_agents.NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     name = hash_words(run_id, scope, host, boot_id, __version__)
-    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents")[0])
+    own = replace(_describe_self(), attempt=attempt.number)
+    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents")[0], own)
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
-        return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope)
+        return agents, stale_agents.take_node_lock(run_id, agents.name, environ, scope=scope, attempt=attempt)
     except BaseException:
         agents.leave(is_clean=False)  # the next one has to end the same processes
         raise

@@ -3,19 +3,18 @@
 Two runs that are given one endpoint would share a store that ends with the first of them. So the agent that serves
 names its run in the store, and each agent that finds a store compares. Another run that has begun keeps its nodes, and
 this agent is refused. Another run that still waits for nodes may be this agent's own under another id. A run that has
-ended is about to take its store away, so that this agent may have to serve the next one: it waits for that.
+ended is about to take its store away, so that this agent may have to serve the next one: it waits for that. So it does
+for an earlier attempt of its own run, which it asks to end.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from msgspec import Struct
 
-from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import RecordError, VersionError
-from rendezvous.records import StoreOwner, name_run
+from rendezvous.member import admission
+from rendezvous.records import Keys, StoreOwner
 from rendezvous.stores.contract import Get, Store
 
 
@@ -27,9 +26,18 @@ class Occupant(Struct, frozen=True):
     """It has had a round."""
     is_over: bool = False
     """It has a verdict: its agent serves the store only until the others have read that."""
+    job: Keys | None = None
 
     def is_of(self, run: StoreOwner) -> bool:
         return (self.owner.prefix, self.owner.run_id) == (run.prefix, run.run_id)
+
+    def make_way(self, store: Store, own: StoreOwner, secret: bytes) -> bool:
+        """Return whether this is an earlier attempt of `own`; if so, ask it to end. Raises StoreError."""
+        is_earlier = self.is_of(own) and self.owner.attempt < own.attempt
+        if is_earlier and self.job is not None:
+            guards, ask = admission.make_request(self.job, own.attempt, own.node_name, secret)
+            store.txn(guards, (ask,))
+        return is_earlier
 
 
 def find_occupant(store: Store) -> Occupant | None:
@@ -48,26 +56,4 @@ def find_occupant(store: Store) -> Occupant | None:
         raise
     except RecordError:  # written by others
         return None
-    return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None)
-
-
-def refuse_other_run(occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
-    """Raise an error, since the store at `endpoint` is another run's: TemporaryError if that has its nodes.
-
-    Else UsageError: it still waits for nodes, and this agent may be meant as one of them. `own`: what this agent would
-    write if it served. `port_option`: which sets the store's port.
-    """
-    owner = occupant.owner
-    theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
-    if theirs == ours:
-        theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
-        option = "LAUNCHER_RDZV_PREFIX"
-    apart = f"give this run another port with {port_option}"
-    if occupant.has_begun:
-        sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"
-        raise TemporaryError(sentence, f"{apart}, or start it when {theirs} has ended")
-    raise UsageError(
-        f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent belongs to {ours}, "
-        f"and all nodes of a run need the same {option}",
-        f"give all nodes the same {option}; if these are two runs, {apart}",
-    )
+    return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None, job=job)

@@ -12,6 +12,7 @@ A keeper is given time, since the children that it has adopted cannot be found i
 dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
 under one name are a mistake that only the user can correct, and the second one reports it and ends, at once if the
 first one is of another version of meshrun. Where the user has not named them, they get different names (`host_agents`).
+But where attempts are counted, an agent of an earlier one is asked to leave, and waited for while its workers save.
 Containers see neither each other's processes nor, as a rule, each other's files.
 
 An agent that ends normally removes the file. Only the holder of its lock may, and a lock counts only if the file is
@@ -26,9 +27,11 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from launcher.extensions import HINTS
 from launcher.hardware.linux import control_group, locked_files
 from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_text
 from launcher.model.console import log
@@ -44,11 +47,24 @@ LIMIT_S = 10.0
 RETRY_S = 0.05
 PATIENCE_S = 0.2
 """An agent that has just locked the file writes its pid there next; until then no agent seems to hold the lock."""
+ASK_PAUSE_S = 1.0
+"""Between two requests to an agent of an earlier attempt, which it may not be able to hear yet."""
 KEEPER_LIMIT_S = 5.0
 """A keeper needs milliseconds, or 3 s where a process hangs in a driver; a signal continues a stopped one."""
 LOCK_VARIABLE = "LAUNCHER_PLACE"
 _OWNER_SIZE = 64  # of an agent in the file
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
+
+
+class Attempt(NamedTuple):
+    """Which attempt of the run this agent belongs to, 0 if none are counted."""
+
+    number: int = 0
+    limit_s: float = LIMIT_S
+    """How long an agent of an earlier one may take to leave."""
+
+
+UNCOUNTED = Attempt()
 
 
 class NodeLock(Struct, frozen=True):
@@ -76,7 +92,9 @@ class NodeLock(Struct, frozen=True):
         return False
 
 
-def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, scope: str = "") -> NodeLock:
+def take_node_lock(
+    run_id: str, node_name: str, environ: Mapping[str, str], *, scope: str = "", attempt: Attempt = UNCOUNTED
+) -> NodeLock:
     """End what an earlier agent of this run has left here, and take its lock; call before the supervisor's fork.
 
     `scope`: what tells apart runs of one id, their store and the prefix of their keys there. Raises TemporaryError with
@@ -90,13 +108,13 @@ def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, s
         log(f"the lock of this node is in {directory}: {remark}")
     path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
-    deadline, agentless_since, has_logged = time.monotonic() + LIMIT_S, math.inf, False
+    deadline, agentless_since, ask_at, has_logged = time.monotonic() + LIMIT_S, math.inf, -math.inf, False
     refused: dict[int, str] = {}
     lock = None
     try:
         while True:
-            lock = _lock(path) if lock is None else lock
-            agent, version = _read_agent(path) if lock is None else ("", "")
+            lock = _lock(path, attempt.number) if lock is None else lock
+            agent, version, its_attempt = _read_agent(path) if lock is None else ("", "", 0)
             if agent and version != __version__:
                 raise UsageError(
                     f"an agent of {name_own_run(run_id)} is on this node with meshrun {version}, as {node_name}: "
@@ -110,7 +128,8 @@ def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, s
                 return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
-                raise _make_refusal(run_id, node_name, agent, holders, refused)
+                attempts = (its_attempt, attempt.number)
+                raise refuse("node taken", run_id, node_name, agent, attempts, holders, refused, LIMIT_S)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -122,13 +141,29 @@ def take_node_lock(run_id: str, node_name: str, environ: Mapping[str, str], *, s
                         refused[pid] = _kill(pid, name, "" if lock is not None else path)
             elif agent and not has_logged:
                 has_logged = True
-                here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
-                log(f"{here}: waiting up to {LIMIT_S:g} s for it to exit")
+                of_attempt = f"attempt {its_attempt} of " if its_attempt < attempt.number else ""
+                limit_s = attempt.limit_s if of_attempt else LIMIT_S
+                deadline += limit_s - LIMIT_S
+                here = f"agent {agent} of {of_attempt}{name_own_run(run_id)} is here as {node_name}"
+                log(f"{here}: waiting up to {limit_s:g} s for it to exit")
+            if agent and its_attempt < attempt.number and now >= ask_at:
+                from launcher.views.questions.local_socket import ask_to_leave
+
+                ask_to_leave(int(agent), run_id, attempt.number)
+                ask_at = now + ASK_PAUSE_S
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
             os.close(lock)
         raise
+
+
+def refuse(what: str, *values: object) -> MeshrunError:
+    """Ask a function of HINTS for the error that says why this agent cannot begin here."""
+    from launcher.config.plugins import load_entry
+
+    error: MeshrunError = load_entry(HINTS[what])(*values)
+    return error
 
 
 def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -151,26 +186,6 @@ def list_running_agents() -> list[int]:
     return found
 
 
-def _make_refusal(
-    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str]
-) -> MeshrunError:
-    """`refused`: why a process could not be killed, "" for one that was."""
-    if agent:
-        sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
-        return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
-    left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
-    if not holders:
-        return TemporaryError(
-            f"{left} hold its lock and cannot be seen: they belong to another user or are in another pid namespace",
-            "stop them there, as root if necessary",
-        )
-    if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
-        who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
-        return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
-    sentence = f"{left} were killed but still exist after {LIMIT_S:g} s: pid {', '.join(map(str, holders))}"
-    return TemporaryError(sentence, "check whether they hang in a driver: ps -o pid,stat,wchan,cmd")
-
-
 def _make_group(lock: int, name: str) -> str:
     """Create a group for what this agent will start, recorded before it is created; "" if none can be."""
     group = control_group.make_path(name)
@@ -182,12 +197,12 @@ def _make_group(lock: int, name: str) -> str:
 # --- the lock ---
 
 
-def _lock(path: str) -> int | None:
+def _lock(path: str, attempt: int) -> int | None:
     """Return the file, locked and with this process's pid in it; None if another process has locked it.
 
     A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
-    owner = f"{os.getpid()} {locked_files.read_start_time(os.getpid())} {__version__}\n"
+    owner = f"{os.getpid()} {locked_files.read_start_time(os.getpid())} {__version__} {attempt}\n"
     try:
         return locked_files.open_locked(path, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE])
     except OSError as error:
@@ -195,12 +210,13 @@ def _lock(path: str) -> int | None:
         raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
 
 
-def _read_agent(path: str) -> tuple[str, str]:
-    """Return the pid of the agent that has locked the file, if it is still the same process, and its version."""
+def _read_agent(path: str) -> tuple[str, str, int]:
+    """Return the pid, version and attempt of the agent that has locked the file, if it is still the same process."""
     words = read_text(path)[:_OWNER_SIZE].split()
-    if len(words) != 3 or not words[0].isdecimal():
-        return "", ""  # it is about to write it, or was killed before that: it has started nothing
-    return (words[0], words[2]) if locked_files.read_start_time(int(words[0])) == words[1] else ("", "")
+    # Else it is about to write it, or was killed before that: it has started nothing.
+    if len(words) == 4 and words[0].isdecimal() and locked_files.read_start_time(int(words[0])) == words[1]:
+        return words[0], words[2], int(words[3]) if words[3].isdecimal() else 0
+    return "", "", 0
 
 
 # --- processes that are left ---

@@ -9,7 +9,6 @@ the process at once.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 from launcher.agent.startup import addresses, stores
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
+from launcher.agent.startup.stale_agents import Attempt, NodeLock, refuse, take_node_lock
 from launcher.config import credentials
 from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
@@ -64,6 +63,8 @@ class Startup(Struct, frozen=True):
     """Addresses of this node at which it is to serve the store, none if another node does."""
     host_agents: HostAgents | None = None
     """The run's agents on this host; None if the user has named this one."""
+    attempt: int = 0
+    """Of the run, 0 if none are counted."""
 
     @property
     def presence_address(self) -> str:
@@ -122,13 +123,14 @@ def start_up(
         local_addr=options.local_addr, interface=options.interface, endpoints=network.endpoints
     )
     host_agents, name, boot_id = None, options.node_name, read_boot_id()
+    attempt = Attempt(options.attempt or 0, options.start_timeout_s)
     if name:
-        place = take_node_lock(run, name, environ, scope=scope)
+        place = take_node_lock(run, name, environ, scope=scope, attempt=attempt)
     else:
-        host = os.uname().nodename
         host_agents, place = take_host_place(
-            run, host, boot_id, environ, scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank
-        )
+            run, os.uname().nodename, boot_id, environ,
+            scope=scope, uses_accelerators=uses_accelerators, node_rank=options.node_rank, attempt=attempt,
+        )  # fmt: skip
         name = host_agents.name
     try:
         require_master_port(options)
@@ -146,6 +148,7 @@ def start_up(
         listener=listener,
         serves_at=serves_at,
         host_agents=host_agents,
+        attempt=attempt.number,
     )
 
 
@@ -198,7 +201,8 @@ def find_store(options: RendezvousOptions, network: StoreConfig, limit_s: float)
             log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
         return () if other else at
 
-    is_sole = bool(network.is_host) and options.node_rank is None
+    # A store that is there already may be an earlier attempt's, which makes way.
+    is_sole = bool(network.is_host) and options.node_rank is None and not options.attempt
     return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
@@ -211,23 +215,7 @@ def choose_serving_addresses(options: RendezvousOptions, network: StoreConfig) -
         return ()
     if options.local_addr is not None or options.interface is not None:
         return (addresses.find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
-    host = split_address(endpoint)[0]
-    if _is_named_by_scheduler(options, network):
-        raise UsageError(
-            f"{options.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
-            "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
-        )
-    if options.node_rank is None:
-        raise UsageError(
-            f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
-        )
-    origin = options.origins["node_rank"]
-    whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
-    raise UsageError(
-        f"{whose}, but the master, {host}, is not on this node",
-        "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
-        "address, set --local-addr to where it listens",
-    )
+    raise refuse("not the host", options, endpoint, _is_named_by_scheduler(options, network))
 
 
 def _is_named_by_scheduler(options: RendezvousOptions, network: StoreConfig) -> bool:
@@ -255,10 +243,7 @@ def wait_for_store(
         finding = probe(network)
         if finding.kind == "good":
             if own and is_sole:
-                raise UsageError(
-                    f"this node would serve the store at {network.endpoints[0]}, but another server already does",
-                    "set --rdzv-conf is_host=0 to join the job that is there",
-                )
+                raise refuse("served already", network.endpoints[0])
             return ()
         if finding.kind == "wrong":
             raise UsageError(finding.sentence, finding.hint)
@@ -289,11 +274,4 @@ def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
     try:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            hint = "set --local-addr to an address of this node, or LAUNCHER_INTERFACE to an interface"
-            raise UsageError(f"{address} is not an address of this node", hint) from None
-        if error.errno == errno.EADDRINUSE:
-            raise TemporaryError(
-                f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
-            ) from None
-        raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
+        raise refuse("no listener", error, address, first, last) from None

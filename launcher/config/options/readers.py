@@ -358,7 +358,7 @@ def parse_conf(value: Value) -> dict[str, str]:
 
 def _has_password(part: str) -> bool:
     bare = part.lower().replace("password_file", "").translate(dict.fromkeys(map(ord, " \t\"'`")))
-    return bare.startswith(("pass", "pwd")) or "password=" in bare or "password:" in bare
+    return bare.startswith(("pass", "pw")) or "password=" in bare or "password:" in bare
 
 
 def parse_endpoints(value: Value) -> str:

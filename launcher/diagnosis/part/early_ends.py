@@ -48,7 +48,7 @@ class RankStates(_Note, frozen=True, kw_only=True, tag="rank-states"):
     """Those that have ended with 0."""
     live: tuple[int, ...]
     quiet_s: float
-    """Since the last of them has ended; infinite if none has."""
+    """Since the last of them has ended; 1e9 if none has, since JSON has no infinity."""
     is_answer: bool = False
 
 

@@ -12,7 +12,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -37,16 +36,16 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.views.questions.messages import Diagnose, Examine, Expect, Inspect, PassedRequest, Reply
-from launcher.views.questions.question_server import Answerer, QuestionServer
+from launcher.views.questions.question_server import Answerer, Finish, QuestionServer
 from launcher.views.questions.survey import Survey
-from launcher.views.requests import ReadState
+from launcher.views.requests import ReadState, Replace
 from launcher.views.run_events import HangEnded, HangReported
 from launcher.views.run_view import NodeView
 from launcher.views.sentences import describe_wait
-from rendezvous.events import NoteReceived, PassOn
-
-if TYPE_CHECKING:
-    pass
+from rendezvous.errors import EXIT_USELESS
+from rendezvous.events import LeaveRequest, NoteReceived, PassOn
+from rendezvous.reasons import Reason
+from rendezvous.records import Keys
 
 _ASK_WITHIN_S = 8.0
 """Over which nodes that ask for the leader's reason are spread: a thousand do after the same event, and its reporter
@@ -82,6 +81,7 @@ class Inquiries(Struct, eq=False):
         examine, diagnose = self.examination.examine, self.examination.diagnose
         self.server.answerers[Examine] = Answerer(examine, Evidence)
         self.server.answerers[Diagnose] = Answerer(diagnose, Conclusion, ANSWER_LIMIT_S)
+        self.server.answerers[Replace] = Answerer(self._make_way)
 
     @property
     def wake_at(self) -> float:
@@ -212,6 +212,14 @@ class Inquiries(Struct, eq=False):
     def ask_why(self, take: TakeConclusion, now: float) -> None:
         """Ask the leader which rank the job waits for; `take` gets the answer once it comes."""
         self.server.ask(Diagnose(), "", lambda asked: take(_find_conclusion(asked)), now)
+
+    def _make_way(self, request: Replace, finish: Finish, now: float) -> None:
+        """Have this node leave for a later attempt of this run."""
+        own, job = self.server.identity, Keys(self.server.surveys.member.joined_root)
+        if request.run_id == own["run_id"] and request.attempt > job.attempt:
+            reason = Reason.of("replaced", attempt=str(request.attempt), node=own["node"])
+            self.effects.append(LeaveRequest(reason, EXIT_USELESS))
+        finish({}, "")
 
     def take_note(self, member_id: str, text: str, now: float) -> None:
         """Handle a note of an agent; one of an unknown kind is ignored."""

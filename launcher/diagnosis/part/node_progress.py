@@ -17,12 +17,14 @@ What follows from the signs is decided in `launcher.diagnosis.progress`. The fli
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from launcher.config.options.readers import HangLimits
+from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES
 from launcher.diagnosis.progress import (
     HEARTBEAT,
     OUTPUT,
@@ -69,7 +71,7 @@ class NodeProgress:
         self._pump = pump
         self._ranks = ranks
         self._unpumped = unpumped
-        self._written: dict[int, int] = {}  # by local rank; of one that has ended the last value
+        self._outputs: dict[int, _Output] = {}  # by local rank; of one that has ended the last value
         self._progress_at = progress_at
         self._counts: dict[int, tuple[int, ...]] = {}  # by local rank, as of the last look
         self._look_at = now
@@ -112,7 +114,8 @@ class NodeProgress:
             columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
             rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
         for local_rank in pids:
-            counts = (self._written.get(local_rank, 0), *(rows[local_rank] if local_rank < len(rows) else ()))
+            output = self._outputs.get(local_rank, _Output())
+            counts = (output.size, *(rows[local_rank] if local_rank < len(rows) else ()))
             if counts != self._counts.get(local_rank):
                 self._counts[local_rank], self._progress_at[local_rank] = counts, now
 
@@ -136,13 +139,30 @@ class NodeProgress:
             if any(look.is_halted for look in looks):
                 halted.append(self._ranks[local_rank])
             if looks and reads_output:
-                # Less what `as_main` has written to the shared page before the script (launcher/ranks/as_main.py).
-                self._written[local_rank] = max(0, sum(look.written for look in looks) - START_MARK_SIZE)
-        signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
+                output = self._outputs.setdefault(local_rank, _Output())
+                output.note(sum(look.written for look in looks), sum(look.stack_size for look in looks))
+        moved_size = self._pump.moved_size if self._pump is not None else 0
+        signs[OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 
 
 START_MARK_SIZE = 1  # byte
+
+
+class _Output(Struct):
+    """What a worker has written, in bytes, less what it has written for its agent."""
+
+    size: int = 0
+    _written: int = 0
+    _stack_size: int = 0
+    _own_size: int = START_MARK_SIZE  # to the shared page before the script, by launcher/ranks/main_start.py
+
+    def note(self, written: int, stack_size: int) -> None:
+        """Note what a look found; where it has written its stack meanwhile, all that it has written counts as that."""
+        if stack_size != self._stack_size:
+            self._own_size += written - self._written
+        self._written, self._stack_size = written, stack_size
+        self.size = max(0, written - self._own_size)
 
 
 class _ProcessLook(Struct):
@@ -153,7 +173,9 @@ class _ProcessLook(Struct):
     is_hidden: bool
     """Its output cannot be seen."""
     written: int
-    """Bytes of output."""
+    """Bytes of output, and of stacks."""
+    stack_size: int = 0
+    """Bytes of the stacks that it has written because an agent asked for them."""
 
 
 def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
@@ -167,11 +189,20 @@ def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
         written = (_read_fields(pid, "io") or {}).get("wchar") if reads_output else "0"
         is_halted = status["State"][:1] in ("T", "t") or status.get("TracerPid", "0") != "0"
         # A process whose output cannot be seen, such as another user's, cannot be called silent.
-        yield _ProcessLook(is_halted, written is None, int(written or 0))
+        stack_size = _read_stack_size(pid) if reads_output else 0  # after `written`: it may be writing one
+        yield _ProcessLook(is_halted, written is None, int(written or 0), stack_size)
         children = list_children(pid) if status.get("Threads") == "1" else []
         if len(children) != 1:
             return
         pid = children[0]
+
+
+def _read_stack_size(pid: int) -> int:
+    path = f"/proc/{pid}/fd/{STACK_DESCRIPTOR}"
+    try:
+        return os.stat(path).st_size if os.readlink(path).startswith(STACK_FILES) else 0
+    except OSError:  # it has none, or is hidden
+        return 0
 
 
 def _read_fields(pid: int, name: str) -> dict[str, str] | None:

@@ -1,8 +1,8 @@
 """What a worker has left in the shared page at its end: how its script has ended, or Python's stacks of a crash.
 
-`as_main` writes a line as the script begins, `main_exit` a short traceback when it ends by an exception or `sys.exit`,
-and faulthandler what every thread did when a signal of native code came. It is all text of a dying process, or of one
-that it has forked: what does not look like that is not shown. Functions of texts, loaded when a worker has failed.
+`main_start` writes a line as the script begins, `main_exit` a short traceback when an exception or `sys.exit` ends
+it, and faulthandler what every thread did when a signal of native code came. It is all text of a dying process, or of
+one that it has forked: what does not look like that is not shown. Functions of texts, loaded when a worker has failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _SIGNALS = {
     "Floating point exception": signal.SIGFPE,
     "Illegal instruction": signal.SIGILL,
 }
-_OWN_FILE = "/launcher/ranks/as_main.py"
+_OWN_FILES = ("/launcher/ranks/as_main.py", "/launcher/ranks/main_start.py")
+_RUNNER = re.compile(
+    r'(?:<frozen runpy>|/runpy\.py|/launcher/ranks/main_(?:forms|start)\.py)", line '
+)  # between it and a script
 _NO_SCRIPT_CODES = (0, 120)  # the latter: Python could not flush stdout at its end, where no script runs any more
 
 
@@ -43,7 +46,7 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
             stacks = kept = ""
         found = _CURRENT.search(stacks)
         called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
-        shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILE)]
+        shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILES)]
         frames = tuple(frame[-FRAME_MAX:] for frame in reversed(shown[:FRAMES_MAX]))
         return LastWords(frames, stacks=kept, has_begun=bool(text))
     _, head, record = text.rpartition(_HEAD)
@@ -51,7 +54,8 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
         return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
     lines = record.strip("\n").splitlines()
     count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
-    frames = tuple(line[len(_FILE) :][-FRAME_MAX:] for line in lines[max(0, count - FRAMES_MAX) : count])
+    passed = [line[len(_FILE) :] for line in lines[:count] if not _RUNNER.search(line)]
+    frames = tuple(frame[-FRAME_MAX:] for frame in passed[-FRAMES_MAX:])
     return LastWords(frames, "\n".join(lines[count:])[:EXCEPTION_MAX], kept, has_begun=True)
 
 

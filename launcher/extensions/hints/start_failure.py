@@ -7,7 +7,6 @@ with a carriage return. So the file is looked at, once a start has failed, on th
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import re
 import stat
@@ -15,6 +14,9 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.extensions.hints.hidden import explain_hidden
+from launcher.extensions.hints.nothing_to_run import explain_refusal
+from launcher.logs.reports import symptoms
 from launcher.model.errors import sanitize
 
 _FOR_OTHERS = "use a build for this machine"
@@ -35,8 +37,13 @@ def explain_failure(program: str, is_python: bool, exception: str, error_number:
     """
     if error_number:
         return explain_start(program, error_number, is_python)
-    missing = explain_missing_module(exception, program) if is_python else ""
-    return Cause("", missing or explain_words(words))
+    hint = explain_words(words)
+    if not hint and (not exception or symptoms.is_refusal(exception)):
+        hint = explain_refusal(exception or words, program)
+    elif not hint and is_python:
+        hint = explain_hidden(exception, words, is_own_python=_is_ours(program))
+        hint = hint or explain_missing_module(exception, program)
+    return Cause("", hint)
 
 
 def explain_words(words: str) -> str:
@@ -159,15 +166,11 @@ def _get_interpreter(line: bytes) -> str:
 
 def explain_missing_module(exception: str, python: str) -> str:
     """Return the hint for a ModuleNotFoundError of a worker that `python` ran; "" for another exception."""
-    found = re.match(r"ModuleNotFoundError: No module named '([\w.]+)'(?:; '([\w.]+)' is not a package)?", exception)
+    found = re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", exception)
     if not found:
         return ""
-    if found[2]:
-        return f"check which {found[2]} is imported: it is a single file, perhaps of yours, and hides a package"
-    top, dot, rest = found[1].partition(".")
+    top, dot, _ = found[1].partition(".")
     if dot:  # then Python has found what is before the last dot
-        if _is_ours(python) and _has_module(top):
-            return f"{top} has no module {rest}: check its version"
         return f"check whether {top} is installed for {sanitize(python)}, and its version"
     here = f"{top}.py" if os.path.isfile(f"{top}.py") else top if _has_python_files(top) else ""
     if here:
@@ -182,12 +185,6 @@ def explain_missing_module(exception: str, python: str) -> str:
 
 def _is_ours(python: str) -> bool:
     return os.path.abspath(python) == os.path.abspath(sys.executable)
-
-
-def _has_module(top: str) -> bool:
-    with suppress(ImportError, ValueError):  # such as __main__, which may have no specification
-        return importlib.util.find_spec(top) is not None
-    return False
 
 
 def _has_python_files(folder: str) -> bool:

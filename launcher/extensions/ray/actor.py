@@ -55,8 +55,41 @@ class AgentEnd(Struct, frozen=True, kw_only=True):
     """The results of a function's workers, name to content."""
 
 
+def make_actor_class() -> type:
+    """Return the class of actors. Ray sends it as a whole, since it is local and refers to nothing around it.
+
+    A process of Ray's may find a user's `launcher` first, in the directory of the job, so AgentActor is imported there.
+    """
+
+    class Actor:
+        def __init__(self, name: str) -> None:
+            import meshrun
+
+            meshrun.import_own_packages()
+            from launcher.cli import protect_imports
+
+            protect_imports()
+            from launcher.extensions.ray.actor import AgentActor
+
+            self._actor = AgentActor(name)
+
+        def __repr__(self) -> str:
+            return repr(self._actor)
+
+        def start(self, order: AgentOrder) -> str:
+            return self._actor.start(order)
+
+        def wait(self) -> AgentEnd | None:
+            return self._actor.wait()
+
+        def stop(self) -> None:
+            self._actor.stop()
+
+    return Actor
+
+
 class AgentActor:
-    """An actor's class; `launcher.extensions.ray.cluster` makes it one. `name`: Ray puts it before lines of output."""
+    """What an actor does. `name`: Ray puts it before lines of output."""
 
     def __init__(self, name: str) -> None:
         self._name = name

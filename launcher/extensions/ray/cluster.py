@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from launcher.extensions.ray import agent_pool
-from launcher.extensions.ray.actor import AgentActor, AgentEnd, AgentOrder, make_node_name
+from launcher.extensions.ray.actor import AgentEnd, AgentOrder, make_actor_class, make_node_name
 from launcher.extensions.ray.bundles import ClusterNode, Demand, exclude_nodes
 from launcher.extensions.ray.options import GCS_THREAD
 from launcher.model.errors import TemporaryError, UsageError, sanitize
@@ -114,7 +114,7 @@ class RayCluster:
                     "start one with ray start --head, or set --address or RAY_ADDRESS",
                 ) from None
         self.address = ray.util.get_node_ip_address()
-        self._actor_class = ray.remote(AgentActor)
+        self._actor_class = ray.remote(make_actor_class())
 
     def list_nodes(self) -> Sequence[ClusterNode]:
         """Return the nodes that are alive. Raises TemporaryError if Ray does not answer."""

@@ -20,8 +20,8 @@ that report at the same time may count as one. A number has 8 bytes, in this mac
 except for limits; the name has 16, of UTF-8. A look at a worker that enters a phase may find the limit of one and the
 name of another: the name is only reported. Far behind the lines is a text for each line: why workers are asked to stop,
 and the reason of each worker's claim; behind those is what `figures` has. Last, behind all figures, are the last words
-of each worker: how its script has ended, and Python's stacks of a crash (launcher/ranks/as_main.py). What is not used
-is left unwritten.
+of each worker: how its script has ended, and Python's stacks of a crash (launcher/ranks/main_start.py). What is not
+used is left unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from launcher.logs.reports.symptoms import is_refusal
 from rendezvous.reasons import Reason
 
 FailureClass = Literal[
@@ -144,6 +145,7 @@ RULES = (
     Rule("storage", _EXCEPTION, lambda e: e.error_number in _STORAGE_ERRORS),
     Rule("storage", Reason.of("logs/file-too-large"), lambda e: e.exit_code == -signal.SIGXFSZ),
     Rule("configuration", _EXCEPTION, lambda e: e.exception_type in _IMPORT_TYPES),
+    Rule("configuration", Reason.of("logs/nothing-to-run"), lambda e: is_refusal(e.exception)),
     Rule("configuration", Reason.of("logs/bad-arguments"), lambda e: e.exit_code == _ARGPARSE and not e.exception),
     Rule("user code", _EXCEPTION, lambda e: bool(e.exception)),
     Rule("user code", Reason.of("logs/native-crash"), lambda e: e.exit_code in _NATIVE_CRASHES),

@@ -23,7 +23,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.config.scrub import END_FILE
-from launcher.extensions import HINTS
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.hardware.linux.kernel import read_text
@@ -150,7 +149,7 @@ class Failures:
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
             from launcher.logs.reports.failure_class import FailureEvidence
-            from launcher.logs.reports.report import FATAL, LastWords, WorkerFailure
+            from launcher.logs.reports.report import FATAL, LastWords, WorkerFailure, ask_hint
         except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"
 
@@ -165,13 +164,13 @@ class Failures:
         last = LastWords(has_begun=bool(left))
         # Nothing is loaded for a worker that was killed, or whose traceback is known: a restart waits for this.
         if FATAL in left or FATAL in said or (message is None and exit_code > 0 and left):
-            last = _ask("end", last, left, exit_code, said)
+            last = ask_hint("end", last, left, exit_code, said)
         words = message or "\n".join(filter(None, (last.exception, said)))
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
         hint = ""
-        if spawn_error or exception.startswith("ModuleNotFoundError") or exit_code == 2 or _DISK_FULL in words:
+        if spawn_error or symptoms.is_explained(exception) or exit_code == 2 or _DISK_FULL in words:
             known = (self._program, self._is_python, exception, spawn_error, words)
-            cause, hint = _ask("failure", ("", ""), *known)
+            cause, hint = ask_hint("failure", ("", ""), *known)
             sentence = cause or sentence
         ending = exception or symptoms.cut_exception(last.exception)
         if not last.exception.startswith("SystemExit"):  # which by itself says no more than the exit code
@@ -220,7 +219,7 @@ class Failures:
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
             frames=last.frames,
-            stacks_file=_ask("stacks", "", last.stacks, error_file) if last.stacks else "",
+            stacks_file=ask_hint("stacks", "", last.stacks, error_file) if last.stacks else "",
             has_own_handler=exit_code < 0 and last.has_begun and not last.stacks,
             is_abrupt=last.is_abrupt and not exception and message is None and sentence is None and claim is None,
             has_stdout_tail=is_stdout,
@@ -345,17 +344,6 @@ def find_spawn_exit_code(error_number: int) -> int:
     import errno
 
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
-
-
-def _ask(what: str, otherwise: _Answer, *values: object) -> _Answer:
-    """Ask a function of HINTS; return `otherwise` if nothing is left to load it with."""
-    try:
-        from launcher.config.plugins import load_entry
-
-        answer: _Answer = load_entry(HINTS[what])(*values)
-    except (OSError, ImportError, MemoryError):
-        return otherwise
-    return answer
 
 
 _DISK_FULL = "No space left on device"

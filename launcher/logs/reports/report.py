@@ -8,27 +8,29 @@
           loss = model(batch)
       exitcode  : 1 (pid: 6409), local_rank: 1, 2026-01-02 03:04:05
       log       : /logs/night_1a2b/attempt_0/1/stderr.log
-    Other failures: ranks 0-4 (exit code 1)
+    Other failures:
+      ranks 0-4: DistBackendError: connection to rank 5 lost
     --------------------------------------------------------------------------------
     a worker failed on h2 in round 3, 2 of 2 restarts used
     hint: ...
     ================================================================================
 
 One worker's crash makes the others fail too, and their output hides its cause. So the first failure comes first, with
-the last frames of its traceback, and the others share a line. This module only formats values; `failures` prints.
+the last frames of its traceback, and the others have a line for each way in which they failed. This module only formats
+values; `failures` prints.
 """
 
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.extensions import HINTS
 from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
@@ -41,6 +43,8 @@ FRAMES_LIMIT = 3
 LINES_LIMIT = 6  # of a text that is no traceback, and sentences of a finding
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
+
+_Answer = TypeVar("_Answer")
 
 FATAL = "Fatal Python error: "
 """Begins what faulthandler writes at a crash."""
@@ -176,6 +180,17 @@ def parse_failure(text: str) -> WorkerFailure | None:
     return None
 
 
+def ask_hint(what: str, otherwise: _Answer, *values: object) -> _Answer:
+    """Ask a function of HINTS; return `otherwise` if nothing is left to load it with."""
+    try:
+        from launcher.config.plugins import load_entry
+
+        answer: _Answer = load_entry(HINTS[what])(*values)
+    except (OSError, ImportError, MemoryError):
+        return otherwise
+    return answer
+
+
 def render(
     script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True, here: str = ""
 ) -> str:
@@ -205,9 +220,9 @@ def render(
     if root.finding and not root.hang:
         lines += ["Before it failed:", *_indent(root.finding)]
     if others:
-        lines += _wrap(f"Other failures: {_summarize(others)}")
+        lines += ["Other failures:", *_list_others(others)]
     lines += ["-" * WIDTH, *_wrap(outcome)]
-    if hint := _choose_hint(root, here):
+    if hint := ask_hint("next step", "", root, here):
         lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, "=" * WIDTH])
 
@@ -242,7 +257,7 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
         body = [line for frame in symptoms.choose_frames(frames, FRAMES_LIMIT) for line in frame]
     else:
         body, more = text.strip("\n").split("\n")[-LINES_LIMIT:] if text.strip() else [], []
-        body = [] if body == [failure.exception] else [f"  {line}" for line in body]
+        body = [] if [*map(symptoms.cut_exception, body)] == [failure.exception] else [f"  {line}" for line in body]
         if failure.has_stdout_tail and body:
             body.insert(0, "last lines of its stdout:")
         own = [frame for frame in failure.frames if _ARGPARSE not in frame] or failure.frames
@@ -250,21 +265,28 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
     return [f"  {line}".rstrip() for line in [*lines, *map(_strip_controls, [*more, *body])]]
 
 
-def _summarize(failures: Sequence[WorkerFailure]) -> str:
-    """Summarize failures: ranks 0-2, 4 (exit code 1); rank 7 (SIGKILL, out of memory)."""
-    by_ending: dict[str, list[int]] = {}
+def _list_others(failures: Sequence[WorkerFailure]) -> list[str]:
+    """List failures by how they ended; texts that differ only in numbers, such as addresses and pids, are one."""
+    endings: dict[tuple[int, str], tuple[str, list[int]]] = {}
     for failure in failures:
-        by_ending.setdefault(_name_ending(failure), []).append(failure.rank)
-    parts = [f"{_format_ranks(sorted(ranks))} ({ending})" for ending, ranks in by_ending.items()]
-    left_out = sum(map(len, list(by_ending.values())[GROUPS_LIMIT:]))
-    return "; ".join([*parts[:GROUPS_LIMIT], *([f"and {left_out} more"] if left_out else [])])
+        ending = _name_ending(failure)
+        key = failure.exit_code, re.sub(r"0x[0-9a-f]+|\d+", "", ending)
+        endings.setdefault(key, (ending, []))[1].append(failure.rank)
+    shown, rest = [*endings.values()][:GROUPS_LIMIT], [*endings.values()][GROUPS_LIMIT:]
+    listed = [f"{_format_ranks(sorted(ranks))}: {ending}" for ending, ranks in shown]
+    return _indent([*listed, *([f"and {sum(len(ranks) for _, ranks in rest)} more"] if rest else [])])
 
 
 def _name_ending(failure: WorkerFailure) -> str:
-    if failure.sentence:
-        return _strip_controls(failure.sentence)
+    """Name how it ended in the words that it would have as the root cause."""
     name = find_signal_name(failure.exit_code) or f"exit code {failure.exit_code}"
-    return f"{name}, out of memory" if failure.is_out_of_memory else name
+    if failure.is_out_of_memory:
+        name += ", out of memory"
+    if failure.claim:
+        return f"{failure.claim}: {failure.claim_reason} ({name})"
+    if failure.exception and not failure.sentence:
+        return failure.exception if failure.exit_code == 1 else f"{failure.exception} ({name})"
+    return failure.sentence or name
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
@@ -282,72 +304,7 @@ def _format_exit_code(failure: WorkerFailure) -> str:
     return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
 
 
-def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
-    """Return what to do next, for a reader on the host `here`; None if the report says it."""
-    code = failure.exit_code
-    if failure.hang:
-        return None  # it says where ranks were
-    if failure.sentence and failure.exit_code < 0 and not failure.tail and not failure.frames:
-        return f"look for the stacks of its threads {_find_output(failure, here)}"
-    if failure.sentence or failure.claim or failure.hint:
-        return failure.hint or None  # the sentence names the problem
-    if failure.is_out_of_memory:
-        return "give the job more memory, or use smaller batches or fewer data loading processes"
-    if code in _NATIVE_CRASHES and failure.frames:
-        return None
-    if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
-        where = "read the stacks of its threads: the one that crashed ran no Python code"
-        if failure.has_own_handler:
-            where = f"look whether its own faulthandler has written stacks {_find_output(failure, here)}"
-        return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
-    if code in _SIGNAL_HINTS:
-        return _SIGNAL_HINTS[code]
-    if code == 2:
-        return "check the script's arguments: 2 is the worker's own exit code (argparse), not a usage error of meshrun"
-    if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
-        return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
-    if _BARE_IPV6 in failure.exception:
-        return (
-            "write the address of `tcp://` in brackets, or use `env://`: no name resolves to this IPv6 MASTER_ADDR here"
-        )
-    if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
-        return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
-    if failure.is_abrupt:
-        return (
-            "look for os._exit() or exit() in native code, or for a program that the script has executed in its place"
-        )
-    if not failure.message and not failure.tail and not failure.frames:
-        return f"look for its traceback {_find_output(failure, here)}"
-    return None
-
-
-def _find_output(failure: WorkerFailure, here: str) -> str:
-    if failure.log_file:
-        return f"in {failure.log_file} on {failure.host}"
-    is_near = here in ("", failure.host)
-    return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` repeats its last lines here"
-
-
 _ARGPARSE = '/argparse.py", line '
-_BARE_IPV6 = "Port could not be cast to integer value as ':"  # of urllib
-_JAX_UNCONFIGURED = "coordinator_address should be defined"
-_NATIVE_CRASH = "set PYTHONFAULTHANDLER=1 to see where its Python code was: the worker crashed in native code"
-# torch's gloo threads may outlive the interpreter, and the job has done its work by then.
-_AFTER_ABORT = (
-    "after `terminate called without an active exception`, end the script with torch.distributed.barrier() and "
-    "destroy_process_group()"
-)
-_NATIVE_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
-_SIGNAL_HINTS = {
-    -signal.SIGKILL: "check what sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
-    -signal.SIGSEGV: _NATIVE_CRASH,
-    -signal.SIGABRT: f"{_NATIVE_CRASH}; {_AFTER_ABORT}",
-    -signal.SIGILL: _NATIVE_CRASH,
-    -signal.SIGFPE: _NATIVE_CRASH,
-    -signal.SIGBUS: "check the space in /dev/shm, which may be full; in a container, raise its size",
-    -signal.SIGXCPU: "raise the limit on CPU time (`ulimit -t`)",
-    -signal.SIGXFSZ: "raise the limit on file sizes (`ulimit -f`)",
-}
 
 
 def _strip_controls(text: str) -> str:

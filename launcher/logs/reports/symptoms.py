@@ -36,6 +36,11 @@ _COLLECTIVE_TIMEOUT = (
     r"|\bheartbeat timeout\b|stopped sending heartbeats"
 )
 _WATCHDOG = r"(?i:watchdog|heartbeat ?monitor)"  # of NCCL's process groups, in messages and in names of functions
+# Of a Python that has found nothing to run; it ends without a traceback.
+_REFUSAL = (
+    r"(?:SystemExit: )?[^:]*(?:python|pypy)[\w.-]*: "
+    r"(?:No module named|Error while finding|can't (?:open|find)|No code object|Relative module).*"
+)
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch's own, before every line of a traceback
 _TRACEBACK = "Traceback (most recent call last)"
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
@@ -64,9 +69,22 @@ def is_watchdog(text: str) -> bool:
 def find_exception(text: str) -> str:
     """Return the line that names the exception, "ValueError: bad", from the last traceback in a text; "" without one.
 
-    The text may begin within the traceback.
+    The text may begin within the traceback. Where Python has found nothing to run, it is the line that says so.
     """
-    return cut_exception(split_traceback(text)[1])
+    last = text.rstrip().rpartition("\n")[2]
+    is_alone = is_refusal(last) or last.startswith("SyntaxError: ")
+    return cut_exception(split_traceback(text)[1] or (last.removeprefix("SystemExit: ") if is_alone else ""))
+
+
+def is_refusal(exception: str) -> bool:
+    """Whether it says that Python has found nothing to run."""
+    return ("python" in exception or "pypy" in exception) and bool(re.fullmatch(_REFUSAL, exception))
+
+
+def is_explained(exception: str) -> bool:
+    """Whether more is known of it: launcher/extensions/hints/start_failure.py."""
+    named = exception.startswith(("ModuleNotFoundError", "ImportError")) or "module '" in exception
+    return named or is_refusal(exception)
 
 
 def cut_exception(text: str) -> str:

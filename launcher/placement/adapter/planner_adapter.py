@@ -10,7 +10,7 @@ the numbers (`numbering`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -123,8 +123,7 @@ class PlannerAdapter(Struct, eq=False):
             remarks=(
                 *remarks,
                 *sifted.refused.values(),
-                *_list_duplicate_names(sifted),
-                *self._list_new_remarks((*sifted.remarks, *unusable.values()), order.round),
+                *self._list_new_remarks((*_list_clashes(sifted), *sifted.remarks, *unusable.values()), order.round),
                 *self._explain_split_groups(planned, sifted, order.round),
             ),
         )
@@ -272,11 +271,18 @@ def _is_cluster(node_set: _NodeSet) -> bool:
     return any(description.machine for description in node_set.descriptions.values())
 
 
-def _list_duplicate_names(node_set: _NodeSet) -> list[Reason]:
+def _list_clashes(node_set: _NodeSet) -> Iterator[Reason]:
+    """List what several nodes have that only one can: a name, or an address where they are not of one machine."""
     counts = Counter(description.name for description in node_set.descriptions.values() if description.name)
-    return [
-        Reason.of("placement/duplicate-name", name=name, count=count) for name, count in counts.items() if count > 1
-    ]
+    for name, count in counts.items():
+        if count > 1:
+            yield Reason.of("placement/duplicate-name", name=name, count=count)
+    sharers: dict[str, dict[str, str]] = {}  # address -> a node of each machine that publishes it
+    for name, description in node_set.descriptions.items():
+        sharers.setdefault(description.address, {}).setdefault(description.machine, name)
+    for address, nodes in sharers.items():
+        if len(nodes.keys() - {""}) > 1:
+            yield Reason.of("placement/shared-address", address=address, nodes=name_some(sorted(nodes.values())))
 
 
 def _choose_successors(nodes: Sequence[Node], known: Mapping[str, Description]) -> tuple[str, ...]:

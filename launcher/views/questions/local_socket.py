@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from msgspec import Struct
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from launcher.views.questions.messages import Diagnose, Question, RefusedQuestion
-from launcher.views.requests import REPLY_KINDS, Identify, NodeReply, NodeRequest, ReadRun
+from launcher.views.requests import REPLY_KINDS, Identify, NodeReply, NodeRequest, ReadRun, Replace
 from launcher.views.run_view import RunView
 from rendezvous import __version__
 from rendezvous.records import name_run
@@ -214,6 +215,19 @@ def exchange(name: str, question: Question, limit_s: float) -> bytes:
     if name in late:  # root asks other users' processes too, and each byte may take its time
         raise TimeoutError
     return answers[name]
+
+
+def ask_to_leave(pid: int, run_id: str, attempt: int) -> None:
+    """Ask an agent of this user to leave, since a later attempt of its run replaces its own; one that is stopped, too.
+
+    One that has no socket runs nothing yet, or was refused one: it gets SIGTERM. Ask again where it stays.
+    """
+    names = [name for name in list_socket_names() if read_name(name) == (os.geteuid(), str(pid))]
+    with suppress(OSError):
+        if not names:
+            os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)
+    _ask_all(names, Question(request=Replace(run_id=run_id, attempt=attempt)), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
 
 
 def read_user(end: socket.socket) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from launcher.views.requests import Identify, NodeRequest, ReadRun
+from launcher.views.requests import Identify, NodeRequest, ReadRun, Replace
 from rendezvous import codec
 from rendezvous.member import notes
 
@@ -47,7 +47,7 @@ AgentRequest = NodeRequest | Examine | Diagnose
 class Question(Struct, frozen=True, kw_only=True):
     """What is asked of an agent from outside: one line of JSON, by its socket, or through the store."""
 
-    request: NodeRequest | Identify | ReadRun | Diagnose
+    request: NodeRequest | Identify | ReadRun | Diagnose | Replace
     node: str = ""
     """A member id or a node's name, "" for the agent's own; with a NodeRequest only."""
 

@@ -31,7 +31,7 @@ from launcher.views.questions.question_socket import QuestionSocket
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.run_answer import make_run_view
 from launcher.views.questions.survey import Survey, Surveys
-from launcher.views.requests import Identify, ReadRun, ReadState
+from launcher.views.requests import Identify, ReadRun, ReadState, Replace
 from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand
 
@@ -68,8 +68,8 @@ class Answerer(NamedTuple):
     """Who answers a kind of request on this node: `answer` gets the request, a `Finish` and the time."""
 
     answer: Callable[[Any, Finish, float], object]
-    kind: type[Struct]
-    """Of the answer."""
+    kind: type[Struct] = Struct
+    """Of the answer, for who asks another node."""
     limit_s: float = LIMIT_S
 
 
@@ -111,6 +111,9 @@ class QuestionServer(Struct, eq=False):
         except (msgspec.MsgspecError, RecursionError):
             _refuse(asker, "the question cannot be read")
         else:
+            if isinstance(question.request, Replace):
+                _refuse(asker, "only another agent of its node can replace an agent")
+                return
             self.put(asker, question, now)
 
     def put(self, asker: Asker, question: Question, now: float) -> None:
@@ -123,6 +126,8 @@ class QuestionServer(Struct, eq=False):
             case ReadRun():
                 answer_run = partial(_answer_run, asker, self.identity["run_id"])
                 self.surveys.ask(Survey(request=ReadState(), until=now + LIMIT_S, takes=[answer_run]))
+            case Replace() as request:
+                self.answer(request, partial(_answer, asker), now)
             case request if question.node or isinstance(request, Diagnose):
                 self.ask(request, question.node, partial(_answer_one, asker), now)
             case request:
@@ -141,7 +146,7 @@ class QuestionServer(Struct, eq=False):
         else:
             self.surveys.take_note(member_id, note)
 
-    def answer(self, request: AgentRequest, finish: Finish, now: float) -> None:
+    def answer(self, request: AgentRequest | Replace, finish: Finish, now: float) -> None:
         """Have this node answer a request."""
         try:
             if (answerer := self.answerers.get(type(request))) is not None:

@@ -152,7 +152,7 @@ CASES: tuple[Case, ...] = (
         ("a worker is killed by SIGKILL: exit code", exit_code(), "1"),
         ("the report: exitcode of a signal", _exitcode, "-9 (pid: PID)  (SIGKILL)"),
         (
-            "the report: what is said of a signal",
+            "the report: the text for a signal",
             lambda seen: re.sub(r"PID \d+", "PID PID", _find_ending(seen)),
             "Signal 9 (SIGKILL) received by PID PID",
         ),

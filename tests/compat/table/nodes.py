@@ -75,7 +75,7 @@ def _grow(running: Running) -> None:
 def _grown(seen: Seen) -> str:
     if any(seen.codes):
         return f"the job fails, exit codes {' '.join(map(str, seen.codes))}"
-    return "all start anew with " + " ".join(
+    return "all restart with " + " ".join(
         f"{name}={seen.environ(name)}" for name in ("WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     )
 
@@ -238,8 +238,8 @@ CASES: tuple[Case, ...] = (
     case(
         "nobody else comes",
         f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf join_timeout=3",
-        ("--rdzv-conf join_timeout=3 and nobody comes: exit code", exit_code(), "1"),
-        ("--rdzv-conf join_timeout=3 and nobody comes: a worker was started", yes(lambda seen: seen.workers), "no"),
+        ("--rdzv-conf join_timeout=3 and no node joins: exit code", exit_code(), "1"),
+        ("--rdzv-conf join_timeout=3 and no node joins: a worker was started", yes(lambda seen: seen.workers), "no"),
         environ=_NAMES,
         agents=(_FIRST,),
     ),
@@ -269,7 +269,7 @@ CASES: tuple[Case, ...] = (
     case(
         "another node restarts",
         f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 {_C10D}",
-        ("the other node's worker fails once: both nodes start anew", succeeds, "runs"),
+        ("the other node's worker fails once: both nodes restart", succeeds, "runs"),
         (
             "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT here",
             variable("TORCHELASTIC_RESTART_COUNT", 0),

@@ -135,7 +135,7 @@ CASES: tuple[Case, ...] = (
         environ={"PYTHON_EXEC": "./python"},
         files={"python": _PYTHON},
     ),
-    case("no script", "", ("a script that is not there", is_refused, "refused, exit code 1"), target="missing.py"),
+    case("no script", "", ("a script that does not exist", is_refused, "refused, exit code 1"), target="missing.py"),
     case("a script on stdin", "", ("a script on stdin (-)", is_refused, "accepted"), target="-", stdin=DUMP.encode()),
     case(
         "stdin",

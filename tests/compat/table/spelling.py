@@ -147,11 +147,11 @@ CASES: tuple[Case, ...] = (
     _refused("an unknown option", "--no-such 1", "an option that is unknown", "refused, exit code 2"),
     _refused("an unknown start method", "--start-method x", "a choice that does not exist", "refused, exit code 2"),
     _refused("not a number", "--max-restarts=x", "text where a number belongs", "refused, exit code 2"),
-    _refused("no-python and module", "--no-python --module", "--no-python beside --module", "refused, exit code 1"),
+    _refused("no-python and module", "--no-python --module", "--no-python with --module", "refused, exit code 1"),
     _refused(
         "no-python and module from variables",
         "",
-        "--no-python beside --module",
+        "--no-python with --module",
         "refused, exit code 1",
         PET_NO_PYTHON="1",
         PET_MODULE="1",

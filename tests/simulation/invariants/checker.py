@@ -112,6 +112,15 @@ class Checker(Checks):
         return self._job.verdict
 
     @property
+    def is_of_earlier_attempt(self) -> bool:
+        """Whether the last job is of an attempt before the present one."""
+        return self._parse_attempt(self._find_name(self._job)) < (self._cluster.config.attempt or 0)
+
+    @staticmethod
+    def _parse_attempt(job_name: str) -> int:
+        return records.Keys(job_name).attempt
+
+    @property
     def rounds(self) -> list[RoundRecord]:
         return self._job.rounds
 
@@ -189,6 +198,8 @@ class Checker(Checks):
             self.fail("S3", "the verdict was written twice")
         verdict = job.verdict = records.decode(Verdict, event.item.value, event.item.key)
         self._timeline.count(f"verdict: {verdict.kind}")
+        if verdict.reason.kind == "replaced":
+            self._timeline.count("attempt told to end" if job.present else "attempt found to be over")
         if verdict.round != (last.seal.round if last else 0):
             self.fail("S4", f"a verdict on round {verdict.round} of {len(job.rounds)}")
         if verdict.kind == "success":
@@ -232,10 +243,22 @@ class Checker(Checks):
 
     def _is_acting(self, host: Host) -> bool:
         """Whether processes are alive there whose lease or round the store has not lost."""
-        lease = self._job.leases.get(host.processes.running_as, 0)
+        job = self._jobs[host.running.job] if host.running is not None else self._job
+        lease = job.leases.get(host.processes.running_as, 0)
+        if host.running is not None and self._is_held_apart(host, host.running, job):
+            return False
         if any(host.running is running for running in self._outlived):
             return False
         return host.processes.may_still_act and not self._storage.leases.is_excused(lease)
+
+    def _is_held_apart(self, host: Host, running: Running, job: JobRecord) -> bool:
+        """Whether the processes are an earlier attempt's, whose roster a store outage holds though its keys are gone.
+
+        S7 holds for each attempt: whoever counts them answers for the one before being over.
+        """
+        is_earlier = self._parse_attempt(running.job) < self._parse_attempt(self._storage.read_current_job())
+        is_held = host.state is not None and self._timeline.now < host.to_timeline(host.state.lease.held_until)
+        return is_earlier and is_held and host.processes.running_as not in job.present
 
     # --- the agents ---
 
@@ -356,7 +379,9 @@ class Checker(Checks):
         if verdict is not None:
             known = [job.verdict for job in self._jobs.values()]
             is_known = verdict in known or self.is_removed or self._is_outdated(host)
-            if not is_known or exit_code != verdict.exit_code:
+            is_drained = host.name in self._cluster.operator.drained
+            is_asked = verdict.kind == "stopped" and (host.is_told_to_leave or is_drained) and exit_code == 143
+            if not is_known or (exit_code != verdict.exit_code and not is_asked):
                 self.fail("S3", f"{host.name} ends with {exit_code}, {verdict}; the store says {known}")
             return
         if self._has_witnesses and not self._is_outdated(host):
@@ -366,5 +391,8 @@ class Checker(Checks):
             allowed |= {75, 143}
         if self._is_outdated(host):
             allowed |= {75}
+        own = host.state.setup.attempt or 0 if host.state is not None else 0
+        if self._parse_attempt(self._storage.read_current_job()) > own:
+            allowed |= {76} if host.state is not None and host.state.membership.joined_root else {2}
         if exit_code not in allowed:
             self.fail("S3", f"{host.name} ends with {exit_code} and without a verdict: {host.ended.reason}")

@@ -201,7 +201,7 @@ class PermissionChecks(Checks):
         until = witness.acknowledged_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
         missed = last.active - job.present  # the leader may not know it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
-        if verdict.reason.kind == "stop-requested" and silent and now < until - EPS_S:
+        if verdict.reason.kind in ("stop-requested", "replaced") and silent and now < until - EPS_S:
             self.fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
         if verdict.reason.kind == "too-few-returned" and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
             self.fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
@@ -297,6 +297,8 @@ def find_missing_guards(request: Txn, member_id: str, is_running: bool) -> set[G
     for write in request.success:
         if not isinstance(write, Get):
             wanted |= _list_required_guards(write, member_id, is_running)
+    if any(compare.key.endswith("/ctl/leader") and not compare.operand for compare in request.compares):
+        wanted.discard((f"members/{member_id}", "create"))  # nobody leads, and a later attempt ends the one before
     return wanted - named
 
 
@@ -320,6 +322,8 @@ def _list_required_guards(write: Operation, member_id: str, is_running: bool) ->
         return {(own, "create"), (name, "mod")}
     if name == "ctl/leader":  # an election or a takeover
         return leading | {("ctl/round", "mod"), ("ctl/spares", "mod")}
+    if name.startswith("ctl/command/attempt-"):  # by an agent of a later attempt, which is no member
+        return {(name, "mod"), ("ctl/verdict", "create")}
     if name == "ctl/verdict":
         return leading | {("ctl/round", "mod"), ("ctl/stop", "mod")}
     if name.startswith(("assign/", "status/", "history/")):

@@ -20,7 +20,7 @@ REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
 
 
 def starts_as_a_list(pod: Pod) -> Iterator[str]:
-    if pod.words[0] != "meshrun" and pod.words[:3] != ["python", "-m", "launcher"]:
+    if pod.words[0] != "meshrun" and pod.words[:3] != ["python", "-m", "meshrun"]:
         yield f"{pod.words[0]} stands between Kubernetes and the agent, and does not pass SIGTERM on"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "benchmarks" / "records" / "hardware" / "gpu.jsonl"
-NONE = "No GPU has been used yet: what is said of NVIDIA GPUs below was emulated. `make gpu` runs these checks."
+NONE = "No GPU has been used yet: the entries on NVIDIA GPUs below were emulated. `make gpu` runs these checks."
 
 
 class RecordError(Exception):

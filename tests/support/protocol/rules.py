@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from rendezvous.events import ExtendWatchdog, StartRound
 from rendezvous.leader import commit, election, guarded_write, leader
-from rendezvous.member import join, lease, leave, local_round, outage, refusal, stale_watch
+from rendezvous.member import admission, join, lease, leave, local_round, outage, refusal, stale_watch
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.policy import budget, charge, decide, quarantine
 from rendezvous.policy.budget import RestartBudget
@@ -127,6 +127,24 @@ def _register_blindly(register: Any) -> Any:
         state.membership.current = current
 
     return blind
+
+
+def _open_at_once(may_join: Any) -> Any:
+    def may(state: MemberState, now: float, open_job: Any) -> bool:
+        if state.job.attempt >= (state.setup.attempt or 0):
+            return bool(may_join(state, now, open_job))
+        open_job(state, now)
+        return False
+
+    return may
+
+
+def _pass_over_attempts(choose_request: Any) -> Any:
+    def choose(view: View) -> Any:
+        kept = {token: command for token, command in view.commands.items() if command.kind != "replace"}
+        return choose_request(replace(view, commands=kept))
+
+    return choose
 
 
 def _take_up_anything(state: MemberState, sealed: Any, answer: Any, now: float) -> None:
@@ -249,6 +267,8 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     # Joining and leaving.
     "any command will do": (_replace(refusal, "find_difference", lambda theirs, ours, run_id, *, is_served: None),),
     "who joins compares another job": (_wrap(join, "register", _register_blindly),),
+    "a later attempt waits for nobody": (_wrap(admission, "may_join", _open_at_once),),
+    "a later attempt asks nobody": (_wrap(decide, "choose_request", _pass_over_attempts),),
     "success when told to leave": (_wrap(leave, "finish", _finish_well),),
 }
 

@@ -99,7 +99,7 @@ def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> 
     assert all(requirements(extra) for extra in extras[1].split(","))
     lent = {line[1:] for line in (KUBERNETES / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
     readme = re.findall(r'^readme = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert lent == {"launcher", "rendezvous", "pyproject.toml", *readme}
+    assert lent == {"launcher", "rendezvous", "meshrun.py", "pyproject.toml", *readme}
     for words in re.findall(r"(?:ENTRYPOINT|CMD) (.*)", text):
         assert json.loads(words) == ["meshrun"]
 

@@ -49,18 +49,18 @@ def test_one_line_after_a_second_and_one_for_what_is_ended_at_the_limit(
 ) -> None:
     machine = Machine(monkeypatch, tmp_path)
     machine.add(1, "/usr/bin/python3", "/home/ada/upload.py", "--all")
-    machine.add(2, "sleep", "3", session=2, rank="7")
+    machine.add(2, "syncer", session=2, rank="7")
     assert 0 < machine.advance(100.0) < 0.1
     assert machine.said == []
     assert machine.advance(101.0) > 0
     assert machine.advance(105.0) > 0
     assert machine.said == [
-        "waiting up to 20 s for what the workers have left: 'python3 upload.py' (pid 1, rank 4), 'sleep 3' (pid 2, "
+        "waiting up to 20 s for what the workers have left: 'python3 upload.py' (pid 1, rank 4), 'syncer' (pid 2, "
         "rank 7)"
     ]
     del machine.names[1]
     assert machine.advance(120.0) == 0
-    assert machine.said[1:] == ["ending what the workers have left, after 20 s: 'sleep 3' (pid 2, rank 7)"]
+    assert machine.said[1:] == ["ending what the workers have left, after 20 s: 'syncer' (pid 2, rank 7)"]
 
 
 def test_nothing_is_said_where_all_ends_within_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

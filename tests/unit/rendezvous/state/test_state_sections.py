@@ -14,8 +14,9 @@ import pytest
 from tests.support.documents.pages import ROOT
 
 OWN = {
-    "member/join": "membership", "member/lease": "lease", "member/local_round": "round", "member/notes": "",
-    "member/refusal": "", "member/outage": "outage", "member/stale_watch": "stale_watch", "member/leave": "leaving",
+    "member/admission": "membership", "member/join": "membership", "member/lease": "lease",
+    "member/local_round": "round", "member/notes": "", "member/refusal": "",
+    "member/outage": "outage", "member/stale_watch": "stale_watch", "member/leave": "leaving",
     "leader/election": "election leadership takeover", "leader/takeover": "takeover", "leader/leader": "leadership",
     "leader/observe": "seen", "leader/commit": "commit", "leader/guarded_write": "leadership",
 }  # fmt: skip

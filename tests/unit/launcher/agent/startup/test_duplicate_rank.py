@@ -68,9 +68,10 @@ def look(
     number: int,
     lease_ttl_s: float = -1.0,
     is_leaving: Callable[[], bool] = lambda: False,
+    attempt: int = 0,
 ) -> None:
     """A TTL of -1 is no patience at all."""
-    place = arrival(name)
+    place = replace(arrival(name), attempt=attempt)
     with place.listener:
         require_unique_rank(store, place, "run7", number, lease_ttl_s, is_leaving)
 
@@ -79,6 +80,12 @@ def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemorySto
     joins(store, "h2", 1)
     with pytest.raises(UsageError, match=r"^h3 and h2 are both given --node-rank 1$"):
         look(store, "h3", 1)
+
+
+def test_nodes_of_an_earlier_attempt_have_no_number(store: MemoryStore, said: list[str]) -> None:
+    joins(store, "h2", 1)
+    look(store, "h3", 1, attempt=1)
+    assert said == []
 
 
 def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: MemoryStore, said: list[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
+from launcher.agent.startup.served_store import Occupant, find_occupant
+from launcher.extensions.hints import refusals
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import __version__, records
 from rendezvous.errors import MeshrunError, VersionError
-from rendezvous.records import Seal, StoreOwner, Verdict
+from rendezvous.records import Command, Seal, StoreOwner, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
 
@@ -65,13 +67,47 @@ def test_how_far_the_run_of_the_store_has_come_is_read(
 ) -> None:
     if written is not None:
         begin(store, **written)
-    assert find_occupant(store) == Occupant(THEIRS, has_begun=has_begun, is_over=is_over)
+    found = find_occupant(store)
+    assert found is not None
+    assert (found.owner, found.has_begun, found.is_over) == (THEIRS, has_begun, is_over)
+    assert (found.job is None) == (written is None)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "attempt", "is_earlier"), [("a", 3, True), ("a", 2, False), ("a", 1, False), ("b", 3, False)]
+)
+def test_an_earlier_attempt_of_the_own_run_is_asked_to_end_once(
+    store: MemoryStore, run_id: str, attempt: int, is_earlier: bool
+) -> None:
+    store.put(records.STORE_OWNER_KEY, records.encode(replace(THEIRS, attempt=2)))
+    begin(store, round=SEAL)
+    own = replace(OURS, run_id=run_id, attempt=attempt)
+    for _ in range(2):
+        occupant = find_occupant(store)
+        assert occupant is not None
+        assert occupant.make_way(store, own, b"") == is_earlier
+    asked = store.get(JOB.commands, prefix=True).items
+    assert [records.decode(Command, item.value, item.key) for item in asked] == (
+        [Command(kind="replace", target="3", by="h2")] if is_earlier else []
+    )
+    assert [item.version for item in asked] == [1] * is_earlier
+
+
+def test_an_earlier_attempt_that_has_ended_or_not_begun_is_only_waited_for(store: MemoryStore) -> None:
+    own = replace(OURS, run_id="a", attempt=1)
+    for written in (None, {"round": SEAL, "verdict": SUCCESS}):
+        if written is not None:
+            begin(store, **written)
+        occupant = find_occupant(store)
+        assert occupant is not None
+        assert occupant.make_way(store, own, b"")
+        assert store.get(JOB.commands, prefix=True).items == ()
 
 
 def refuse(theirs: StoreOwner, ours: StoreOwner, *, has_begun: bool) -> MeshrunError:
     """Return the error; its kind says whether the same command may work later."""
     with pytest.raises(TemporaryError if has_begun else UsageError) as refused:
-        refuse_other_run(Occupant(theirs, has_begun), ours, endpoint="h1:29400", port_option="--rdzv-endpoint")
+        raise refusals.refuse_run(Occupant(theirs, has_begun), ours, "h1:29400", "--rdzv-endpoint")
     return refused.value
 
 

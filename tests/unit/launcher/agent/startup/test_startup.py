@@ -72,6 +72,8 @@ def test_where_a_store_answers_nothing_is_served_nor_by_whoever_is_not_to(find: 
     assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
     with pytest.raises(UsageError, match="but another server already does"):
         find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
+    # That of an earlier attempt makes way.
+    assert find(*C10D, "--rdzv-conf=is_host=1", "--attempt=2", turns=[{"head": HERE}], answers=True) == ()
     for words in ((*STATIC, "--node-rank=1"), (*C10D, "--rdzv-conf=is_host=0")):
         with pytest.raises(TemporaryError, match="no store could be used within 5 s"):
             find(*words, turns=[{"head": HERE}], limit_s=5.0)

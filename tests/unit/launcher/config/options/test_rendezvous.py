@@ -116,6 +116,7 @@ def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
         (["--rdzv-backend=c10d", "--rdzv-endpoint=a:b"],
          "--rdzv-endpoint a:b: a port is a number from 0 (any free one) to 65535"),
         (["--rdzv-conf=a=1,=2"], "--rdzv-conf: '=2' is not KEY=VALUE"),
+        (["--rdzv-conf='pw=p'"], "--rdzv-conf: a password on the command line can be read by other users"),
         (["--rdzv-conf=timeout,password=p"], "--rdzv-conf: a password on the command line can be read by other users"),
         (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': it must contain only printable characters"),
         (["--role=a\nb"], "--role 'a\\nb': it must contain only printable characters"),

@@ -33,12 +33,13 @@ from launcher.placement.adapter.description import NodeAssignment
 from launcher.views.questions.messages import Diagnose, Examine, Question
 from launcher.views.questions.question_server import Finish, QuestionServer, StoreAsker
 from launcher.views.questions.survey import Survey
-from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState
+from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState, Replace
 from launcher.views.run_events import HangEnded
 from launcher.views.run_view import NodeView, RunView
 from launcher.worker.grid import WorkerMesh
 from rendezvous import __version__, codec
-from rendezvous.events import AnswerCommand, PassOn
+from rendezvous.events import AnswerCommand, LeaveRequest, PassOn
+from rendezvous.reasons import Reason
 from rendezvous.records import LeaderRecord
 from tests.support.reasons import because
 from tests.support.run_reports import make_node, make_rank, make_round
@@ -256,6 +257,24 @@ def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None
     bench.server.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
     assert connection.lines == [IDENTITY]
+
+
+def test_an_agent_leaves_for_a_later_attempt_of_its_run_alone() -> None:
+    bench = Bench()
+    bench.joined_root = "/meshrun/night/2-abc"
+    for run_id, attempt in (("", 0), ("day", 3), ("night", 2), ("night", 0)):
+        assert bench.put(Replace(run_id=run_id, attempt=attempt)).lines == [b"{}"]
+    assert list(bench.effects) == []
+    later = Replace(run_id="night", attempt=3)
+    bench.server.put_stored("t", codec.encode(Question(request=later)).decode(), bench.effects.append, 0.0)
+    assert isinstance(bench.effects.pop(), AnswerCommand), "only a process of this node may say so"
+    assert bench.put(later).lines == [b"{}"]
+    (left,) = bench.effects
+    assert left == LeaveRequest(Reason.of("replaced", attempt="3", node="h1"), 76)
+    bench = Bench()  # it has joined no job yet
+    bench.joined_root = ""
+    bench.put(Replace(run_id="night", attempt=1))
+    assert len(bench.effects) == 1
 
 
 def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:

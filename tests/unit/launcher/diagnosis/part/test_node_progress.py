@@ -27,6 +27,15 @@ thread = threading.Thread(target=threading.Event().wait, daemon=True)
 thread.start()
 subprocess.run(["sleep", "600"])
 """
+SHOWS = """
+import sys
+from launcher.ranks import as_main, main_start
+main_start.prepare_evidence(as_main.load)
+while True:
+    sys.stdout.write(".")
+    sys.stdout.flush()
+    sys.stdin.readline()
+"""
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -75,6 +84,28 @@ def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start
     assert live(node, worker.pid, 15.0) is None  # 8 s would have been over, since the start
     node = watch()
     assert live(node, worker.pid, 3700.0) is not None
+
+
+def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start) -> None:
+    worker = start(sys.executable, "-c", SHOWS)
+    assert worker.stdin is not None
+
+    def shows() -> None:
+        assert worker.stdout is not None
+        assert worker.stdout.read(1) == b"."
+        # The kernel counts what is written once it can be read: not before the worker waits for input.
+        wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "S")
+
+    shows()
+    node = watch()
+    assert live(node, worker.pid, 7.0) is None
+    os.kill(worker.pid, signal.SIGURG)
+    wait_until(lambda: node_progress._read_stack_size(worker.pid) > 0)
+    worker.stdin.write(b"\n")  # it is beyond the handler when it answers
+    shows()
+    found = live(node, worker.pid, 9.0)
+    assert found is not None
+    assert found.stage == "start"
 
 
 def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(start: Start, capfd: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ from launcher.model.errors import UsageError
         ("mesh", "dp2xtp4", "write --mesh dp=2,tp=4"),
         ("mesh", "dp2  x  tp4", "write --mesh dp=2,tp=4"),
         # Of a list that may hold a secret, no more than what is wrong.
-        ("rdzv-conf", "pw=hunter2,timeout=10m,close_timeout=5", "write timeout=600, in seconds"),
+        ("rdzv-conf", "token=hunter2,timeout=10m,close_timeout=5", "write timeout=600, in seconds"),
     ],
 )
 def test_a_value_that_is_refused_has_the_hint_that_fits(option: str, text: str, hint: str | None) -> None:

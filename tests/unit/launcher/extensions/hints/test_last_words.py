@@ -10,7 +10,7 @@ import pytest
 from launcher.extensions.hints.last_words import LastWords, keep_stacks, parse
 from launcher.hardware.linux.shared_page import find_last_words_offset
 from launcher.logs.reports.failure_class import find_configuration_error
-from launcher.ranks import as_main
+from launcher.ranks import main_start
 
 DUMP = """Fatal Python error: Segmentation fault
 
@@ -20,7 +20,7 @@ Thread 0x00007f0000000001 (most recent call first):
 Current thread 0x00007f0000000002 (most recent call first):
   File "/lib/ctypes/__init__.py", line 519 in string_at
   File "/home/ada/train.py", line 12 in step
-  File "/opt/launcher/ranks/as_main.py", line 141 in <module>
+  File "/opt/launcher/ranks/main_start.py", line 141 in <module>
 
 Extension modules: numpy.core, torch._C (total: 2)
 """
@@ -96,6 +96,12 @@ def test_an_exit_says_where_and_with_which_text() -> None:
     assert not found.is_abrupt
 
 
+@pytest.mark.parametrize("runner", ["<frozen runpy>", "/lib/python3.10/runpy.py", "/x/launcher/ranks/main_forms.py"])
+def test_what_runs_a_module_is_no_place_in_the_script(runner: str) -> None:
+    text = ENDED.replace("call last):\n", f'call last):\n  File "{runner}", line 194, in _run_module_as_main\n')
+    assert parse(text, 1) == parse(ENDED, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "exit_code", "is_abrupt"),
     [("\n", 3, True), ("", 3, False), ("\n", 120, False), ("\n", -9, False), (ENDED, 3, False), ("\n", 0, False)],
@@ -132,8 +138,8 @@ def test_stacks_do_not_wait_for_a_reader_in_the_place_of_their_file(tmp_path: Pa
 
 
 def test_workers_write_where_the_agent_reads() -> None:
-    """`as_main` imports nothing of this project, so it has the numbers itself."""
-    assert "(8192 + line) << 20" in Path(as_main.__file__).read_text()
+    """`main_start` imports nothing of this project, so it has the numbers itself."""
+    assert "(8192 + line) << 20" in Path(main_start.__file__).read_text()
     assert [find_last_words_offset(line) for line in (0, 3)] == [8192 << 20, 8195 << 20]
 
 

@@ -117,7 +117,7 @@ def test_the_door_is_light() -> None:
     import sys
 
     code = (
-        "import sys; from launcher.extensions.torchrun import handlers; handlers();"
+        "import sys; from meshrun import handlers; handlers();"
         "names = ('torch', 'grpc', 'numpy', 'rendezvous', 'launcher.config');"
         "print([name for name in names if name in sys.modules])"
     )

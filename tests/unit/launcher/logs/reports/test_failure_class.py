@@ -56,6 +56,8 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("configuration", {"exit_code": 1, "exception": "ModuleNotFoundError: No module named 'x'"},
      "an attribute that is missing", {"exit_code": 1, "exception": "AttributeError: module 'x' has no attribute 'y'"},
      "user code"),
+    ("configuration", {"exit_code": 1, "exception": "/usr/bin/python3: No module named x"},
+     "another program's words", {"exit_code": 1, "exception": "tool: No module named x"}, "user code"),
     ("configuration", {"exit_code": 2}, "the same code beside an exception",
      {"exit_code": 2, "exception": "ValueError: bad"}, "user code"),
     ("user code", {"exit_code": 1, "exception": "KeyError: 3"}, "no exception", {"exit_code": 1}, "unknown"),

@@ -7,9 +7,11 @@ import pytest
 from launcher.logs.reports.symptoms import (
     EXCEPTION_MAX,
     choose_frames,
+    cut_exception,
     find_cause,
     find_exception,
     is_collective_timeout,
+    is_refusal,
     split_innermost,
     split_traceback,
 )
@@ -71,6 +73,37 @@ FRAMES = '  File "train.py", line 3, in <module>\n    main()\n    ^^^^^^\n  File
 )  # fmt: skip
 def test_the_exception_is_that_of_the_last_traceback(text: str, exception: str) -> None:
     assert find_exception(text) == exception
+
+
+REFUSALS = [
+    "/venv/bin/python3.11: No module named nosuch",
+    "/venv/bin/python: No module named a.__main__; 'a' is a package and cannot be directly executed",
+    "/venv/bin/python3: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')",
+    "python: can't open file '/job/a.py': [Errno 2] No such file or directory",
+    "/opt/pypy3.10/bin/pypy3: can't find '__main__' module in '/job/a'",
+    "/home/ada lovelace/bin/python3: No code object available for sys",
+]
+
+
+@pytest.mark.parametrize("line", REFUSALS)
+def test_a_python_that_has_found_nothing_to_run_says_so_in_its_last_line(line: str) -> None:
+    assert is_refusal(line)
+    for text in (line, f"a warning\n{line}\n", f"SystemExit: {line}"):
+        assert find_exception(text) == cut_exception(line)
+    assert find_exception(f"{line}\nthe script goes on") == ""
+    assert find_exception(f"Traceback (most recent call last):\n{FRAMES}E: {line}") == cut_exception(f"E: {line}")
+
+
+@pytest.mark.parametrize(
+    "line", ["tool: No module named x", "python: killed", "ImportError: No module named python", "SystemExit: 2", ""]
+)
+def test_other_lines_are_no_refusal(line: str) -> None:
+    assert not is_refusal(line)
+
+
+def test_a_syntax_error_may_be_a_line_alone() -> None:
+    line = "SyntaxError: Non-UTF-8 code starting with '\\xff' in file /job/a.py on line 1"
+    assert find_exception(f"{line}\n") == line
 
 
 def test_a_traceback_is_split_into_frames_with_their_lines() -> None:

@@ -80,6 +80,31 @@ def test_a_loopback_address_is_refused_once_another_machine_has_joined(address: 
     assert plan(node("h1", **one_machine), node("h2", **one_machine)).world_size == 4
 
 
+@pytest.mark.parametrize(
+    ("places", "shared"),
+    [
+        ([("h1", "m1", "172.17.0.1"), ("h2", "m2", "172.17.0.1")], ["h1,h2"]),
+        ([("h1", "m1", "fd00::1"), ("h2", "m2", "fd00::1"), ("h3", "m3", "fd00::3")], ["h1,h2"]),
+        # Several agents of a machine may have one address; each machine is named once.
+        ([("h1", "m1", "10.0.0.1"), ("h1-2", "m1", "10.0.0.1")], []),
+        ([("h1", "m1", "10.0.0.1"), ("h1-2", "m1", "10.0.0.1"), ("h2", "m2", "10.0.0.1")], ["h1,h2"]),
+        ([("h1", "m1", "10.0.0.1"), ("h2", "", "10.0.0.1")], []),  # nothing says which machine
+    ],
+)
+def test_an_address_of_several_machines_is_told_once(places: list[tuple[str, str, str]], shared: list[str]) -> None:
+    members = roster(*(node(name, machine=machine, address=address) for name, machine, address in places))
+    asked, found = planner(), []
+    for round in (1, 2):
+        planned = told(asked.plan(MakePlan(round, round, members, {})))
+        assert isinstance(planned, PlanReady)
+        found.append([remark for remark in planned.remarks if "shared-address" in remark])
+    address = places[0][2]
+    assert found == [
+        [f"shared-address address={address} nodes=(names names={names} count=2)" for names in shared],
+        [],
+    ]
+
+
 def test_two_nodes_with_one_name_run_and_unreadable_assignments_are_no_precedent() -> None:
     planned = plan(node("h1"), node("h1"))
     assert planned.world_size == 4

@@ -1,7 +1,7 @@
 """What `breakpoint()` does where several workers share a terminal: one prompt at a time, and each names its rank.
 
-`as_main` loads this file at a worker's first breakpoint, by path, in the workers' Python. A worker holds the terminal,
-by a lock on it, while its prompt waits for a command, and gives it up while its script runs on: a step over a
+A worker's first breakpoint loads this file by path, in the workers' Python. A worker holds the terminal, by a lock on
+it, while its prompt waits for a command, and gives it up while its script runs on: a step over a
 collective, which waits for the other ranks, leads to their prompts. The kernel frees the lock of a worker that dies.
 """
 

@@ -1,8 +1,8 @@
 """With LAUNCHER_HANG_EVIDENCE=1 Python's `site` loads this in a worker, in place of the user's, which is loaded next.
 
 It does what a worker of the agent's own Python begins with, for scripts in another Python: should the job hang, the
-worker writes its stack, and its flight recorder is open (launcher/ranks/as_main.py). The hook takes itself out of the
-path, so that no child of the worker has it. Whatever fails here fails silently: the script runs as it would without.
+worker writes its stack, and its flight recorder is open (launcher/ranks/main_start.py). The hook takes itself out of
+the path, so that no child of the worker has it. If anything fails here, the script runs as it would without.
 """
 
 import os
@@ -32,7 +32,7 @@ def _prepare_evidence() -> None:
         names: dict[str, Any] = {"__name__": "as_main", "__file__": _AS_MAIN}
         with open(_AS_MAIN, encoding="utf-8") as text:
             exec(compile(text.read(), _AS_MAIN, "exec"), names)
-        names["prepare_evidence"]()
+        names["load"]("main_start")["prepare_evidence"](names["load"])
 
 
 try:
