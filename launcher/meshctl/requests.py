@@ -55,18 +55,25 @@ def submit_request(
 
 
 def hand_in(
-    jobs: JobStore, run_id: str, command: Command, limit_s: float, request_id: str = "", *, is_left: bool = False
+    jobs: JobStore,
+    run_id: str,
+    command: Command,
+    limit_s: float,
+    request_id: str = "",
+    *,
+    is_left: bool = False,
+    lease: int = 0,
 ) -> Command | None:
     """Hand a request to the leader and wait for it; return the answered request, None if it was simply done.
 
-    `is_left`: one that no leader answers in time stays for the next. Raises UsageError
-    for a run that is not there or has ended, TemporaryError without an answer within the limit.
+    `is_left`: one that no leader answers in time stays for the next; `lease`: with it the request goes, and its answer.
+    Raises UsageError for a run that is not there or has ended, TemporaryError without an answer within the limit.
     """
     deadline = time.monotonic() + limit_s
     current = jobs.find_run(run_id)
     keys = jobs.make_keys(run_id, current)
     key = keys.make_command_key(request_id or secrets.token_hex(8))
-    _write_request(jobs, run_id, command, current, keys, key)
+    _write_request(jobs, run_id, current, keys, Put(key, encode(command, key, jobs.secret), lease))
     while (item := jobs.store.get(key).first) is not None:
         try:
             answered = decode(Command, item.value, item.key, jobs.secret)
@@ -93,10 +100,10 @@ def name_user() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-def _write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
+def _write_request(jobs: JobStore, run_id: str, current: KeyValue, keys: Keys, request: Put) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
-    answer = jobs.store.txn(guards, (Put(key, encode(command, key, jobs.secret)),), (Get(keys.verdict),))
+    answer = jobs.store.txn(guards, (request,), (Get(keys.verdict),))
     if answer.succeeded:
         return
     item = answer.found[0].first

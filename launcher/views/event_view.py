@@ -41,7 +41,7 @@ def read_event(line: str, node: str) -> EventView | None:
     """Read a line of a node; None for what is no event."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     kind, rank = str(fields.get("event", "")), fields.get("rank", -1)
     has_rank = isinstance(rank, int) and rank >= 0

@@ -284,14 +284,15 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     """Do what a person requested and delete the request, or write the answer to it."""
     job = leadership.job
     command_key = job.make_command_key(decision.token)
-    command = state.cache.read(Command, command_key)
+    command, item = state.cache.read(Command, command_key), state.cache.keys.get(command_key)
     assert command is not None
+    assert item is not None
     drain_key = job.make_drain_key(decision.drain or decision.undrain)
     names = [command_key, drain_key]
     writes: list[Operation] = [Delete(command_key), Delete(drain_key)]
     if decision.refused is not None or decision.answer:
         answered = replace(command, refused=decision.refused, answer=decision.answer)
-        names, writes = [command_key], [make_put(state, command_key, answered)]
+        names, writes = [command_key], [make_put(state, command_key, answered, item.lease)]
     elif decision.drain:
         writes = [Delete(command_key), make_put(state, drain_key, Drain(node_name=decision.drain))]
     write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)

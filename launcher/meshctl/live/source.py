@@ -5,7 +5,9 @@ All views take a RunSource and none cares where it is from; here is the one plac
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -26,10 +28,13 @@ from launcher.views.questions.local_socket import (
 )
 from launcher.views.questions.messages import Question
 from rendezvous import codec
+from rendezvous.errors import StoreError
 from rendezvous.records import Command, name_run
 
 STORE_LIMIT_S = 5.0
 """For the way of a question and its answer through the store, on top of what an agent takes."""
+LEASE_S = 60.0
+"""So much longer may the lease of questions live: each of the next minute has the same."""
 
 
 # docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
@@ -92,24 +97,39 @@ class LocalSource(QuestionSource):
 
 
 class StoreSource(QuestionSource):
-    """A RunSource that asks the leader through the store: a question is a request to it, as `meshctl stop` is."""
+    """A RunSource that asks the leader through the store: a question is a request to it, as `meshctl stop` is.
+
+    It has a lease, so that what a killed command has asked, and its answer, do not stay: every member holds a copy.
+    """
 
     def __init__(self, jobs: JobStore, run_id: str) -> None:
         super().__init__(self._put, run_id)
         self._jobs = jobs
+        self._lease = (0, -math.inf)  # its id, and until when it lives
 
     def _put(self, question: Question, limit_s: float) -> bytes:
         """Return the answer as a line. Raises RunOverError for a run that is over, TemporaryError without an answer."""
         command = Command(kind="ask", target=codec.encode(question).decode(), by=name_user())
         try:
-            answered = hand_in(self._jobs, self.run_id, command, limit_s + STORE_LIMIT_S)
+            lease = self._take_lease(limit_s + STORE_LIMIT_S)
+            answered = hand_in(self._jobs, self.run_id, command, limit_s + STORE_LIMIT_S, lease=lease)
         except UsageError as error:
             raise RunOverError(str(error)) from None
+        except StoreError as error:  # it may come back
+            raise TemporaryError(str(error), error.hint) from None
         if answered is None:
             raise RunOverError(f"{name_run(self.run_id)} has just ended")
         if answered.refused is not None:
             raise TemporaryError(f"{name_run(self.run_id)}: {describe(answered.refused)}")
         return f"{answered.answer}\n".encode()
+
+    def _take_lease(self, limit_s: float) -> int:
+        lease, until = self._lease
+        now = time.monotonic()
+        if now + limit_s >= until:
+            granted = self._jobs.store.lease_grant(limit_s + LEASE_S)
+            lease, _ = self._lease = granted.id, now + granted.ttl_s
+        return lease
 
 
 @contextmanager

@@ -49,6 +49,7 @@ LIMIT_MAX_S = 1e6
 ANSWER_MAX = 64 << 20
 """Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
 _RECEIVED_MAX = 1 << 18
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -158,7 +159,7 @@ class QuestionSource:
         line = self._ask_line(question, INSPECT_LIMIT_S)
         try:
             return msgspec.json.decode(line, type=kind)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             agent = f"the agent of {name_run(self.run_id)}"
             raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
 
@@ -176,7 +177,7 @@ class QuestionSource:
         if line.startswith(b'{"error":'):
             try:
                 refusal = msgspec.json.decode(line, type=RefusedQuestion)
-            except msgspec.MsgspecError:
+            except _UNREADABLE:
                 refusal = RefusedQuestion(error="its agent returned an error that cannot be read")
             kind = SilentNodeError if refusal.is_silent else TemporaryError
             raise kind(f"{name_run(self.run_id)}: {sanitize(refusal.error)}")
@@ -294,7 +295,7 @@ def _read_identity(name: str, line: bytes) -> LocalAgent | None:
     try:
         fields = msgspec.json.decode(line, type=dict[str, str])
         return msgspec.convert({key: sanitize(text) for key, text in {**fields, "name": name}.items()}, LocalAgent)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 LIMIT_S = 3.0
 """Until who looks at the run gets what has come; less than what `local_socket` waits."""
+STORED_MAX = 250_000
+"""Bytes of what may be written to the store, as a text within a record of 1 MiB at most. What came from another node is
+shorter: it was a note.
+"""
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 Finish = Callable[[Any, str], object]
 """Takes an answer, or several, or None and a sentence."""
@@ -61,6 +65,9 @@ class StoreAsker(Struct):
     ask: Callable[[Effect], object]
 
     def answer(self, text: bytes) -> None:
+        if len(text) > STORED_MAX:
+            refusal = f"the answer has {len(text):,} bytes, too many for the store: ask on a node of the run"
+            text = codec.encode(RefusedQuestion(error=refusal))
         self.ask(AnswerCommand(self.token, text.decode()))
 
 

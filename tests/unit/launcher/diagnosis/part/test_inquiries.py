@@ -31,7 +31,7 @@ from launcher.parts.part import (
 )
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.views.questions.messages import Diagnose, Examine, Question
-from launcher.views.questions.question_server import Finish, QuestionServer, StoreAsker
+from launcher.views.questions.question_server import STORED_MAX, Finish, QuestionServer, StoreAsker
 from launcher.views.questions.survey import Survey
 from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState, Replace
 from launcher.views.run_events import HangEnded
@@ -335,6 +335,15 @@ def test_a_run_of_many_nodes_goes_through_the_store_without_its_ranks_or_its_nod
         assert len(told[0].text) <= StoreAsker.bytes_max
         found = msgspec.json.decode(told[0].text, type=RunView)
         assert (found.is_short, len(found.nodes), found.round) == (True, kept, 2)
+
+
+def test_an_answer_that_is_too_long_for_the_store_is_refused() -> None:
+    told = list[AnswerCommand]()
+    asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
+    for size in (STORED_MAX, STORED_MAX + 1):
+        asker.answer(b"x" * size)
+    assert len(told[0].text) == STORED_MAX
+    assert told[1].text.startswith('{"error":"the answer has 250,001 bytes, too many for the store')
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:

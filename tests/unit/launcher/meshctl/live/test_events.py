@@ -121,6 +121,6 @@ def test_an_event_of_another_version_is_shown_as_it_is(line: str, sentence: str)
     assert (event.sentence, event.node) == (sentence, "h0")
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{"])
+@pytest.mark.parametrize("line", ["", "[]", "{", '{"event":' + "[" * 99_000])
 def test_what_is_no_event_is_left_out(line: str) -> None:
     assert read_event(line, "h0") is None

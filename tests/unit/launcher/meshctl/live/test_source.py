@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, RunGoneError, RunOverError, StoreSource, find_agent
+from launcher.meshctl.requests import hand_in
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import LocalAgent, SilentNodeError
+from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
 from launcher.views.questions.messages import Question
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
+from rendezvous.errors import StoreError
 from rendezvous.records import Command
 from rendezvous.stores.contract import Delete
 from rendezvous.stores.memory.store import MemoryStore
@@ -165,6 +167,59 @@ def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone
     assert not job.store.get(job.keys.commands, prefix=True).items
     job.end("success", 0, "all workers succeeded")
     with pytest.raises(RunOverError, match="run exp has already ended: all workers succeeded"):
+        source.read_run()
+
+
+def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def note(*_: object, lease: int) -> None:
+        given.append(lease)
+
+    monkeypatch.setattr(sources, "hand_in", note)
+    source = StoreSource(job.jobs, "exp")
+    for _ in range(2):
+        with pytest.raises(RunOverError, match="has just ended"):
+            source.read_run()
+    monkeypatch.setattr(sources, "LEASE_S", -1000.0)
+    source = StoreSource(job.jobs, "exp")
+    for _ in range(2):
+        with pytest.raises(RunOverError):
+            source.read_run()
+    assert given[0] == given[1]
+    assert len({*given, 0}) == 4
+    assert job.store.lease_remaining(given[0]) > 60
+    lease = job.store.lease_grant(60.0).id
+    command = Command(kind="ask", target="{}")
+    with pytest.raises(TemporaryError, match="has not responded"):
+        hand_in(job.jobs, "exp", command, 0.0, is_left=True, lease=lease)
+    assert job.store.get(job.keys.commands, prefix=True).items
+    job.store.lease_revoke(lease)
+    assert not job.store.get(job.keys.commands, prefix=True).items
+
+
+def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("etcd-0:2379 does not answer", "see whether it runs")
+
+    monkeypatch.setattr(job.store, "get", fail)
+    with pytest.raises(TemporaryError, match=r"^etcd-0:2379 does not answer$") as error:
+        StoreSource(job.jobs, "exp").read_run()
+    assert error.value.hint == "see whether it runs"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b'{"run_id":"exp","nodes":[{"name":"a","run":' * 9000, "an answer that cannot be read"),
+        (b'{"run_id":"\xff"}', "an answer that cannot be read"),
+        (b'{"error":"' + b"\xff" + b'"}', "an error that cannot be read"),
+        (b'{"error":"late","more":' + b"[" * 99_000, "an error that cannot be read"),
+    ],
+)
+def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) -> None:
+    source = QuestionSource(lambda question, limit_s: answer + b"\n", "exp")
+    with pytest.raises(TemporaryError, match=sentence):
         source.read_run()
 
 
