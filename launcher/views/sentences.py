@@ -18,7 +18,8 @@ def format_headline(run: RunView) -> str:
     if run.phase == FORMING:
         return f"no round yet, {format_count(run.member_count, 'node')} present"
     if run.phase == RUNNING:
-        return f"round {run.round} runs {format_world(run.world_size, len(run.active))}"
+        counts = [one.node_count for one in run.rounds[-1:] if one.round == run.round]  # with nodes that are silent
+        return f"round {run.round} runs {format_world(run.world_size, counts[0] if counts else len(run.active))}"
     if run.phase == ENDED:  # as agents know it, who write no verdict
         return f"has ended with round {run.round}{_explain(run.stop_reason)}"
     doing = "is being stopped" if run.phase == STOPPING else "is over; the next one has not started yet"
@@ -66,6 +67,15 @@ def format_goodput(goodput: Goodput | None) -> str:
 def explain_node(node: NodeView) -> str:
     """Explain the state of a node: why it waits or has failed, and what of its agent is off; "" for nothing."""
     return ", ".join(filter(None, (describe(node.why), *(f"{one} is off" for one in node.off))))
+
+
+def explain_shortness(run: RunView) -> str:
+    """Explain that the answer lacks something; "" if it does not."""
+    if not run.is_short:
+        return ""
+    what = "the ranks of " if run.nodes else ""
+    nodes = format_count(run.member_count, "node")
+    return f"an answer through the store has no room for {what}{nodes}: ask on a node of the run"
 
 
 def describe_wait(leader: str, why: Reason | None) -> str:

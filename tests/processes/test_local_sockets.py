@@ -29,7 +29,7 @@ from launcher.views.questions.local_socket import (
     list_socket_names,
 )
 from launcher.views.questions.messages import Question
-from launcher.views.requests import Identify
+from launcher.views.requests import Identify, Replace
 from rendezvous import __version__
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
@@ -200,9 +200,10 @@ def test_an_agent_with_a_socket_is_asked_to_leave_and_gets_no_signal() -> None:
             question = msgspec.json.decode(connection.recv(1 << 16), type=Question)
             connection.sendall(b"{}\n")
         asking.result(20)
-        assert question == Question(kind="replace", run_id="night", attempt=2)
-        assert agent.poll() is None
+        exit_code = agent.poll()
         agent.kill()
+    assert question == Question(request=Replace(run_id="night", attempt=2))
+    assert exit_code is None
 
 
 def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:

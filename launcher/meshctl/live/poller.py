@@ -22,6 +22,7 @@ from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView
+from launcher.views.sentences import explain_shortness
 from rendezvous.records import name_run
 
 REQUESTS_MAX = 8
@@ -170,6 +171,8 @@ class NodePoller(Struct, eq=False):
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
         self._report_at = self.clock() + REPORT_INTERVAL_S
+        if isinstance(result, RunView) and result.is_short and not result.nodes:
+            result = TemporaryError(f"{name_run(result.run_id)}: {explain_shortness(result)}")
         if isinstance(result, RunView):
             is_first, self.report, self.problem = self.report is None, result, ""
             self.folders.update(result)

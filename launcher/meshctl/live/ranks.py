@@ -7,7 +7,7 @@ from launcher.model.console import escape
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.views.run_view import SILENT, NodeView, RankView, RunView
-from launcher.views.sentences import explain_node
+from launcher.views.sentences import explain_node, explain_shortness
 from rendezvous.records import name_run
 
 RankRow = tuple[NodeView, RankView]
@@ -31,6 +31,8 @@ def describe_ranks(report: RunView, width: int = 0) -> str:
     rest = [f"{format_names(names)}: {state}" for state, names in sorted(idle.items())]
     if report.silent:
         rest.append(f"{format_names(report.silent)}: no answer")
+    if report.is_short:
+        rest.append(explain_shortness(report))
     if rest:
         parts.append("\n".join(map(escape, rest)))
     return "\n\n".join(parts) or f"{name_run(report.run_id)} has no workers"

@@ -9,10 +9,10 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from launcher.meshctl.group import open_jobs
-from launcher.meshctl.job_store import JobStore, knows_store
+from launcher.meshctl.job_store import JobStore, knows_store, open_job_store
 from launcher.meshctl.requests import hand_in, name_user
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
@@ -29,7 +29,7 @@ from launcher.views.questions.local_socket import (
 from launcher.views.questions.messages import Question
 from rendezvous import codec
 from rendezvous.errors import StoreError
-from rendezvous.records import Command, name_run
+from rendezvous.records import Command, make_current_key, name_run
 
 STORE_LIMIT_S = 5.0
 """For the way of a question and its answer through the store, on top of what an agent takes."""
@@ -160,10 +160,13 @@ def open_source(store: Mapping[str, str], run_id: str | None) -> Iterator[Questi
 
 
 def find_agent(run_id: str | None) -> LocalAgent:
-    """Find an agent of the run on this machine. Raises NoAgentError if there is none that answers, UsageError."""
+    """Find an agent of the run on this machine. Raises NoAgentError if there is none that answers, UsageError.
+
+    A run that the store has by this very name is meant before one here whose script it is, or whose id begins so.
+    """
     agents, silent = find_local_agents()
-    agent = choose_agent(agents, run_id)
-    if agent is not None:
+    is_exact = not agents or any(run_id in (None, agent.run_id, agent.pid) for agent in agents)
+    if (is_exact or not _is_in_store(run_id)) and (agent := choose_agent(agents, run_id)) is not None:
         return agent
     if run_id in silent:
         hint = f"ask again, or see what it does by py-spy dump --pid {run_id}"
@@ -174,6 +177,14 @@ def find_agent(run_id: str | None) -> LocalAgent:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", hint)
     sentence = f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}"
     raise NoAgentError(sentence, f"{hint}; use meshctl status to list the runs")
+
+
+def _is_in_store(run_id: str | None) -> bool:
+    if run_id is None or not knows_store({}, os.environ):
+        return False
+    jobs = open_job_store({}, run_id, os.environ)
+    with closing(jobs.store):
+        return jobs.store.get(make_current_key(jobs.prefix, run_id)).first is not None
 
 
 def mention_silent(pids: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
 from launcher.views.event_view import EventView
 from launcher.views.run_view import RunView
+from launcher.views.sentences import explain_shortness
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
@@ -62,8 +63,10 @@ class TopState:
             return escape(f"{name_run(self.run_id)}: {self.problem or 'waiting for its agents to answer'}")
         if self.ending:
             remark = self._describe_end(name_run(report.run_id))
+        elif self.problem:
+            remark = f"state as of {format_clock(report.at, now)}: {self.problem}"
         else:
-            remark = f"state as of {format_clock(report.at, now)}: {self.problem}" if self.problem else ""
+            remark = explain_shortness(report)
         return describe_head(replace(report, at=now)) + escape(remark)
 
     def make_rank_columns(self, width: int = 0) -> list[Column]:

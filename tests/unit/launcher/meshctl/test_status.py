@@ -94,7 +94,7 @@ def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: p
     assert (
         status.describe(seen)
         == """run       exp-41, job 0a1b
-now       round 3 runs 12 ranks on 0 nodes, since 07:56:55 (3 min 5 s)
+now       round 3 runs 12 ranks on 3 nodes, since 07:56:55 (3 min 5 s)
 why       world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of
           replicas
 mesh      dp=6, tp=2

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.meshctl.live.ranks import describe_ranks
+from launcher.meshctl.live.top_state import TopState
 from launcher.model.errors import TemporaryError
 from launcher.views.requests import ReadEvents
 from launcher.views.run_view import RunView
+from launcher.views.sentences import format_headline
 from tests.support.run_reports import CALM, REPORT, FakeSource, make_node, make_silent
 from tests.support.waiting import wait_until
 
@@ -110,3 +114,17 @@ def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
         return len(heard) == 2 and not polling.broken
 
     wait_until(look, 20, "answers of both")
+
+
+def test_an_answer_that_has_no_room_for_ranks_or_nodes_says_so() -> None:
+    run = replace(REPORT, member_count=3)
+    short = run.shorten()
+    sentence = "an answer through the store has no room for the ranks of 3 nodes: ask on a node of the run"
+    assert describe_ranks(short) == f"h0-h1: running\nh7: no answer\n{sentence}"
+    assert format_headline(short) == format_headline(run) == "round 2 runs 4 ranks on 2 nodes"
+    state = TopState("exp")
+    state.report = short
+    assert state.describe_head(short.at).endswith(sentence)
+    polling = Polling(short.shorten())
+    with pytest.raises(TemporaryError, match=r"^run exp: an answer through the store has no room for 3 nodes"):
+        polling.look_until(lambda: False, "")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, RunGoneError, RunOverError, StoreSource, find_agent
+from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
 from launcher.meshctl.requests import hand_in
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
@@ -196,6 +196,26 @@ def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, mon
     assert job.store.get(job.keys.commands, prefix=True).items
     job.store.lease_revoke(lease)
     assert not job.store.get(job.keys.commands, prefix=True).items
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "is_stored"),
+    [("exp", A, True), ("other", OTHER, True), ("ex", A, False), ("1", A, False), ("exp-41", A, False)],
+)
+def test_a_run_of_the_store_is_meant_before_one_here_whose_id_begins_so(
+    name: str, here: LocalAgent, is_stored: bool, machine: Machine, job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.named = [replace(A, run_id="exp-41"), replace(OTHER, run_id="other-2")]
+    assert find_agent(name).name == here.name
+    StoredJob(job.store, "other")
+    monkeypatch.setenv("LAUNCHER_RDZV_ENDPOINT", "h")
+    monkeypatch.setattr(sources, "open_job_store", lambda *_: job.jobs)
+    monkeypatch.setattr(job.store, "close", lambda: None)
+    if is_stored:
+        with pytest.raises(NoAgentError, match=rf"^no agent of run {name} is on this machine$"):
+            find_agent(name)
+    else:
+        assert find_agent(name).name == here.name
 
 
 def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
