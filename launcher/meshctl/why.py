@@ -14,7 +14,7 @@ def ask(source: QuestionSource, limit_s: float) -> Conclusion:
     """Ask the leader. Raises TemporaryError if there is no answer."""
     try:
         return msgspec.json.decode(source.ask_why(limit_s), type=Conclusion)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         raise TemporaryError(f"the answer of {name_run(source.run_id)} cannot be read") from None
 
 

@@ -43,7 +43,9 @@ class RunGoneError(TemporaryError):
 
 
 class RunOverError(RunGoneError):
-    """The run has ended, as the store says."""
+    """The run has ended, as the store says: to ask again is of no use."""
+
+    exit_code = UsageError.exit_code
 
 
 class NoAgentError(UsageError):
@@ -114,7 +116,7 @@ class StoreSource(QuestionSource):
             lease = self._take_lease(limit_s + STORE_LIMIT_S)
             answered = hand_in(self._jobs, self.run_id, command, limit_s + STORE_LIMIT_S, lease=lease)
         except UsageError as error:
-            raise RunOverError(str(error)) from None
+            raise RunOverError(str(error), error.hint) from None
         except StoreError as error:  # it may come back
             raise TemporaryError(str(error), error.hint) from None
         if answered is None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
+from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
@@ -166,8 +167,9 @@ def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone
         source.read_run()
     assert not job.store.get(job.keys.commands, prefix=True).items
     job.end("success", 0, "all workers succeeded")
-    with pytest.raises(RunOverError, match="run exp has already ended: all workers succeeded"):
+    with pytest.raises(RunOverError, match="run exp has already ended: all workers succeeded") as over:
         source.read_run()
+    assert over.value.exit_code == 2
 
 
 def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +243,8 @@ def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) ->
     source = QuestionSource(lambda question, limit_s: answer + b"\n", "exp")
     with pytest.raises(TemporaryError, match=sentence):
         source.read_run()
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        why.ask(source, 1.0)
 
 
 def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
