@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from launcher.views.questions.messages import is_sendable
-from launcher.views.run_view import NodeView, RunView, guess_run, join_nodes
+from launcher.views.run_view import NodeView, RoundView, RunView, guess_run, join_nodes
 
 
 def make_run_view(
@@ -24,9 +24,13 @@ def make_run_view(
 def shorten_view(node: NodeView) -> NodeView:
     """Shorten a view that no note can hold: of hundreds of workers, or of rounds with long errors."""
     if (run := node.run) is not None:
-        rounds = tuple(replace(one, error=one.error[:200], ranks=()) for one in run.rounds[-20:])
-        run = replace(run, nodes=(), rounds=rounds)
+        run = replace(run, nodes=(), rounds=tuple(map(_shorten_round, run.rounds[-20:])))
     if is_sendable(short := replace(node, run=run)):
         return short
     run = replace(run, rounds=run.rounds[-1:], failure=None, options={}, faults=()) if run is not None else None
-    return replace(node, run=run, last=None, ranks=node.ranks[:100])
+    last = _shorten_round(node.last) if node.last is not None else None
+    return replace(node, run=run, last=last, ranks=node.ranks[:100])
+
+
+def _shorten_round(one: RoundView) -> RoundView:
+    return replace(one, error=one.error[:200], ranks=())

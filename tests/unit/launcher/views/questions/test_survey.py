@@ -6,6 +6,7 @@ import threading
 from collections import deque
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.diagnosis.part.messages import decode_note
 from launcher.model.concurrency import NO_THREAD
@@ -217,8 +218,11 @@ def test_a_long_report_is_shortened_and_a_bug_costs_one_answer() -> None:
     short = shorten_view(report)
     assert short.run is not None
     assert (len(short.ranks), len(short.run.rounds)) == (64, 20)
-    many = make_report("b", run=report.run, ranks=ranks * 20)
-    assert messages.is_sendable(shorten_view(many))
+    last = replace(rounds[0], round=7, ranks=tuple(range(1280)))
+    many = shorten_view(make_report("b", run=RunView(run_id="r", round=7, rounds=rounds), ranks=ranks * 20, last=last))
+    assert messages.is_sendable(many)
+    run = make_run_view({"b": many}, {"b": "b"}, "b", "r", 0.0)
+    assert len(run.nodes[0].ranks) == 100, "they are of the round that runs"
     net = Net("a", "b")
     net.nodes["b"].answer = lambda request: (report, "")  # type: ignore[method-assign]
     (found,) = net.ask("a", "b").answers.values()
