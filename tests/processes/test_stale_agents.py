@@ -328,7 +328,8 @@ def test_an_agent_of_an_earlier_attempt_is_asked_to_leave_and_no_other(
         lives.take(0.2, Attempt(1))
     assert asked == []
     os.close(lives.take(0.2, Attempt(3, LIMIT_S)).descriptor)
-    assert asked == [(first.pid, RUN, 3)] * 2
+    assert {*asked} == {(first.pid, RUN, 3)}
+    assert len(asked) >= 2
     assert not is_alive(worker)
     assert f"agent {first.pid} of attempt 2 of run {RUN} is here as node: waiting up to {LIMIT_S:g} s" in (
         capfd.readouterr().err
