@@ -372,7 +372,7 @@ class PassOn(Action, frozen=True):
     """A person's request that the program above answers; only the leader's gets it. Answer with AnswerCommand."""
 
     token: str
-    kind: str
+    text: str
 
 
 class Log(Action, frozen=True):

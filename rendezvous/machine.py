@@ -28,11 +28,12 @@ from rendezvous.member import join, lease, leave, local_round, outage, stale_wat
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.reasons import Reason
-from rendezvous.records import LeaderRecord, Seal, Stop, Verdict
+from rendezvous.records import Keys, LeaderRecord, Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import intents
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
+from rendezvous.stores.contract import KeyValue
 
 
 class MemberMachine:
@@ -105,15 +106,12 @@ class MemberMachine:
 
         return notes.list_members(self._state)
 
-    def count_spares(self) -> int:
-        """Return how many members have no ranks in the round that was sealed last, if this member leads; else -1.
-
-        Before the first round no member is a spare.
-        """
-        leadership = self._state.leadership
+    def read_records(self) -> tuple[Keys, tuple[KeyValue, ...], bytes] | None:
+        """Return the keys of its job, what it knows of them, and the secret, if this member leads."""
+        leadership, cache = self._state.leadership, self._state.cache
         if leadership is None:
-            return -1
-        return len(self.list_members().keys() - leadership.active) if leadership.active else 0
+            return None
+        return leadership.job, tuple(cache.keys.list_under(f"{leadership.job.root}/")), cache.secret
 
     @property
     def wake_at(self) -> float:

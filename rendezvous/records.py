@@ -108,14 +108,14 @@ class Command(Record, frozen=True, kw_only=True):
 
     The requester writes the key with an empty `answer` and watches it: the leader deletes it in the transaction that
     does what was asked; if it refuses, it writes the record back with the reason as `answer`, and does nothing. The
-    answer to "why" is written there, too. The requester then deletes the key; the leader deletes a remaining one with a
+    answer to "ask" is written there, too. The requester then deletes the key; the leader deletes a remaining one with a
     later seal.
     """
 
     kind: str
-    """"stop", "drain", "undrain", "takeover", "replace" or "why"."""
+    """"stop", "drain", "undrain", "takeover", "replace" or "ask"."""
     target: str = ""
-    """A node's name or a member id; with "replace" the number of the later attempt."""
+    """A node's name, a member id, or the question; with "replace" the number of the later attempt."""
     by: str = ""
     """The requester, for people; with "replace" a node."""
     refused: Reason | None = None

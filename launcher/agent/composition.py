@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
     from launcher.views.node.journal import Journal
     from launcher.views.node.node_answers import NodeAnswers
-    from launcher.views.questions.local_socket import Question
+    from launcher.views.questions.messages import Question
     from launcher.views.sinks.event_file import EventSink
 
 UNFINISHED_S = 60.0
@@ -175,39 +175,32 @@ def _make_inquiries(
     from launcher.diagnosis.part.examination import Examination
     from launcher.diagnosis.part.inquiries import Inquiries
     from launcher.diagnosis.part.local_examiner import LocalExaminer
+    from launcher.views.questions.question_server import QuestionServer
     from launcher.views.questions.question_socket import QuestionSocket
     from launcher.views.questions.reporter import Reporter
     from launcher.views.questions.survey import Surveys
-    from rendezvous import __version__
 
     machine, layout = node.membership.driver.machine, node.layout
     effects: deque[Effect] = deque()
-    surveys, reporter = Surveys(machine, effects.append), Reporter(node.wakeup.wake)
+    reporter = Reporter(node.wakeup.wake)
+    server = QuestionServer(
+        Surveys(machine, effects.append),
+        reporter,
+        lambda: _make_answers(node, open_journal),
+        {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
+        None if listener is None else QuestionSocket(watcher, listener),
+    )
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
         effects.append,
-        surveys.begin,
+        server.surveys.begin,
         reporter,
         lambda: read_local_round(node),
         node.host,
         layout.make_incident_path,
         keeps_failures=not layout.is_temporary,
     )
-
-    def identify() -> dict[str, str]:
-        return {"run_id": layout.run_id, "node": node.host, "version": __version__, "job": machine.joined_root}
-
-    return Inquiries(
-        surveys,
-        examination,
-        reporter,
-        node.running,
-        lambda: _make_answers(node, open_journal),
-        effects,
-        identify,
-        None if listener is None else QuestionSocket(watcher, listener),
-        node.config.hangs.on_hang,
-    )
+    return Inquiries(server, examination, node.running, effects, node.config.hangs.on_hang)
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
@@ -224,6 +217,7 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
         pump=node.pump,
         describe_rank=node.spec_builder.describe_rank,
         parts=node.parts,
+        progress_at=node.running.progress_at,
         locality=node.membership.locality,
         find_log_dir=lambda: node.layout.root,
     )

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
 from launcher.diagnosis.stack_groups import format_place, render_frames
@@ -87,6 +88,10 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     """The ranks to end so that all restart."""
     is_sure: bool = True
     """As in Diagnosis."""
+
+    def shorten(self) -> Conclusion:
+        """Return it without the stacks."""
+        return replace(self, stacks="")
 
     def make_finding(self, *, ends_workers: bool) -> Finding:
         """Return what is kept of it for the report of a failure."""

@@ -6,7 +6,6 @@ running job or send it a request find the store as meshrun does: by the same opt
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import secrets
@@ -17,7 +16,7 @@ import click
 
 from launcher.meshctl.group import Function, job_command, meshctl, open_jobs, timeout_option
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import UsageError, sanitize
+from launcher.model.errors import UsageError
 from rendezvous.records import Command
 
 _PLAN_EXAMPLES = """\b
@@ -25,7 +24,6 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
-_RUN_HINT = "use meshctl status to list the runs, or set --rdzv-endpoint to the store"
 
 
 @meshctl.command(short_help="Check what would stop or slow down a job on this node.")
@@ -174,28 +172,18 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     """Show which rank a job waits for, and why. The job continues.
 
     On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
-    the pid of an agent on this machine.
+    the pid of an agent on this machine. Elsewhere, the leader is asked through the store.
 
     --stacks groups equal stacks.
     """
     if stacks and as_json:
         raise UsageError("--stacks cannot be combined with --json", "omit one of them")
     from launcher.meshctl import why
-    from launcher.meshctl.job_store import knows_store
-    from launcher.meshctl.live.source import mention_silent
-    from launcher.views.questions.local_socket import choose_agent, find_local_agents
+    from launcher.meshctl.live.source import open_source
     from rendezvous import codec
 
-    agents, silent = ([], []) if store else find_local_agents()
-    agent = choose_agent(agents, run_id)
-    if agent is not None:
-        conclusion = why.ask_agent(agent, timeout_s)
-    elif run_id is None or not knows_store(store, os.environ):
-        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
-        raise UsageError(f"no {what} was found on this machine{mention_silent(silent)}", _RUN_HINT)
-    else:
-        with open_jobs(store, run_id) as jobs:
-            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
+    with open_source(store, run_id) as source:
+        conclusion = why.ask(source, timeout_s)
     text = codec.encode(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())
 
@@ -224,16 +212,8 @@ def _submit_request(
 ) -> None:
     from launcher.meshctl import requests
 
-    command = Command(kind=kind, target=target, by=_name_user())
+    command = Command(kind=kind, target=target, by=requests.name_user())
     with open_jobs(store, run_id) as jobs:
         request_id = secrets.token_hex(8)
         done = requests.submit_request(jobs, run_id, command, request_id, timeout_s, may_be_absent=may_be_absent)
         write_stdout(done)
-
-
-def _name_user() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"

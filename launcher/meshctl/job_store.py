@@ -21,6 +21,8 @@ from launcher.config.options.table import BY_NAME
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
+from launcher.views.run_view import RunView
+from launcher.views.stored_run import JobRecords, build_run
 from rendezvous import __version__, records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError, VersionError
 from rendezvous.records import Keys, Seal, decode, name_run
@@ -30,20 +32,6 @@ _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
 _ANY_RUN = "any"
 NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOINT to the store"
-
-
-class JobSnapshot(NamedTuple):
-    """The data of one job."""
-
-    run_id: str
-    keys: Keys
-    items: tuple[KeyValue, ...]
-    """Its keys with their values."""
-    revision: int
-    lease_left_s: Mapping[int, float] = {}
-    """Lease of a member to the seconds that are left of it."""
-    read_at: float = 0.0
-    """Seconds since 1970, 0 if unknown."""
 
 
 class JobStore(NamedTuple):
@@ -89,7 +77,7 @@ class JobStore(NamedTuple):
         keys = (item.key.removeprefix(root) for item in self.store.get(root, prefix=True).items)
         return sorted(key.removesuffix("/current") for key in keys if key.endswith("/current") and key.count("/") == 1)
 
-    def read_job(self, run_id: str) -> JobSnapshot:
+    def read_job(self, run_id: str) -> JobRecords:
         """Read everything about the run's current job. Raises UsageError if there is none, StoreError."""
         for _ in range(_ATTEMPTS):
             current = self.find_run(run_id)
@@ -106,9 +94,13 @@ class JobStore(NamedTuple):
             token, token_now = (one and one.plan_token for one in (seal, seal_now))
             if now is not None and now.value == current.value and token == token_now:
                 left_s = self._read_lease_left_s(job, items)
-                return JobSnapshot(run_id, job, items, answer.revision, left_s, time.time())
+                return JobRecords(run_id, job, items, self.secret, left_s, time.time())
             # another job, or another round, since we began
         raise StoreError(f"{name_run(run_id)} starts rounds faster than its state can be read")
+
+    def read_run(self, run_id: str) -> RunView:
+        """Return the view of the run's current job. Raises UsageError if there is none, StoreError."""
+        return build_run(self.read_job(run_id))
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""

@@ -12,17 +12,20 @@ from the store as a whole and about to come back; that cannot be told from here,
 
 from __future__ import annotations
 
+import getpass
+import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.status.render import format_headline
-from launcher.meshctl.status.state import Overview, read_overview
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError, describe
 from launcher.model.text import format_count, format_list
+from launcher.views.run_view import RunView
+from launcher.views.sentences import format_headline
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode, name_run
@@ -40,37 +43,67 @@ def submit_request(
     impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
     """
     deadline = time.monotonic() + limit_s
-    before = read_overview(jobs, run_id)
+    before = jobs.read_run(run_id)
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
-    current = jobs.find_run(run_id)
-    keys = jobs.make_keys(run_id, current)
-    key = keys.make_command_key(request_id)
-    write_request(jobs, run_id, command, current, keys, key)
-    while (item := jobs.store.get(key).first) is not None:
-        try:
-            command_now = decode(Command, item.value, item.key, jobs.secret)
-            answer = describe(command_now.refused) if command_now.refused is not None else ""
-        except RecordError as error:
-            answer = str(error)
-        if answer:
-            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
-            if command.kind == "takeover" and not before.leader:
-                break  # the new leader finds the request, and reports that there is a leader now
-            raise UsageError(f"{name_run(run_id)}: {answer}")
-        if time.monotonic() >= deadline:
-            reason = _explain_timeout(jobs, run_id, keys, limit_s)
-            raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
-        time.sleep(POLL_INTERVAL_S)
-    while not _has_happened(command, seen := read_overview(jobs, run_id)) and time.monotonic() < deadline:
+    answered = hand_in(jobs, run_id, command, limit_s, request_id, is_left=True)
+    if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
+        raise UsageError(f"{name_run(run_id)}: {describe(answered.refused)}")  # a new leader refuses to be taken over
+    while not _has_happened(command, seen := jobs.read_run(run_id)) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
     return _describe_outcome(command, seen)
 
 
-def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
+def hand_in(
+    jobs: JobStore,
+    run_id: str,
+    command: Command,
+    limit_s: float,
+    request_id: str = "",
+    *,
+    is_left: bool = False,
+    lease: int = 0,
+) -> Command | None:
+    """Hand a request to the leader and wait for it; return the answered request, None if it was simply done.
+
+    `is_left`: one that no leader answers in time stays for the next; `lease`: with it the request goes, and its answer.
+    Raises UsageError for a run that is not there or has ended, TemporaryError without an answer within the limit.
+    """
+    deadline = time.monotonic() + limit_s
+    current = jobs.find_run(run_id)
+    keys = jobs.make_keys(run_id, current)
+    key = keys.make_command_key(request_id or secrets.token_hex(8))
+    _write_request(jobs, run_id, current, keys, Put(key, encode(command, key, jobs.secret), lease))
+    while (item := jobs.store.get(key).first) is not None:
+        try:
+            answered = decode(Command, item.value, item.key, jobs.secret)
+        except RecordError as error:
+            raise UsageError(f"{name_run(run_id)}: {error}") from None
+        is_late = time.monotonic() >= deadline
+        if answered.is_answered or (is_late and not is_left):
+            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
+        if answered.is_answered:
+            return answered
+        if is_late:
+            hint = "wait: the request remains, and the next leader carries it out" if is_left else "try again"
+            raise TemporaryError(_explain_timeout(jobs, run_id, keys, limit_s), hint)
+        time.sleep(POLL_INTERVAL_S)
+    return None
+
+
+def name_user() -> str:
+    """Return who asks, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+def _write_request(jobs: JobStore, run_id: str, current: KeyValue, keys: Keys, request: Put) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
-    answer = jobs.store.txn(guards, (Put(key, encode(command, key, jobs.secret)),), (Get(keys.verdict),))
+    answer = jobs.store.txn(guards, (request,), (Get(keys.verdict),))
     if answer.succeeded:
         return
     item = answer.found[0].first
@@ -95,15 +128,15 @@ def _explain_timeout(jobs: JobStore, run_id: str, keys: Keys, limit_s: float) ->
     return f"{name}, the leader of {name_run(run_id)}, has not responded for {limit_s:g} s"
 
 
-def _require_node(command: Command, overview: Overview) -> None:
+def _require_node(command: Command, run: RunView) -> None:
     """Refuse the name of a node that does not exist: most such names are misspelt."""
     if command.kind == "undrain":
-        there = names = sorted(overview.drained)
-        amiss = f"{command.target} is not drained in {name_run(overview.run_id)}"
+        there = names = sorted(run.drained)
+        amiss = f"{command.target} is not drained in {name_run(run.run_id)}"
     elif command.kind == "drain":
-        names = sorted({node.name for node in overview.nodes})
-        there = sorted({*names, *(node.member_id for node in overview.nodes)})
-        amiss = f"{name_run(overview.run_id)} has no node {command.target}"
+        names = sorted({node.name for node in run.nodes})
+        there = sorted({*names, *(node.member_id for node in run.nodes)})
+        amiss = f"{name_run(run.run_id)} has no node {command.target}"
     else:
         return
     if command.target not in there:
@@ -112,27 +145,27 @@ def _require_node(command: Command, overview: Overview) -> None:
         raise UsageError(amiss, odd_text.explain(command.target) or (hint if close or names else None))
 
 
-def _has_happened(command: Command, overview: Overview) -> bool:
-    nodes = [node for node in overview.nodes if command.target in (node.name, node.member_id)]
+def _has_happened(command: Command, run: RunView) -> bool:
+    nodes = [node for node in run.nodes if command.target in (node.name, node.member_id)]
     return {
-        "stop": overview.verdict is not None,
+        "stop": run.verdict is not None,
         "drain": not any(node.ranks or node.state == "leaving" for node in nodes),
-        "undrain": command.target not in overview.drained,
-        "takeover": bool(overview.leader),
+        "undrain": command.target not in run.drained,
+        "takeover": bool(run.leader),
     }[command.kind]
 
 
-def _describe_outcome(command: Command, overview: Overview) -> str:
+def _describe_outcome(command: Command, run: RunView) -> str:
     """Describe what was done, and what the job does now."""
-    if command.kind == "stop" and overview.verdict is not None:
-        return f"{name_run(overview.run_id)} {format_headline(overview)}"
+    if command.kind == "stop" and run.verdict is not None:
+        return f"{name_run(run.run_id)} {format_headline(run)}"
     done = {
-        "stop": f"{name_run(overview.run_id)} is stopping",
+        "stop": f"{name_run(run.run_id)} is stopping",
         "drain": f"{command.target} is drained, and cannot rejoin before meshctl undrain",
         "undrain": f"{command.target} may join again",
-        "takeover": f"{overview.leader or 'no node yet'} leads {name_run(overview.run_id)}",
+        "takeover": f"{run.leader or 'no node yet'} leads {name_run(run.run_id)}",
     }[command.kind]
-    return f"{done}; {format_headline(overview)}"
+    return f"{done}; {format_headline(run)}"
 
 
 # --- leftovers ---

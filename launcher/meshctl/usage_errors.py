@@ -8,7 +8,6 @@ from contextlib import suppress
 import click
 
 from launcher.config.options.command_line import find_option
-from launcher.meshctl.group import STORE_OPTIONS
 from launcher.model import odd_text
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -59,8 +58,6 @@ def _find_option_hint(error: click.NoSuchOption) -> str:
         option = find_option(error.option_name)
         if command.name == "doctor":
             return f"put options of meshrun after --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
-        if option.name in STORE_OPTIONS:
-            return f"run {error.ctx.command_path} on a node of the run: it asks an agent there, not the store"
     return ""
 
 

@@ -1,7 +1,7 @@
 """The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top.
 
-Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
-all nodes of the run answer. `status` reads the store too, where one is known.
+Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; elsewhere
+the leader, through the store. Through either all nodes of the run answer. `status` reads the store's records itself.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.meshctl.group import job_command, meshctl, open_jobs
+from launcher.meshctl.group import job_command, open_jobs
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import EarlyExitError, UsageError, sanitize
+from launcher.model.errors import EarlyExitError, TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 
 if TYPE_CHECKING:
-    from launcher.meshctl.live.source import LocalSource
-    from launcher.meshctl.status.state import Overview
     from launcher.views.questions.local_socket import LocalAgent
+    from launcher.views.run_view import RunView
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
@@ -38,8 +37,8 @@ _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue unt
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
     """Show a run: its round, its nodes and its past rounds. Or list the runs.
 
-    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
-    otherwise from an agent on this machine.
+    RUN_ID is the value of --rdzv-id of meshrun. An agent on this machine is asked; without one, or if an option names a
+    store, the run is read from the store, on any machine.
 
     Without RUN_ID, the only run that has an agent on this machine is shown. If there are several or none, or if an
     option names a store, the runs of this machine and those in the store are listed. Runs of this machine are your
@@ -48,12 +47,11 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
     """
     from launcher.meshctl.live.source import LocalSource
-    from launcher.meshctl.status.agents import derive_overview
-    from launcher.meshctl.status.render import describe, encode_overview
+    from launcher.meshctl.status import describe
     from launcher.views.questions.local_socket import choose_agent, find_local_agents
 
     if run_id is not None:
-        overview = _read_overview(store, run_id)
+        run = _read_run(store, run_id)
     else:
         agents, silent = find_local_agents()
         agent = None
@@ -63,35 +61,34 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
         if agent is None:
             _list_runs(store, agents, silent, as_json=as_json)
             return
-        overview = derive_overview(LocalSource(agent).read_run())
-    text = describe(overview, all_nodes=all_nodes)
-    write_stdout(json.dumps(encode_overview(overview), indent=2) if as_json else text)
+        run = LocalSource(agent).read_run()
+    write_stdout(_encode(run) if as_json else describe(run, all_nodes=all_nodes))
 
 
-def _read_overview(store: Mapping[str, str], run_id: str) -> Overview:
-    """Read the run from the store if one is known and has it, else from an agent of this machine."""
+def _read_run(store: Mapping[str, str], run_id: str) -> RunView:
+    """Ask an agent of this machine, unless an option names a store; read the store if none answers and one is known."""
     from launcher.meshctl.job_store import NAME_STORE, knows_store
-    from launcher.meshctl.live.source import NoAgentError
-    from launcher.meshctl.status.agents import derive_overview
-    from launcher.meshctl.status.state import read_overview
+    from launcher.meshctl.live.source import LocalSource, NoAgentError, find_agent
 
-    problem: MeshrunError | None = None
-    try:
-        if knows_store(store, os.environ):
-            with open_jobs(store, run_id) as jobs:
-                return read_overview(jobs, run_id)
-    except MeshrunError as error:
-        if store:
-            raise
-        problem = error
-    try:
-        local = _find(run_id)
-    except NoAgentError as missing:
-        raise problem or UsageError(f"{missing}, and no store is set", NAME_STORE) from None
-    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
-    if problem is not None and not isinstance(problem, UsageError):
-        _warn(f"{problem}; an agent of this machine reports:")
-    return derive_overview(local.read_run())
+    is_store_known = knows_store(store, os.environ)
+    if not store:
+        try:
+            return LocalSource(find_agent(run_id)).read_run()
+        except NoAgentError as missing:
+            if not is_store_known:
+                raise UsageError(f"{missing}, and no store is set", NAME_STORE) from None
+        except TemporaryError as problem:
+            if not is_store_known:
+                raise
+            _warn(f"{problem}; the store has:")
+    with open_jobs(store, run_id) as jobs:
+        return jobs.read_run(run_id)
+
+
+def _encode(run: RunView) -> str:
+    from launcher.views.run_json import encode_run
+
+    return json.dumps(encode_run(run), indent=2)
 
 
 def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: Sequence[str], *, as_json: bool) -> None:
@@ -110,32 +107,32 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
     runs = listing.list_runs(agents, None) if found is None else found
     width = _get_width() if os.isatty(1) else 0
     text = listing.describe_runs(runs, has_store=found is not None, width=width)
-    write_stdout(listing.encode_runs(runs) if as_json else text)
+    content = {"schema": listing.LIST_SCHEMA, "runs": [one.encode() for one in runs]}
+    write_stdout(json.dumps(content, indent=2) if as_json else text)
     if silent:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
 
-@meshctl.command(short_help="Show the workers of a run: state, progress, CPU and memory.")
-@click.argument("run_id", required=False)
+@job_command("Show the workers of a run: state, progress, CPU and memory.", needs_run=False)
 @click.option("--wide", is_flag=True, help="Show all columns, even if they do not fit the terminal.")
 @_json_option
-def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
+def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool) -> int:
     """Show the workers of a run, on all nodes.
 
     cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
     heartbeat or output. The exit code is 75 if a node has not answered in time.
     """
-    from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
+    from launcher.meshctl.live.source import open_source
 
-    report = _find(run_id).read_run()
+    with open_source(store, run_id) as source:
+        run = source.read_run()
     width = 0 if wide or not os.isatty(1) else _get_width()
-    write_stdout(encode_report(report) if as_json else describe_ranks(report, width))
-    return EXIT_TEMPORARY if report.missing else 0
+    write_stdout(_encode(run) if as_json else describe_ranks(run, width))
+    return EXIT_TEMPORARY if run.silent else 0
 
 
-@meshctl.command(short_help="Show the output of all workers of a run in one stream.")
-@click.argument("run_id", required=False)
+@job_command("Show the output of all workers of a run in one stream.", needs_run=False)
 @_follow_option
 @click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Show only this rank.")
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
@@ -145,7 +142,7 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     help="Show only this stream.",
 )  # fmt: skip
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
-def logs(run_id: str | None, tail: str, **given: Any) -> None:
+def logs(store: Mapping[str, str], run_id: str | None, tail: str, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
     The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
@@ -153,41 +150,42 @@ def logs(run_id: str | None, tail: str, **given: Any) -> None:
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
     from launcher.meshctl.live.poller import NodePoller
+    from launcher.meshctl.live.source import open_source
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
         raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
-    with suppress(BrokenPipeError):  # the reader of the output has gone
-        LogView(NodePoller(_find(run_id), _warn), query, _write_lines).run()
+    with suppress(BrokenPipeError), open_source(store, run_id) as source:  # the reader of the output may go
+        LogView(NodePoller(source, _warn), query, _write_lines).run()
 
 
-@meshctl.command(short_help="Show what happened on all nodes of a run, by time.")
-@click.argument("run_id", required=False)
+@job_command("Show what happened on all nodes of a run, by time.", needs_run=False)
 @_follow_option
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object, as meshrun --events does.")
-def events(run_id: str | None, follow: bool, as_json: bool) -> None:
+def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool) -> None:
     """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
     """
     from launcher.meshctl.live.events import show_events
+    from launcher.meshctl.live.source import open_source
 
-    with suppress(BrokenPipeError):  # the reader of the output has gone
-        show_events(_find(run_id), _write_lines, _warn, follow=follow, as_json=as_json)
+    with suppress(BrokenPipeError), open_source(store, run_id) as source:  # the reader of the output may go
+        show_events(source, _write_lines, _warn, follow=follow, as_json=as_json)
 
 
-@meshctl.command(short_help="Watch a run in a full screen that updates itself.")
-@click.argument("run_id", required=False)
-def top(run_id: str | None) -> None:
-    """Watch a run in a full screen: ranks, status, goodput, last events. q quits, tab shows the ranks or the status.
+@job_command("Watch a run in a full screen that updates itself.", needs_run=False)
+def top(store: Mapping[str, str], run_id: str | None) -> None:
+    """Watch a run in a full screen: its state, its ranks and the last events. q quits.
 
     cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
     cpu, memory, progress or state.
 
     It needs the package textual: pip install 'meshrun[tui]'.
     """
-    source = _find(run_id)
+    from launcher.meshctl.live.source import open_source
+
     if not (os.isatty(0) and os.isatty(1)):
         raise UsageError("meshctl top needs a terminal", "use meshctl events -f, which prints a line for each event")
     try:
@@ -196,13 +194,8 @@ def top(run_id: str | None) -> None:
         raise UsageError("meshctl top needs the package textual", "install it: pip install 'meshrun[tui]'") from None
     from launcher.meshctl.live.top_screen import run_screen
 
-    run_screen(source)
-
-
-def _find(run_id: str | None) -> LocalSource:
-    from launcher.meshctl.live.source import find_source
-
-    return find_source(run_id)
+    with open_source(store, run_id) as source:
+        run_screen(source)
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -140,7 +140,8 @@ SENTENCES: Mapping[str, Sentence] = {
         f"what {'it does' if is_one else 'they do'}"
     ),
     # --- how a round ended ---
-    "meshctl/error": "{error}",
+    "views/error": "{error}",
+    "views/failed": "rank {rank}, exit code {exit_code}",
     # --- the size of the job ---
     "placement/names": lambda names, count: (
         ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")

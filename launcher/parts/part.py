@@ -165,6 +165,8 @@ class RunningRound(Struct, kw_only=True, eq=False):
     is_stopping: bool = False
     files: dict[int, dict[tuple[int, str], str]] = field(default_factory=dict)
     """The log files of the last rounds, by round: (rank, stream) -> path."""
+    progress_at: dict[int, float] = field(default_factory=dict)
+    """When a worker was last seen to make progress."""
 
     def begin(self, number: int, share: NodeAssignment) -> None:
         self.number, self.share = number, share

@@ -11,7 +11,7 @@ from collections import deque
 
 from msgspec.structs import asdict, replace
 
-from launcher.views.node_report import PAGE_BYTES_MAX, EventPage
+from launcher.views.requests import PAGE_BYTES_MAX, EventPage
 from launcher.views.run_events import RunEvent, encode_event
 
 EVENTS_MAX = 2000

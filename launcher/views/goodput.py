@@ -22,7 +22,7 @@ UNDOING = ("failure", "loss", "isolation")
 
 
 class TimedRound(Protocol):
-    """What counts of a round; see launcher.views.timeline.RoundSummary."""
+    """What counts of a round; see launcher.views.run_view.RoundView."""
 
     @property
     def began_at(self) -> float: ...

@@ -6,70 +6,14 @@ were, and what ended them.
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import Struct, to_builtins
-
-from launcher.model.errors import describe
 from launcher.views import run_events
 from launcher.views.goodput import TimeSpent
 from launcher.views.run_events import RunEvent
+from launcher.views.run_view import RankView, RoundView
 from rendezvous.reasons import Reason
-from rendezvous.records import Cause
 
 ROUNDS_MAX = 100
 """Rounds that are kept, the newest; as many as the store keeps."""
-
-
-class RoundSummary(Struct, kw_only=True):
-    """A round as this node saw it. Times are seconds since 1970."""
-
-    round: int
-    began_at: float
-    world_size: int
-    node_count: int
-    ranks: tuple[int, ...]
-    restart_count: int
-    waited_s: float
-    mesh: str = ""
-    ended_at: float = 0.0
-    """0 for not yet."""
-    cause: Cause = ""
-    """What ended it, as `reason`."""
-    reason: Reason | None = None
-    nodes: tuple[str, ...] = ()
-    """Those that were lost, failed or left, if that ended it."""
-    failed_rank: int = -1
-    """Of the failure on this node, if the round ended by one; otherwise -1."""
-    failure_class: Reason | None = None
-    error: str = ""
-    saved_at: float = 0.0
-    """The last checkpoint that was reported, 0 for none yet."""
-    step: int = -1
-    """The highest."""
-    hang: tuple[str, ...] = ()
-    """What was found of it, a sentence each, if it makes no progress."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the fields for JSON, with sentences for its reasons."""
-        reasons = {"reason": describe(self.reason), "failure_class": describe(self.failure_class)}
-        return {**to_builtins(self), **reasons}
-
-
-class WorkerRecord(Struct, kw_only=True):
-    """A worker of the current or last round."""
-
-    rank: int
-    local_rank: int
-    pid: int
-    """0 if it could not be started."""
-    started_at: float
-    """When it was started, or when it was known that it could not be."""
-    state: str = "running"
-    """"running", "succeeded", "failed" or "terminated"."""
-    ended_at: float = 0.0
-    exit_code: int | None = None
-    sentence: str = ""
 
 
 class RunTimeline:
@@ -81,8 +25,8 @@ class RunTimeline:
 
     def __init__(self) -> None:
         self.before = TimeSpent(until=0.0)
-        self.rounds: list[RoundSummary] = []
-        self.workers: dict[int, WorkerRecord] = {}
+        self.rounds: list[RoundView] = []
+        self.workers: dict[int, RankView] = {}
         self.waiting: Reason | None = None
         self.failure_counts: dict[str, int] = {}
         self.end_counts: dict[str, int] = {}
@@ -90,7 +34,7 @@ class RunTimeline:
         self.hang_count = 0
 
     @property
-    def current(self) -> RoundSummary | None:
+    def current(self) -> RoundView | None:
         """The round that runs here, or is being stopped."""
         return self.rounds[-1] if self.rounds and not self.rounds[-1].ended_at else None
 
@@ -103,7 +47,7 @@ class RunTimeline:
                 self.waiting, self.workers = None, {}
                 for old in self.rounds[: 1 - ROUNDS_MAX]:
                     self.before.add(old, event.at)
-                self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event)]
+                self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event, reason)]
             case run_events.WorkerStarted():
                 self.workers[event.local_rank] = _begin_worker(event)
             case run_events.WorkerEnded():
@@ -121,7 +65,7 @@ class RunTimeline:
             case _ if current is not None:
                 self._take_of_round(current, event, reason)
 
-    def _take_of_round(self, current: RoundSummary, event: RunEvent, reason: Reason | None) -> None:
+    def _take_of_round(self, current: RoundView, event: RunEvent, reason: Reason | None) -> None:
         match event:
             case run_events.FailureFound():
                 current.failed_rank, current.failure_class, current.error = event.rank, reason, event.error
@@ -131,15 +75,16 @@ class RunTimeline:
                 current.saved_at = event.at
                 self.checkpoint_count += 1
             case run_events.RoundStopping():
-                current.cause, current.reason, current.nodes = event.cause, reason, event.nodes
+                current.cause, current.ended, current.nodes = event.cause, reason, event.nodes
             case run_events.RoundEnded():
-                current.ended_at, current.step = event.at, max(current.step, event.step)
+                current.ended_at, current.ran_s, current.step = event.at, event.ran_s, max(current.step, event.step)
                 self.end_counts[current.cause or "unknown"] = self.end_counts.get(current.cause or "unknown", 0) + 1
 
 
-def _begin_round(event: run_events.RoundStarted) -> RoundSummary:
-    return RoundSummary(
+def _begin_round(event: run_events.RoundStarted, reason: Reason | None) -> RoundView:
+    return RoundView(
         round=event.round,
+        reason=reason,
         began_at=event.at,
         world_size=event.world_size,
         node_count=event.node_count,
@@ -150,5 +95,5 @@ def _begin_round(event: run_events.RoundStarted) -> RoundSummary:
     )
 
 
-def _begin_worker(event: run_events.WorkerStarted | run_events.WorkerEnded) -> WorkerRecord:
-    return WorkerRecord(rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at)
+def _begin_worker(event: run_events.WorkerStarted | run_events.WorkerEnded) -> RankView:
+    return RankView(rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at)

@@ -96,7 +96,7 @@ def _pass_on(state: MemberState, leadership: Leadership, view: View) -> None:
     for token, command in view.commands.items():
         if command.kind in decide.PASSED_ON and token not in leadership.answers:
             leadership.answers[token] = ""
-            state.requests.emit(events.PassOn(token, command.kind))
+            state.requests.emit(events.PassOn(token, command.target))
 
 
 def handle_plan(leadership: Leadership, event: PlanReady | PlanRefused) -> None:
@@ -147,7 +147,7 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
     followed = (state.setup.current_key, job.spec, job.members, job.statuses)
     names = [*followed, job.control]
     if seal is not None:
-        names += [job.make_history_key(seal.round), job.make_assignments_prefix(seal.round, seal.plan_token)]
+        names += [job.history, job.make_assignments_prefix(seal.round, seal.plan_token)]
 
     def on_reply(answer: TxnResult, now: float) -> None:
         found = dict(zip(names, answer.found, strict=True))
@@ -284,14 +284,15 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     """Do what a person requested and delete the request, or write the answer to it."""
     job = leadership.job
     command_key = job.make_command_key(decision.token)
-    command = state.cache.read(Command, command_key)
+    command, item = state.cache.read(Command, command_key), state.cache.keys.get(command_key)
     assert command is not None
+    assert item is not None
     drain_key = job.make_drain_key(decision.drain or decision.undrain)
     names = [command_key, drain_key]
     writes: list[Operation] = [Delete(command_key), Delete(drain_key)]
     if decision.refused is not None or decision.answer:
         answered = replace(command, refused=decision.refused, answer=decision.answer)
-        names, writes = [command_key], [make_put(state, command_key, answered)]
+        names, writes = [command_key], [make_put(state, command_key, answered, item.lease)]
     elif decision.drain:
         writes = [Delete(command_key), make_put(state, drain_key, Drain(node_name=decision.drain))]
     write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)

@@ -25,7 +25,7 @@ from rendezvous.settings import Settings
 
 _PUT_OFF = "omission put off"
 TARGET_LENGTH_MAX = 255
-PASSED_ON = ("why",)
+PASSED_ON = ("ask",)
 """Requests that the program above answers; the leader goes on meanwhile."""
 
 

@@ -97,7 +97,7 @@ def test_status_of_two_jobs_of_one_name_asks_for_a_pid(meshctl: Call) -> None:
     with agent(9000, identity("twin", "a")), agent(9001, identity("twin", "b")):
         outcome = meshctl("status", "twin")
     assert outcome.code == 2
-    assert "2 jobs of that id run on this machine" in outcome.err
+    assert "2 jobs of that name run on this machine" in outcome.err
     outcome = meshctl("status", "twin")
     assert "no agent of run twin is on this machine, and no store is set" in outcome.err
 

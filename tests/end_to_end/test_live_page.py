@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.views.run_view import RankView
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import loopback_hosts
@@ -66,13 +67,14 @@ def test_the_agent_of_a_job_serves_its_page_until_it_ends(tmp_path: Path) -> Non
     with Job(tmp_path, *options, script=script) as job:
         job.marks("up", range(4))
         url = find_page(job)
-        steps = lambda: [row[2] for row in read(url, "api/run")["nodes"][0]["ranks"]]  # noqa: E731
+        step_at = RankView.__struct_fields__.index("step")
+        steps = lambda: [row[step_at] for row in read(url, "api/run")["nodes"][0]["ranks"]]  # noqa: E731
         wait_until(lambda: steps() == [7, 8, 9, 10], 20, "the steps of all ranks")
         run = read(url, "api/run")
-        assert (run["state"], run["mesh"], run["world_size"]) == ("running", [["dp", 2], ["tp", 2]], 4)
+        assert (run["phase"], run["mesh"], run["shape"], run["world_size"]) == ("running", "dp=*,tp=2", [2, 2], 4)
         page = read(url, "api/logs?node=&rank=2")
         assert "".join(chunk["data"] for chunk in page["chunks"]).strip().endswith("of rank 2")
-        assert "round_started" in "".join(read(url, "api/events")["lines"])
+        assert "round 1 starts: 4 ranks on 1 node" in "".join(read(url, "api/events")["lines"])
         assert "in load" in " ".join(read(url, "api/why")["answer"]["sentences"]) or read(url, "api/why")["stacks"]
         (tmp_path / "go").touch()
         assert job.wait().exit_code == 0
@@ -138,7 +140,7 @@ def test_a_real_job_in_a_browser(tmp_path: Path, browser: Browser) -> None:
         page.click("#ask-stack")
         expect(page.locator("#own-stack")).to_contain_text("load", timeout=30_000)
         page.keyboard.press("Escape")
-        expect(page.locator("#facts")).to_contain_text("mesh dp=2, tp=2 · 4 ranks on 1 node")
+        expect(page.locator("#facts")).to_contain_text("round 1 runs 4 ranks on 1 node · mesh dp=2, tp=2")
         assert page.title() != "owned"
         assert window.faults == []
         assert window.overflow() == 0

@@ -66,7 +66,7 @@ def test_a_run_is_drawn_at_every_size(look: Look, node_count: int, size: tuple[i
     shows(page, "#rounds", "KeyError: 'shard_0412'", f"h{node_count} is lost: two dials were refused", "it runs")
     shows(page, "#todo", "rank 27: stopped or blocked", "ranks 5, 21: no progress for 5 min 12 s", "h2: leaving")
     assert page.locator("#ranks tr").nth(1).inner_text().split()[:3] == ["27", "h3", "stopped"] or size == DESKTOP
-    shows(page, "#events", "failure found", "no node joined for 30 s", "worker started", "ranks 0-7")
+    shows(page, "#events", "round 1 failed: rank 7", "no node joined for 30 s", "ranks 0-7 started")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (dark == "rgb(17, 22, 27)") == (scheme == "dark")
     assert window.overflow() == 0

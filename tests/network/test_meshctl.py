@@ -25,7 +25,7 @@ def test_a_node_is_drained_comes_back_as_a_spare_and_the_job_is_stopped(
 
     seen = json.loads(meshctl(network, job, "status", job.run_id, "--json"))
     assert (seen["phase"], seen["round"], seen["world_size"], seen["leader"]) == ("running", 1, 6, job.leader())
-    assert {node["name"]: node["ranks"] for node in seen["nodes"]} == before
+    assert {node["name"]: [rank["rank"] for rank in node["ranks"]] for node in seen["nodes"]} == before
 
     assert meshctl(network, job, "drain", job.run_id, victim).startswith(f"{victim} is drained")
     after = job.wait_for_round(2, 4)

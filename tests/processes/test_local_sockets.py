@@ -22,13 +22,14 @@ from launcher.views.questions import local_socket
 from launcher.views.questions.local_listener import SOCKET_NAME
 from launcher.views.questions.local_socket import (
     LocalAgent,
-    Question,
     QuestionSource,
     ask_to_leave,
     exchange,
     find_local_agents,
     list_socket_names,
 )
+from launcher.views.questions.messages import Question
+from launcher.views.requests import Identify, Replace
 from rendezvous import __version__
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
@@ -142,7 +143,7 @@ def test_all_runs_are_asked_before_any_has_answered() -> None:
 
     with agents_that(answer):
         runs = list_runs(AGENTS, None)
-    assert [(run.run_id, run.phase) for run in runs] == [(agent.run_id, "running") for agent in AGENTS]
+    assert [(one.run_id, one.run and one.run.phase) for one in runs] == [(agent.run_id, "running") for agent in AGENTS]
 
 
 def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +162,9 @@ def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.Mon
             reply(connection, REPORT_LINE)
 
     with agents_that(answer):
-        *silent, last = list_runs(AGENTS, None)
-    assert last.phase == "running"
-    assert [run.phase for run in silent] == [""] * 4
+        known, *silent = list_runs(AGENTS, None)
+    assert (known.run_id, known.run is not None) == (AGENTS[-1].run_id, True)
+    assert [one.run for one in silent] == [None] * 4
     assert all(run.now.endswith(" on this machine has not answered in time") for run in silent)
     assert len(limits) == 1
 
@@ -178,7 +179,7 @@ def test_another_agent_of_a_job_is_asked_when_the_first_ends(monkeypatch: pytest
 
     with agents_that(answer):
         (run,) = list_runs([replace(agent, run_id="r", job="j") for agent in AGENTS[:2]], None)
-    assert run.phase == "running", run.now
+    assert run.run is not None, run.now
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -199,9 +200,10 @@ def test_an_agent_with_a_socket_is_asked_to_leave_and_gets_no_signal() -> None:
             question = msgspec.json.decode(connection.recv(1 << 16), type=Question)
             connection.sendall(b"{}\n")
         asking.result(20)
-        assert question == Question(kind="replace", run_id="night", attempt=2)
-        assert agent.poll() is None
+        exit_code = agent.poll()
         agent.kill()
+    assert question == Question(request=Replace(run_id="night", attempt=2))
+    assert exit_code is None
 
 
 def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
@@ -220,7 +222,7 @@ def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
         assert find_own() == ([], [])
         name = SOCKET_NAME.format(uid=0, pid=BASE)
         with ThreadPoolExecutor(1) as pool, pytest.raises(PermissionError):
-            pool.submit(exchange, name, Question(kind="run"), 60.0).result(30.0)  # it does not wait for nobody
+            pool.submit(exchange, name, Question(request=Identify()), 60.0).result(30.0)  # it does not wait for nobody
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.extensions.metrics import exporter
 from launcher.extensions.metrics.exporter import MetricsExporter
-from launcher.extensions.metrics.report_cache import ReportCache
+from launcher.extensions.metrics.server import share_node
 from launcher.extensions.metrics.textfile import MetricsFile
 from launcher.model.errors import UsageError
 from tests.support.reports import FixedSource, begin, make_report
@@ -34,7 +34,7 @@ def read_round(path: Path) -> float | None:
 
 def test_a_file_is_replaced_and_removed_at_the_end(tmp_path: Path) -> None:
     path, source = tmp_path / "meshrun.prom", FixedSource(make_report())
-    written = begin(MetricsFile(str(path), ReportCache(source), period_s=0.01))
+    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
     assert wait_until(lambda: read_round(path)) == 2.0
     source.answer = make_report(round=3)
     wait_until(lambda: read_round(path) == 3.0)
@@ -53,7 +53,7 @@ def test_a_directory_that_is_removed_is_told_once(tmp_path: Path, capfd: pytest.
     folder = tmp_path / "textfile"
     folder.mkdir()
     path = folder / "meshrun.prom"
-    written = begin(MetricsFile(str(path), ReportCache(FixedSource(make_report())), period_s=0.01))
+    written = begin(MetricsFile(str(path), share_node(FixedSource(make_report())), period_s=0.01))
     wait_until(path.exists)
     told = ""
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd
     path.write_text("old\n")
     (full_disk / "rest").write_bytes(bytes(60 << 10))
     source = FixedSource(make_report())
-    written = begin(MetricsFile(str(path), ReportCache(source), period_s=0.01))
+    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
     told = wait_until(lambda: capfd.readouterr().err)
     assert "No space left on device (check df -h and df -i)" in told
     assert path.read_text() == "old\n"
@@ -98,7 +98,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd
 def test_an_agent_that_does_not_answer_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path, source = tmp_path / "meshrun.prom", FixedSource("it does not answer")
     path.write_text("old\n")
-    written = begin(MetricsFile(str(path), ReportCache(source), period_s=0.01))
+    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
     wait_until(lambda: source.asked)
     assert path.read_text() == "old\n"
     written.close()

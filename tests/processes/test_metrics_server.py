@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.extensions.metrics import server as server_module
-from launcher.extensions.metrics.report_cache import ReportCache
-from launcher.extensions.metrics.server import CONNECTIONS_MAX, make_metrics_server
+from launcher.extensions.metrics.server import CONNECTIONS_MAX, make_metrics_server, share_node
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError
 from launcher.views import http_server
@@ -37,7 +36,7 @@ def source() -> FixedSource:
 
 @pytest.fixture
 def server(source: FixedSource) -> Iterator[HttpServer]:
-    server = begin(make_metrics_server(open_listener("127.0.0.1", 0, "--metrics-port"), ReportCache(source)))
+    server = begin(make_metrics_server(open_listener("127.0.0.1", 0, "--metrics-port"), share_node(source)))
     yield server
     server.close()
     wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics")])
@@ -78,7 +77,7 @@ def test_a_page_of_metrics_is_complete_and_typed(server: HttpServer) -> None:
 def test_readiness_says_why(
     server: HttpServer, source: FixedSource, state: str, waiting: str, status: int, sentence: str
 ) -> None:
-    source.answer = make_report(state=state, waiting=because(waiting) if waiting else None)
+    source.answer = make_report(state=state, why=because(waiting) if waiting else None)
     assert get(server.port, "/readyz") == (status, f"{sentence}\n")
     assert get(server.port, "/healthz") == (200, "ok\n"), "it lives, whatever it waits for"
 
@@ -141,7 +140,7 @@ def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatc
     source.answer = make_report(200)  # more than the kernel buffers
     listener = open_listener("127.0.0.1", 0, "--metrics-port")
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = begin(make_metrics_server(listener, ReportCache(source)))
+    server = begin(make_metrics_server(listener, share_node(source)))
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", server.port))
@@ -194,7 +193,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.Monke
 def test_a_port_is_free_again_after_a_server(source: FixedSource) -> None:
     listener = open_listener("127.0.0.1", 0, "--metrics-port")
     port = listener.getsockname()[1]
-    server = begin(make_metrics_server(listener, ReportCache(source)))
+    server = begin(make_metrics_server(listener, share_node(source)))
     assert get(port, "/healthz")[0] == 200
     server.close()
     open_listener("127.0.0.1", port, "--metrics-port").close()
@@ -211,12 +210,12 @@ def test_descriptors_do_not_leak(server: HttpServer) -> None:
 def test_a_report_is_read_anew_after_a_second(source: FixedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    cache = ReportCache(source)
-    cache.read()
-    cache.read()
+    cache = share_node(source)
+    cache()
+    cache()
     assert source.asked == 1
     now += 1.0
-    cache.read()
+    cache()
     assert source.asked == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.views.questions import question_socket
 from launcher.views.questions.local_listener import SOCKET_NAME
-from launcher.views.questions.local_socket import Question
+from launcher.views.questions.messages import Diagnose, Question
 from launcher.views.questions.question_socket import (
     CONNECTIONS_MAX,
     LINE_MAX,
@@ -25,8 +25,13 @@ from launcher.views.questions.question_socket import (
     Connection,
     QuestionSocket,
 )
+from launcher.views.requests import Identify
+from rendezvous import codec
 from tests.support.processes.questions import open_question_socket
 from tests.support.waiting import wait_until
+
+WHY = codec.encode(Question(request=Diagnose())) + b"\n"
+IDENTIFY = codec.encode(Question(request=Identify())) + b"\n"
 
 
 @pytest.fixture
@@ -57,31 +62,31 @@ def take_one(server: QuestionSocket) -> tuple[Connection, Question]:
 
 def test_a_question_in_two_parts_is_answered_with_a_line(server: QuestionSocket) -> None:
     with connect() as end:
-        end.sendall(b'{"kind": ')
+        end.sendall(WHY[:9])
         assert list(server.take(0.0)) == []
-        end.sendall(b'"why"}\n')
+        end.sendall(WHY[9:])
         connection, question = take_one(server)
-        assert question.kind == "why"
+        assert question == Question(request=Diagnose())
         connection.answer(b"{}")
         assert end.makefile("rb").read() == b"{}\n"
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"{\n", b"[]\n", b'{"kind": 3}\n', b"\xff\n", b'{"unknown": ' + b"[" * 50_000 + b"\n", b"x" * (LINE_MAX + 1)],
+    [b"{\n", b"[]\n", b'{"request": 3}\n', b"\xff\n", b'{"unknown": ' + b"[" * 50_000 + b"\n", b"x" * (LINE_MAX + 1)],
     ids=["half", "a list", "a number", "bytes", "deep", "endless"],
 )
 def test_what_is_no_question_is_closed_and_costs_nobody_else(server: QuestionSocket, text: bytes) -> None:
     with connect() as wrong, connect() as right:
         wrong.sendall(text)
-        right.sendall(b'{"kind": "run"}\n')
+        right.sendall(IDENTIFY)
         wrong.setblocking(False)
-        found: list[str] = []
+        found: list[object] = []
 
         def is_closed() -> bool:
             for connection, question in server.take(0.0):
                 connection.close()
-                found.append(question.kind)
+                found.append(question.request)
             try:
                 return wrong.recv(1) == b""
             except BlockingIOError:
@@ -90,7 +95,7 @@ def test_what_is_no_question_is_closed_and_costs_nobody_else(server: QuestionSoc
                 return True
 
         wait_until(is_closed, 60, "the end of the wrong one")
-        assert found == ["run"]
+        assert found == [Identify()]
 
 
 def test_of_too_many_the_last_are_closed_until_others_have_gone(server: QuestionSocket) -> None:
@@ -104,7 +109,7 @@ def test_of_too_many_the_last_are_closed_until_others_have_gone(server: Question
     ends.pop().close()
     list(server.take(0.0))
     with connect() as end:
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         connection, _ = take_one(server)
         connection.close()
     for one in ends:
@@ -114,7 +119,7 @@ def test_of_too_many_the_last_are_closed_until_others_have_gone(server: Question
 def test_another_user_is_not_heard(server: QuestionSocket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question_socket, "read_user", lambda end: os.geteuid() + 1)
     with connect() as end:
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         assert list(server.take(0.0)) == []
         with pytest.raises(ConnectionResetError):  # closed with what it has said unread
             end.recv(1)
@@ -125,7 +130,7 @@ def test_root_is(server: QuestionSocket, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with socket.socket(socket.AF_UNIX) as end:
         end.connect("\0" + SOCKET_NAME.format(uid=os.getuid(), pid=os.getpid()))
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         connection, _ = take_one(server)
         connection.close()
 
@@ -144,7 +149,7 @@ def test_all_who_ask_at_once_are_answered(server: QuestionSocket) -> None:
 
     def ask() -> None:
         ends.append(connect())
-        ends[-1].sendall(b'{"kind": "run"}\n')
+        ends[-1].sendall(IDENTIFY)
 
     for _ in range(4 * CONNECTIONS_MAX):
         ask()
@@ -168,11 +173,11 @@ def test_a_flood_wakes_the_loop_no_more_until_a_pause_is_over(
             assert list(server.take(5.0)) == []
     assert server.wake_at == 5.0 + REFUSED_PAUSE_S
     with connect() as end:
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         assert poll.poll(0) == [], "it would wake the loop"
         assert list(server.take(5.0)) == []
         ((connection, question),) = server.take(server.wake_at)
-        assert question.kind == "why"
+        assert question == Question(request=Diagnose())
         connection.close()
     assert server.wake_at == math.inf
     with connect():
@@ -191,7 +196,7 @@ def test_without_a_descriptor_who_asks_waits_for_one(
     server: QuestionSocket, poll: select.poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connect() as end:
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard[1]))
         try:
@@ -211,7 +216,7 @@ def test_without_a_thread_a_long_answer_is_written_at_once(
     monkeypatch.setattr(question_socket, "start_thread", lambda *_: None)
     monkeypatch.setattr(question_socket, "SHORT_LIMIT_S", 20.0)
     with connect() as end, ThreadPoolExecutor(1) as reader:
-        end.sendall(b'{"kind": "why"}\n')
+        end.sendall(WHY)
         connection, _ = take_one(server)
         read = reader.submit(lambda: end.makefile("rb").read())
         connection.answer(b"x" * (4 * SHORT_MAX))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from launcher.extensions.devices.tpu_environment import TpuEnvironment, XlaEnvironment
 from launcher.meshctl.doctor.examine import examine
-from launcher.meshctl.status.render import encode_overview
+from launcher.views.run_json import encode_run
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.documents.pages import ROOT
 from tests.support.sections import make_jax
@@ -65,7 +65,7 @@ def status() -> Iterator[str]:
     job.lead(1)
     job.spares({2: "no whole replica left"})
     job.status(0, 2, outcome="failed", rank=5, exit_code=3)
-    yield json.dumps(encode_overview(replace(job.overview(), at=1_767_225_600.0)))
+    yield json.dumps(encode_run(replace(job.view(), at=1_767_225_600.0)))
     store.close()
 
 

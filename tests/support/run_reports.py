@@ -8,61 +8,60 @@ from pathlib import Path
 from typing import Any, Union
 
 import msgspec
+from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError
 from launcher.views.node.log_pages import LogSource, read_page
-from launcher.views.node_report import (
-    EventPage,
-    NodeReply,
-    NodeReport,
-    NodeRequest,
-    RankReport,
-    ReadEvents,
-    ReadLogs,
-    RunReport,
-)
+from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
 from launcher.views.run_events import RunEvent, parse_time
-from launcher.views.timeline import RoundSummary
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView
 from tests.support.reasons import because
 
 NOW = 1_800_000_000.0
 
 
-def make_rank(rank: int, **fields: object) -> RankReport:
-    return RankReport(**{"rank": rank, "local_rank": rank % 2, "pid": 100 + rank, "state": "running", **fields})  # type: ignore[arg-type]
+def make_rank(rank: int, **fields: object) -> RankView:
+    return RankView(**{"rank": rank, "local_rank": rank % 2, "pid": 100 + rank, "state": "running", **fields})  # type: ignore[arg-type]
 
 
-def make_node(index: int, **fields: object) -> NodeReport:
+def make_node(index: int, **fields: object) -> NodeView:
     usual = {
-        "node": f"h{index}", "member_id": f"m{index}", "run_id": "exp", "version": "1", "at": NOW,
+        "name": f"h{index}", "member_id": f"m{index}", "run_id": "exp", "version": "1", "at": NOW,
         "started_at": NOW - 99, "agent_pid": 10 + index, "state": "running", "is_leader": index == 0, "round": 2,
-        "restart_count": 1, "max_restarts": 3, "world_size": 4, "node_count": 2, "group_rank": index,
-        "mesh_axes": ("dp", "tp"), "mesh_shape": (2, 2), "ranks": (make_rank(2 * index), make_rank(2 * index + 1)),
+        "group_rank": index, "mesh_shape": (2, 2), "ranks": (make_rank(2 * index), make_rank(2 * index + 1)),
     }  # fmt: skip
-    return NodeReport(**{**usual, **fields})  # type: ignore[arg-type]
+    return NodeView(**{**usual, **fields})  # type: ignore[arg-type]
 
 
-def make_round(round: int, **fields: object) -> RoundSummary:
+def make_round(round: int, **fields: object) -> RoundView:
     usual = {
         "round": round, "began_at": NOW - 60, "world_size": 4, "node_count": 2, "ranks": (0, 1), "restart_count": 1,
         "waited_s": 1.0,
     }  # fmt: skip
-    return RoundSummary(**{**usual, **fields})  # type: ignore[arg-type]
+    return RoundView(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 FIRST = make_round(
     1,
     began_at=NOW - 120,
     ended_at=NOW - 90,
+    ran_s=30.0,
     cause="loss",
-    reason=because("node h9 is lost"),
+    ended=because("node h9 is lost"),
     nodes=("h9",),
     world_size=6,
 )
-REPORT = RunReport(
-    run_id="exp", at=NOW, leader="h0", nodes=(make_node(0), make_node(1)), rounds=(FIRST, make_round(2)),
-    missing=("h7",),
+REPORT = RunView(
+    run_id="exp", at=NOW, phase="running", leader="h0", round=2, world_size=4, mesh="dp=*,tp=2", shape=(2, 2),
+    restart_count=1, max_restarts=3, nodes=(make_node(0), make_node(1), NodeView(name="h7", member_id="m7")),
+    lost=(("h9", 1),), rounds=(FIRST, make_round(2)),
 )  # fmt: skip
+CALM = replace(REPORT, nodes=REPORT.nodes[:2])
+"""The same run, with an answer of every node."""
+
+
+def make_silent(name: str) -> NodeView:
+    return NodeView(name=name, member_id=f"m{name[1:]}")
 
 
 class FakeSource:
@@ -74,7 +73,7 @@ class FakeSource:
     run_id = "exp"
     switch_count = 0
 
-    def __init__(self, report: RunReport = REPORT) -> None:
+    def __init__(self, report: RunView = REPORT) -> None:
         self.report = report
         self.events: dict[str, list[str]] = {node.member_id: [] for node in report.nodes}
         self.files: dict[str, list[LogSource]] = {node.member_id: [] for node in report.nodes}
@@ -84,7 +83,7 @@ class FakeSource:
         self.requests: list[tuple[str, NodeRequest]] = []
         self._lock = threading.Lock()
 
-    def read_run(self) -> RunReport:
+    def read_run(self) -> RunView:
         if self.error is not None:
             raise self.error
         return self.report

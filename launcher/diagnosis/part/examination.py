@@ -23,7 +23,7 @@ from launcher.diagnosis.part.collection import NO_MESH, Collection, split_pages
 from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
 from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, LocalRound
-from launcher.views.questions.messages import Examine, Purpose, encode_note
+from launcher.views.questions.messages import Diagnose, Examine, Purpose, encode_note
 from launcher.views.questions.reporter import Reporter
 from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
 
@@ -121,7 +121,7 @@ class Examination(Struct, eq=False):
 
     # --- the leader's part ---
 
-    def diagnose(self, finish: Callable[[Conclusion | None, str], object], now: float) -> None:
+    def diagnose(self, request: Diagnose, finish: Callable[[Conclusion | None, str], object], now: float) -> None:
         """Answer a person: `finish` takes what is concluded, or None and a sentence."""
         self._look("question", now).finishes.append(finish)
 

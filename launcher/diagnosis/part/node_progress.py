@@ -42,6 +42,8 @@ from launcher.model.console import log
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
 
+LOOK_S = 10.0
+"""Between two looks at most, some 50 microseconds a worker: so old may a sign of progress be when it is noticed."""
 WRAPPERS_MAX = 8
 """Processes looked at for one worker: it, and what it wraps."""
 
@@ -62,6 +64,7 @@ class NodeProgress:
         ranks: Sequence[int],
         unpumped: frozenset[int],
         now: float,
+        progress_at: dict[int, float],
     ) -> None:
         self._watch = ProgressWatch(limits, now)
         self._shared_page = shared_page
@@ -69,11 +72,14 @@ class NodeProgress:
         self._ranks = ranks
         self._unpumped = unpumped
         self._outputs: dict[int, _Output] = {}  # by local rank; of one that has ended the last value
+        self._progress_at = progress_at
+        self._counts: dict[int, tuple[int, ...]] = {}  # by local rank, as of the last look
+        self._look_at = now
 
     @property
     def wake_at(self) -> float:
         """When to call `check`."""
-        return self._watch.wake_at
+        return min(self._watch.wake_at, self._look_at)
 
     @property
     def needs_counters(self) -> bool:
@@ -89,13 +95,29 @@ class NodeProgress:
 
         Returns a silence, once, or a sentence that it is over. That a worker stays stopped is logged.
         """
+        if now < self.wake_at:
+            return None
+        found, self._look_at = self._observe(pids), now + LOOK_S
+        self._note_each(pids, now)
         if now < self._watch.wake_at:
             return None
-        news = self._watch.check(now, self._observe(pids))
+        news = self._watch.check(now, found)
         if isinstance(news, Halt):
             log(str(news))
             return None
         return news
+
+    def _note_each(self, pids: Mapping[int, int], now: float) -> None:
+        """Note which workers show a sign that they did not at the last look, for those who ask how old it is."""
+        page, rows = self._shared_page, list[tuple[int, ...]]()
+        if page is not None:
+            columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
+            rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
+        for local_rank in pids:
+            output = self._outputs.get(local_rank, _Output())
+            counts = (output.size, *(rows[local_rank] if local_rank < len(rows) else ()))
+            if counts != self._counts.get(local_rank):
+                self._counts[local_rank], self._progress_at[local_rank] = counts, now
 
     def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
         signs: dict[str, int] = {}

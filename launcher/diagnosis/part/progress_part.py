@@ -44,6 +44,7 @@ class ProgressPart(Struct, eq=False):
         match fact.what:
             case RoundStarting():
                 self._watch, self._begin_at = None, fact.at + LATER_S
+                self.running.progress_at.clear()
             case CountersRead(counters) if self._watch is not None:
                 self._watch.take_counters(counters)
 
@@ -52,8 +53,9 @@ class ProgressPart(Struct, eq=False):
         if self._watch is None and share is not None:
             unpumped = self.list_unpumped(len(share.ranks))
             self._watch = NodeProgress(
-                self.limits, self.shared_page, self.pump, ranks=share.ranks, unpumped=unpumped, now=now
-            )
+                self.limits, self.shared_page, self.pump, ranks=share.ranks, unpumped=unpumped, now=now,
+                progress_at=self.running.progress_at,
+            )  # fmt: skip
             return
         assert self._watch is not None
         news = self._watch.check(self.running.list_live(), now)

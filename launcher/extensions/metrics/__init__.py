@@ -2,7 +2,6 @@
 
     table          every metric, and how it is read from the node's report
     exposition     the report in Prometheus' words
-    report_cache   one report for all who read at the same time
     server         --metrics-port, with its probes
     textfile       --metrics-file
     exporter       begins and ends them

@@ -20,9 +20,9 @@ from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
     from launcher.config.options.readers import Value
-    from launcher.extensions.metrics.report_cache import ReportCache
+    from launcher.extensions.metrics.server import ReadNode
     from launcher.extensions.metrics.textfile import MetricsFile
-    from launcher.views.questions.local_socket import Question
+    from launcher.views.questions.messages import Question
 
 DELAY_S = 1.0
 RETRY_S = 1.0
@@ -40,7 +40,7 @@ class MetricsExporter:
         self._listener: socket.socket | None = None
         self._server: HttpServer | None = None
         self._file: MetricsFile | None = None
-        self._cache: ReportCache | None = None
+        self._read: ReadNode | None = None
         self._is_closed = threading.Event()
         self._lock = threading.Lock()
         require_library()
@@ -82,19 +82,18 @@ class MetricsExporter:
         has_failed = False
         while not self._is_closed.wait(delay_s):
             try:
-                from launcher.extensions.metrics.report_cache import ReportCache
-                from launcher.extensions.metrics.server import make_metrics_server
+                from launcher.extensions.metrics.server import make_metrics_server, share_node
                 from launcher.extensions.metrics.textfile import MetricsFile
                 from launcher.views.questions.local_socket import QuestionSource
 
                 with self._lock:
                     if self._is_closed.is_set():
                         return
-                    cache = self._cache = self._cache or ReportCache(QuestionSource(exchange, run_id))
+                    read = self._read = self._read or share_node(QuestionSource(exchange, run_id))
                     if is_server and self._listener is not None:
-                        self._server = make_metrics_server(self._listener, cache)
+                        self._server = make_metrics_server(self._listener, read)
                     elif self._path is not None:
-                        self._file = MetricsFile(self._path, cache)
+                        self._file = MetricsFile(self._path, read)
                     part = self._server if is_server else self._file
                 if part is not None:
                     part.run()

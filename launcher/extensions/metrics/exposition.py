@@ -12,17 +12,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from launcher.extensions.metrics.table import METRICS
-from launcher.views.node_report import NodeReport
+from launcher.views.run_view import NodeView
 
 
 class _ReportCollector:
     """What prometheus_client calls a collector: the families of one report."""
 
-    def __init__(self, report: NodeReport) -> None:
+    def __init__(self, report: NodeView) -> None:
         self._report = report
 
     def collect(self) -> Iterator[Metric]:
-        own = (self._report.run_id, self._report.node)
+        own = (self._report.run_id, self._report.name)
         for metric in METRICS:
             labels = ("run", "node", *metric.labels)
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
@@ -33,14 +33,14 @@ class _ReportCollector:
                 yield family
 
 
-def make_registry(report: NodeReport) -> CollectorRegistry:
+def make_registry(report: NodeView) -> CollectorRegistry:
     """Return what the encoders of prometheus_client take, for one report."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report))
     return registry
 
 
-def encode_report(report: NodeReport, accept: str) -> tuple[bytes, str]:
+def encode_report(report: NodeView, accept: str) -> tuple[bytes, str]:
     """Return the page of a report, and its content type. `accept`: the reader's Accept header, "" for none."""
     try:
         encode, content_type = choose_encoder(accept)

@@ -10,29 +10,50 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
+from functools import partial
 
 from launcher.extensions.metrics.exposition import encode_report
-from launcher.extensions.metrics.report_cache import ReportCache
 from launcher.model.errors import TemporaryError, describe
 from launcher.views.http_server import HttpServer, Request, Response
-from launcher.views.node_report import NodeReport
+from launcher.views.questions.kept_answer import KeptAnswer
+from launcher.views.questions.run_source import RunSource
+from launcher.views.requests import ReadState
+from launcher.views.run_view import NodeView
 
 # docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
 CONNECTIONS_MAX = 64
 PATHS = ("/metrics", "/healthz", "/readyz")
+FRESH_S = 1.0
+"""As old as an answer of the agent may be: it is asked once in this time, however many read."""
+ReadNode = Callable[[], NodeView]
+"""Returns the node as it is; raises TemporaryError."""
 
 
-def make_metrics_server(listener: socket.socket, cache: ReportCache) -> HttpServer:
-    """Make the server of the node whose reports `cache` reads."""
-    return HttpServer(listener, 2 * CONNECTIONS_MAX, lambda request: _answer(request, cache))
+def share_node(source: RunSource) -> ReadNode:
+    """Return what many threads may call."""
+    kept: KeptAnswer[NodeView] = KeptAnswer(time.monotonic)
+
+    def ask() -> NodeView:
+        reply = source.read_node("", ReadState())
+        assert isinstance(reply, NodeView), reply
+        return reply
+
+    return partial(kept.read, FRESH_S, ask)
 
 
-def _answer(request: Request, cache: ReportCache) -> Response:
+def make_metrics_server(listener: socket.socket, read: ReadNode) -> HttpServer:
+    """Make the server of the node that is read."""
+    return HttpServer(listener, 2 * CONNECTIONS_MAX, lambda request: _answer(request, read))
+
+
+def _answer(request: Request, read: ReadNode) -> Response:
     path = request.target.partition("?")[0]
     if path not in PATHS:
         return _say(404, f"the paths are {', '.join(PATHS)}")
     try:
-        report = cache.read()
+        report = read()
     except TemporaryError as error:
         return _say(503, str(error))
     if path == "/metrics":
@@ -48,10 +69,11 @@ def _say(status: int, sentence: str) -> Response:
     return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
 
 
-def describe_readiness(report: NodeReport) -> tuple[bool, str]:
+def describe_readiness(report: NodeView) -> tuple[bool, str]:
     """Return whether this node does what it is there for, and a sentence."""
-    if report.state == "running":
-        return True, f"round {report.round} runs here, with {len(report.ranks)} of {report.world_size} ranks"
+    if report.state in ("running", "succeeded") and report.last is not None:
+        world_size = report.last.world_size
+        return True, f"round {report.round} runs here, with {len(report.ranks)} of {world_size} ranks"
     if report.state == "spare":
         return True, "this node is a spare"
-    return False, f"{report.state}: {describe(report.waiting)}" if report.waiting else report.state
+    return False, f"{report.state}: {describe(report.why)}" if report.why else report.state

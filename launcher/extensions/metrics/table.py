@@ -4,7 +4,7 @@ Names end in their unit, and in `_total` if they only grow. Every metric has the
 different for each rank has `rank`. A set of states or causes is complete from the start, so that an increase from
 nothing is seen. What a report does not know is left out, rather than 0.
 
-An agent knows its own node. How many nodes and spares a run has is known by the leader alone.
+An agent knows its own node. What concerns the run as a whole is told by the leader alone, also where it is a spare.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal, NamedTuple, get_args
 
 from launcher.logs.reports.failure_class import FailureClass
 from launcher.views.goodput import START, Goodput
-from launcher.views.node_report import NodeReport
+from launcher.views.run_view import RUNNING, NodeView, RunView
 from rendezvous.records import Cause
 
 Labels = tuple[str, ...]
 Samples = Iterator[tuple[Labels, float]]
 """The values of a metric's labels, and the sample, of each."""
 UNKNOWN = "unknown"
-NODE_STATES = ("waiting", "running", "stopping", "leaving", "spare")
+NODE_STATES = ("waiting", "running", "succeeded", "failed", "stopping", "leaving", "spare")
 LIVE_STATES = ("running", "stopped", "blocked")
 RANK_STATES = (*LIVE_STATES, "succeeded", "failed", "terminated")
 CAUSES = (*(cause for cause in get_args(Cause) if cause), UNKNOWN)
@@ -39,21 +39,21 @@ class Metric(NamedTuple):
     labels: Labels
     """In addition to run and node."""
     help: str
-    read: Callable[[NodeReport], Samples]
+    read: Callable[[NodeView], Samples]
 
     @property
     def full_name(self) -> str:
         return f"meshrun_{self.name}" + ("_total" if self.kind == "counter" else "")
 
 
-def _read_value(field: str, report: NodeReport) -> Samples:
+def _read_value(field: str, report: NodeView) -> Samples:
     """Read a field; below 0 it is unknown."""
     value = float(getattr(report, field))
     if value >= 0:
         yield (), value
 
 
-def _read_ranks(field: str, report: NodeReport) -> Samples:
+def _read_ranks(field: str, report: NodeView) -> Samples:
     """Read a field of every worker that runs; below 0 it is unknown."""
     for rank in report.ranks:
         value = float(getattr(rank, field))
@@ -61,36 +61,34 @@ def _read_ranks(field: str, report: NodeReport) -> Samples:
             yield (str(rank.rank),), value
 
 
-def _read_build(report: NodeReport) -> Samples:
+def _read_build(report: NodeView) -> Samples:
     yield (report.version,), 1.0
 
 
-def _read_counts(
-    names: Iterable[str], count: Callable[[NodeReport], Mapping[str, float]], report: NodeReport
-) -> Samples:
+def _read_counts(names: Iterable[str], count: Callable[[NodeView], Mapping[str, float]], report: NodeView) -> Samples:
     """Read a figure for each of these names, 0 for one that `count` does not have."""
     counts = count(report)
     for name in names:
         yield (name,), float(counts.get(name, 0))
 
 
-def _count_ranks(report: NodeReport) -> Mapping[str, float]:
+def _count_ranks(report: NodeView) -> Mapping[str, float]:
     return Counter(rank.state for rank in report.ranks if report.round)
 
 
-def _read_round_count(report: NodeReport) -> Samples:
-    yield (), float(sum(report.end_counts.values()) + bool(report.round))
+def _read_of_round(field: str, report: NodeView) -> Samples:
+    if report.round and report.last is not None:
+        yield (), float(getattr(report.last, field))
 
 
-def _read_of_round(field: str, report: NodeReport) -> Samples:
-    if report.round:
-        yield (), float(getattr(report, field))
+def _read_run(read: Callable[[RunView], float], report: NodeView) -> Samples:
+    if report.run is not None:
+        yield (), float(read(report.run))
 
 
-def _read_goodput(read: Callable[[Goodput], Iterable[tuple[Labels, float]]], report: NodeReport) -> Samples:
-    """Read figures of the goodput; a spare has lost nothing."""
-    if report.goodput is not None and report.rounds:
-        yield from read(report.goodput)
+def _read_goodput(read: Callable[[Goodput], Iterable[tuple[Labels, float]]], report: NodeView) -> Samples:
+    if report.run is not None and report.run.goodput is not None and report.run.rounds:
+        yield from read(report.run.goodput)
 
 
 # fmt: off
@@ -111,35 +109,43 @@ METRICS: tuple[Metric, ...] = (
 
     # The run.
     Metric("nodes", "gauge", (), "Nodes of the run, including spares; only from the leader.",
-           partial(_read_value, "member_count")),
+           partial(_read_run, lambda run: run.member_count)),
     Metric("spare_nodes", "gauge", (), "Nodes without ranks in the last round; only from the leader.",
-           partial(_read_value, "spare_count")),
+           partial(_read_run, lambda run: len(run.nodes))),
+    Metric("run_round", "gauge", (),
+           "Number of the round that runs on any nodes of the run, 0 for none; only from the leader.",
+           partial(_read_run, lambda run: run.round if run.phase == RUNNING else 0)),
     Metric("round", "gauge", (), "Number of the round that runs on this node, 0 for none.",
            partial(_read_value, "round")),
     Metric("round_ranks", "gauge", (), "Ranks of the round that runs on this node, on all nodes.",
            partial(_read_of_round, "world_size")),
     Metric("round_nodes", "gauge", (), "Nodes of the round that runs on this node.",
            partial(_read_of_round, "node_count")),
-    Metric("rounds", "counter", (), "Rounds that have started on this node.", _read_round_count),
+    Metric("rounds", "counter", (), "Rounds that have started on this node.",
+           partial(_read_value, "round_count")),
     Metric("rounds_ended", "counter", ("cause",), "Rounds that have ended on this node, by what ended them.",
            partial(_read_counts, CAUSES, lambda report: report.end_counts)),
     Metric("failures", "counter", ("class",), "Failures of workers of this node that ended a round, by class.",
            partial(_read_counts, get_args(FailureClass), lambda report: report.failure_counts)),
-    Metric("restarts_charged", "gauge", (), "Restarts of the run that count against --max-restarts.",
-           partial(_read_value, "restart_count")),
-    Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts.",
-           partial(_read_value, "max_restarts")),
+    Metric("restarts_charged", "gauge", (),
+           "Restarts of the run that count against --max-restarts; only from the leader.",
+           partial(_read_run, lambda run: run.restart_count)),
+    Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts; only from the leader.",
+           partial(_read_run, lambda run: run.max_restarts)),
     Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.",
            partial(_read_value, "hang_count")),
     Metric("checkpoints", "counter", (), "Checkpoints that the workers of this node have reported.",
            partial(_read_value, "checkpoint_count")),
     Metric("step", "gauge", (), "The highest training step that workers of this node have reported.",
            partial(_read_value, "step")),
-    Metric("goodput_ratio", "gauge", (), "Part of the time since the agent's start that was training, 0 to 1.",
+    Metric("goodput_ratio", "gauge", (),
+           "Part of the time since the run's start that was training, 0 to 1; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.ratio)])),
-    Metric("trained_seconds", "gauge", (), "Time of training since the agent's start, without work that was undone.",
+    Metric("trained_seconds", "gauge", (),
+           "Time of training since the run's start, without work that was undone; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.trained_s)])),
-    Metric("lost_seconds", "gauge", ("cause",), "Time since the agent's start that was not training, by cause.",
+    Metric("lost_seconds", "gauge", ("cause",),
+           "Time since the run's start that was not training, by cause; only from the leader.",
            partial(_read_goodput, lambda goodput: [((cause,), goodput.lost_s.get(cause, 0.0)) for cause in LOSSES])),
 
     # The node.

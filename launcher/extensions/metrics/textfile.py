@@ -13,7 +13,7 @@ from contextlib import suppress
 from prometheus_client import write_to_textfile
 
 from launcher.extensions.metrics.exposition import make_registry
-from launcher.extensions.metrics.report_cache import ReportCache
+from launcher.extensions.metrics.server import ReadNode
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint, sanitize
 
@@ -25,9 +25,9 @@ CLOSE_LIMIT_S = 2.0
 class MetricsFile:
     """Written by `run`, in a thread of its own, until `close`."""
 
-    def __init__(self, path: str, cache: ReportCache, period_s: float = PERIOD_S) -> None:
+    def __init__(self, path: str, read: ReadNode, period_s: float = PERIOD_S) -> None:
         self._path = path
-        self._cache = cache
+        self._read = read
         self._period_s = period_s
         self._is_failing = False
         self._closed = threading.Event()
@@ -49,7 +49,7 @@ class MetricsFile:
 
     def _write(self) -> None:
         try:
-            registry = make_registry(self._cache.read())
+            registry = make_registry(self._read())
         except TemporaryError:  # the file's time shows that it is old
             return
         if self._closed.is_set():

@@ -1,6 +1,5 @@
 """The live page of a run: a small server, and one HTML file without any other file or host.
 
-    view         what the page shows, made from what the nodes say; pure
     shared_run   one answer for all readers
     admission    who may read
     server       paths and answers

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from launcher.config.options.readers import Value, parse_listen_address
 from launcher.extensions.page.options import ROWS
-from launcher.meshctl.group import meshctl
+from launcher.meshctl.group import job_command
 
 
-@meshctl.command(short_help="Serve a run as a page for a browser.")
-@click.argument("run_id", required=False)
+@job_command("Serve a run as a page for a browser.", needs_run=False)
 @click.option(
     "--listen", default="0", metavar="[HOST:]PORT",
     help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
 )  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
-def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
+def serve(store: Mapping[str, str], run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
     """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
 
     The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
     command that makes the page available on another machine.
     """
     from launcher.extensions.page.serve import save_page, serve_page
-    from launcher.meshctl.live.source import find_source
+    from launcher.meshctl.live.source import open_source
 
     host, port = parse_listen_address(Value(ROWS[0], listen, "--listen"))
-    source = find_source(run_id)
-    if path is not None:
-        save_page(source, path, has_stacks=not no_stacks)
-        return 0
-    return serve_page(source, host, port)
+    with open_source(store, run_id) as source:
+        if path is not None:
+            save_page(source, path, has_stacks=not no_stacks)
+            return 0
+        return serve_page(source, host, port)

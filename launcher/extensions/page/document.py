@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from launcher.extensions.page.shared_run import SharedRun
-from launcher.views.node_report import LogPage, ReadLogs
+from launcher.views.requests import LogPage, ReadLogs
 from rendezvous.errors import MeshrunError
 
 _SLOT = '<script type="application/json" id="saved"></script>'

@@ -12,22 +12,22 @@ import threading
 from launcher.extensions.page.document import save_document
 from launcher.extensions.page.server import PageServer
 from launcher.extensions.page.shared_run import SharedRun
-from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.plan.command import write_file
 from launcher.model.console import write_stderr, write_stdout
+from launcher.views.questions.local_socket import QuestionSource
 from rendezvous.records import name_run
 
 PROGRAM = "meshctl"
 
 
-def save_page(source: LocalSource, path: str, *, has_stacks: bool) -> None:
+def save_page(source: QuestionSource, path: str, *, has_stacks: bool) -> None:
     """Write the page with its data to a file. Raises TemporaryError if the run does not answer, UsageError."""
     page = save_document(SharedRun(source), has_stacks=has_stacks)
     write_file(path, page.decode())
     write_stdout(f"{path}: {len(page):,} bytes; it needs no server")
 
 
-def serve_page(source: LocalSource, host: str, port: int) -> int:
+def serve_page(source: QuestionSource, host: str, port: int) -> int:
     """Serve the page until a signal; return the exit code. Raises UsageError if the port is taken."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

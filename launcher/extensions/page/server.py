@@ -1,7 +1,7 @@
 """What the page answers, to whom: an `HttpServer` gets the requests, `admission` decides who is answered.
 
     /                 the page
-    /api/run          a RunView                 /api/events?after=N          an EventPage
+    /api/run          a run, by run_json        /api/events?after=N          an EventPage
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
     /save             the page with its data, as a file
 
@@ -23,8 +23,8 @@ from launcher.extensions.page.shared_run import Body, SharedRun, compress
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.views.http_server import HttpServer, Request, Response, open_listener
-from launcher.views.node_report import LogCursor, ReadLogs
 from launcher.views.questions.run_source import RunSource
+from launcher.views.requests import LogCursor, ReadLogs
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
 from rendezvous.stores.listeners import find_listeners, find_owner

@@ -18,13 +18,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.extensions.page.view import RunView, SeenNode, make_view, remember
 from launcher.model.errors import TemporaryError
 from launcher.views.event_buffer import EventBuffer
-from launcher.views.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
+from launcher.views.event_view import read_event
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.views.questions.run_source import RunSource
-from launcher.views.run_events import parse_time
+from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
+from launcher.views.run_json import encode_run
+from launcher.views.run_view import SILENT, NodeView, RankView, RunView
 from rendezvous.errors import MeshrunError
 
 RUN_AGE_S = 1.0
@@ -33,6 +34,8 @@ WHY_AGE_S = 10.0
 QUESTIONS_MAX = 4
 """At a time, fewer than the connections of an agent's socket."""
 ANSWERS_MAX = 64
+LOST_MAX = 200
+"""Lost nodes that are shown, the first by name: a run of months may have lost thousands."""
 Answer = TypeVar("Answer")
 EVENTS_MAX, EVENTS_BYTES_MAX = 1000, 1 << 20
 EVENT_PAGES_MAX = 50  # of one refresh
@@ -58,20 +61,24 @@ class SharedRun:
         self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)
         self._lock = threading.Lock()  # of the answers and events
         self._answers: OrderedDict[tuple[object, ...], KeptAnswer[Any]] = OrderedDict()
-        self._report: tuple[RunReport, float] | None = None
-        self._seen: dict[str, SeenNode] = {}
+        self._run: tuple[RunView, float] | None = None
+        self._seen: dict[str, tuple[NodeView, float]] = {}  # the last answer of each node, by name, and when it came
         self._events = EventBuffer(EVENTS_MAX, EVENTS_BYTES_MAX)
         self._agent_next = 0  # the number of the next line, as the agent that is asked counts
         self._switch_count = 0
+        self._newest_at = 0.0
         self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
 
     def read_run(self) -> Body:
-        """Return the RunView as JSON; after the first, it is an old one with a `problem` if the run does not answer."""
+        """Return the run by the schema of `run_json`, its ranks as rows of `rank_fields`.
+
+        After the first, it is an old one with a `problem` if the run does not answer; `age_s` is since it was made.
+        """
         return self._keep(("run",), RUN_AGE_S, self._make_run)
 
     def list_events(self, after: int) -> EventPage:
-        """Return the lines after number `after`, -1 for all that are kept."""
+        """Return the events after number `after`, -1 for all that are kept: each an EventView as JSON."""
         self._keep(("events",), RUN_AGE_S, self._take_events)
         with self._lock:
             return self._events.read(after, EVENTS_BYTES_MAX)
@@ -92,8 +99,6 @@ class SharedRun:
         def ask() -> tuple[dict[str, object], float]:
             answer = self._ask(self._source.ask_why)
             fields = msgspec.json.decode(answer, type=dict[str, object])
-            if not fields:
-                raise TemporaryError("no leader has answered in time")
             return fields, self._clock()
 
         fields, at = self._keep(("why",), WHY_AGE_S, ask)
@@ -107,39 +112,53 @@ class SharedRun:
 
     def list_log_nodes(self, most: int) -> list[str]:
         """List the nodes whose logs say most, as far as is known: with failed ranks first, then by oldest progress."""
-        if self._report is None:
+        if self._run is None:
             return []
 
-        def worth(node: int) -> tuple[bool, float]:
-            ranks = nodes[node].ranks
-            return any(rank.exit_code for rank in ranks), max((rank.progress_age_s for rank in ranks), default=-1.0)
+        def worth(node: NodeView) -> tuple[bool, float]:
+            oldest_s = max((rank.progress_age_s for rank in node.ranks), default=-1.0)
+            return any(rank.exit_code for rank in node.ranks), oldest_s
 
-        nodes = [one for one in self._report[0].nodes if one.log_dir]
-        chosen = sorted(range(len(nodes)), key=lambda index: worth(index), reverse=True)[:most]
-        return [nodes[index].node for index in chosen]
+        nodes = sorted((one for one in self._run[0].nodes if one.log_dir), key=worth, reverse=True)
+        return [node.name for node in nodes[:most]]
 
     def _make_run(self) -> Body:
         now = self._clock()
         problem = ""
         try:
-            report = self._ask(self._source.read_run)
-            self._report, self._seen = (report, now), remember(self._seen, report, now)
+            run = self._ask(self._source.read_run)
+            self._run = self._fill_in(run, now), now
         except MeshrunError as error:
-            if self._report is None:
+            if self._run is None:
                 raise
             problem = str(error)
-        report, at = self._report
-        view: RunView = make_view(report, self._seen, at)
-        view = replace(view, problem=problem, age_s=round(now - at, 1))
-        text = msgspec.json.encode(view)
+        run, at = self._run
+        own = {"problem": problem, "age_s": round(now - at, 1), "rank_fields": RankView.__struct_fields__}
+        text = msgspec.json.encode({**encode_run(run, has_rows=True), **own})
         return Body(text=text, gzip=compress(text))
+
+    def _fill_in(self, run: RunView, now: float) -> RunView:
+        """Return the run with what nodes that are silent or lost have said last: the picture keeps its shape."""
+        gone = [NodeView(name=name, state="lost") for name, _ in run.lost[:LOST_MAX]]
+        nodes, seen = [], {}
+        for node in (*run.nodes, *gone):
+            before = self._seen.get(node.name)
+            if node.state not in (SILENT, "lost"):
+                before = node, now
+            elif before is not None:
+                node = replace(before[0], state=node.state, is_leader=False, silent_s=round(now - before[1], 1))
+            if before is not None:
+                seen[node.name] = before
+            nodes.append(node)
+        self._seen = seen
+        return replace(run, nodes=tuple(nodes))
 
     def _take_events(self) -> None:
         for _ in range(EVENT_PAGES_MAX):
             switch_count = self._source.switch_count
             if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
                 self._switch_count, self._agent_next = switch_count, 0
-                self._skip_until = _read_time(self._events.newest)
+                self._skip_until = self._newest_at
             request = ReadEvents(after=self._agent_next - 1)
             page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
             assert isinstance(page, EventPage), page
@@ -150,10 +169,10 @@ class SharedRun:
                     self._events.skip(page.first - self._agent_next)
                 lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
                 self._agent_next = max(self._agent_next, page.first + len(page.lines))
-                for line in lines:
-                    if _read_time(line) >= self._skip_until:
-                        self._skip_until = 0.0
-                        self._events.add(line)
+                for event in filter(None, (read_event(line, "") for line in lines)):
+                    if event.at >= self._skip_until:
+                        self._skip_until, self._newest_at = 0.0, event.at
+                        self._events.add(msgspec.json.encode(replace(event, line="")).decode())
             if page.is_last:
                 return
 
@@ -173,14 +192,6 @@ class SharedRun:
             while len(self._answers) > ANSWERS_MAX:
                 self._answers.popitem(last=False)
         return kept.read(age_s, make)
-
-
-def _read_time(line: str) -> float:
-    """Return when an event happened, in seconds since 1970; 0 if its line does not tell."""
-    try:
-        return parse_time(str(msgspec.json.decode(line, type=dict[str, object]).get("time", "")))
-    except msgspec.MsgspecError:
-        return 0.0
 
 
 def compress(text: bytes) -> bytes:

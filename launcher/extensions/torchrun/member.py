@@ -26,7 +26,6 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, describe
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.ports import bind_first, order_candidates
-from launcher.views.waiting import describe_wait
 from rendezvous import events
 from rendezvous.errors import EXIT_STOPPED
 from rendezvous.events import Exit, StartRound
@@ -217,6 +216,8 @@ class TorchrunMember:
                 self._carry_out(action)
         self._membership.log_remarks()
         if (self._start is not None or not self._is_leaving) and self._round_log.advance(read_clock()):
+            from launcher.views.sentences import describe_wait
+
             leader = self._driver.machine.leader
             log(describe_wait(leader.node_name if leader is not None else "", None))
 

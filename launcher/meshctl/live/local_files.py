@@ -15,8 +15,8 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, field
 
-from launcher.views.node_report import RunReport
 from launcher.views.questions.local_socket import list_local_agents
+from launcher.views.run_view import RunView
 
 _BLOCK = 1 << 16
 _ROUND_FILE = re.compile(r"round_(\d{1,9})\.json")
@@ -35,7 +35,7 @@ class KeptRound(Struct, frozen=True, kw_only=True):
     restart_count: int = 0
     ended_at: str | None = None
     cause: str = ""
-    reason: str = ""
+    ended: str = ""
     workers: tuple[KeptWorker, ...] = ()
 
 
@@ -45,25 +45,25 @@ class LocalFolders(Struct):
     by_member: dict[str, str] = field(default_factory=dict)
     _seen: frozenset[tuple[str, int, str]] = frozenset()
 
-    def update(self, report: RunReport) -> None:
+    def update(self, report: RunView) -> None:
         """Note what a report says. Agents of this machine are asked only if it names others than before."""
-        seen = frozenset((node.node, node.agent_pid, node.log_dir) for node in report.nodes)
+        seen = frozenset((node.name, node.agent_pid, node.log_dir) for node in report.nodes)
         if seen == self._seen:
             return
         self._seen = seen
         local = {(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == report.run_id}
         for node in report.nodes:
-            if node.log_dir and (node.node, str(node.agent_pid)) in local:
+            if node.log_dir and (node.name, str(node.agent_pid)) in local:
                 self.by_member[node.member_id] = node.log_dir
 
-    def describe_end(self, report: RunReport) -> str:
+    def describe_end(self, report: RunView) -> str:
         """Describe that no agent of a run is here any more, and how its last round ended, from the files of rounds."""
         seen = report.rounds[-1].round if report.rounds else 0
         ending = f": it was last seen in round {seen}" if seen else ""
         for folder in self.by_member.values():
             *_, last = (None, *read_rounds(folder, seen or 1))
             if last is not None and last.ended_at:
-                ending = f": round {last.round} ended: {last.reason or last.cause or 'no reason given'}"
+                ending = f": round {last.round} ended: {last.ended or last.cause or 'no reason given'}"
                 break
         return f"no longer has an agent on this machine{ending}"
 

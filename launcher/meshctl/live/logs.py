@@ -21,7 +21,8 @@ from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.views.node_report import LogCursor, LogPage, ReadLogs, RunReport
+from launcher.views.requests import LogCursor, LogPage, ReadLogs
+from launcher.views.run_view import RunView
 from rendezvous.records import name_run
 
 ALL_LINES = -1
@@ -64,7 +65,7 @@ class LogView(Struct, eq=False):
     write: Callable[[Iterable[str]], object]
     """Gets lines for stdout."""
     _merger: LineMerger = field(default_factory=LineMerger)
-    _report: RunReport | None = None
+    _report: RunView | None = None
     _remarks: dict[str, set[str]] = field(default_factory=dict)  # why there is nothing to read: names of nodes
     _told_remarks: set[str] = field(default_factory=set)
     _logs: defaultdict[str, _NodeLogs] = field(default_factory=lambda: defaultdict(_NodeLogs))  # by member id
@@ -133,13 +134,13 @@ class LogView(Struct, eq=False):
         self._first_round = report.rounds[-1].round if report.rounds else 0
         self._require_rank(report)
         if self.query.node:
-            names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
+            names = {name for node in report.nodes for name in (node.name, node.member_id)} | set(report.silent)
             if self.query.node not in names:
-                there = format_list(merge_names({node.node for node in report.nodes}))
+                there = format_list(merge_names({node.name for node in report.nodes}))
                 sentence = f"{name_run(report.run_id)} has no node {sanitize(self.query.node)}"
                 raise UsageError(sentence, f"use one of {sanitize(there)}")
 
-    def _require_rank(self, report: RunReport) -> None:
+    def _require_rank(self, report: RunView) -> None:
         """Raise UsageError for a rank that no round of the run has had."""
         sizes = [one.world_size for one in report.rounds]
         sizes += [rank.rank + 1 for node in report.nodes for rank in node.ranks]
@@ -202,7 +203,7 @@ class LogView(Struct, eq=False):
                 if node.member_id not in self.poller.folders.by_member and not node.is_gone
             )
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            self.poller.warn(f"{name_run(self._report.run_id)} {self.poller.describe_end()}{rest}")
+            self.poller.warn(f"{self.poller.describe_end()}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 

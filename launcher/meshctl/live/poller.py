@@ -16,15 +16,20 @@ from functools import partial
 from msgspec import Struct, field
 
 from launcher.meshctl.live.local_files import LocalFolders
-from launcher.meshctl.live.source import RunGoneError
+from launcher.meshctl.live.source import RunGoneError, RunOverError, StoreSource
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
 from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.questions.run_source import RunSource
+from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
+from launcher.views.run_view import SILENT, RunView
+from launcher.views.sentences import explain_shortness
+from rendezvous.records import name_run
 
 REQUESTS_MAX = 8
 PAUSE_S = 0.25
 PAUSE_PER_NODE_S = 0.01
+STORE_PAUSE_S = 2.0
+"""Where each question is written to the store, and each answer told to all members."""
 REPORT_INTERVAL_S = 2.0
 BACKOFF_MAX_S = 10.0
 FAILURES_MAX = 2
@@ -94,12 +99,14 @@ class NodePoller(Struct, eq=False):
     clock: Callable[[], float] = time.monotonic
     nodes: dict[str, PolledNode] = field(default_factory=dict)
     folders: LocalFolders = field(default_factory=LocalFolders)
-    report: RunReport | None = None
+    report: RunView | None = None
     """The last of the run."""
     problem: str = ""
     """Why there is none that is newer, "" if there is."""
     is_over: bool = False
-    """No agent of the run is on this machine any more."""
+    """The run has ended, or no agent of it is on this machine any more."""
+    ending: str = ""
+    """How it has ended, if that is known."""
     _pool: RequestPool = field(default_factory=RequestPool)
     _silent: set[str] = field(default_factory=set)  # names of nodes that the user was told about
     _first_missing: set[str] = field(default_factory=set)  # those that have not answered since the view began
@@ -121,9 +128,9 @@ class NodePoller(Struct, eq=False):
         )
 
     def describe_end(self) -> str:
-        """Describe that no agent of the run is here any more, as the rest of a sentence about it."""
+        """Describe that the run has ended, or that no agent of it is here any more."""
         assert self.report is not None
-        return self.folders.describe_end(self.report)
+        return self.ending or f"{name_run(self.report.run_id)} {self.folders.describe_end(self.report)}"
 
     def poll(self, make_request: Callable[[PolledNode], NodeRequest | None], wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
@@ -150,6 +157,7 @@ class NodePoller(Struct, eq=False):
         for key, result in self._pool.wait(wait_s):
             if isinstance(result, RunGoneError) and self.report is not None:
                 self.is_over = True
+                self.ending = str(result) if isinstance(result, RunOverError) else ""
             elif isinstance(result, Exception) and not isinstance(result, TemporaryError):
                 bugs.append(result)
             if key is None:
@@ -163,19 +171,21 @@ class NodePoller(Struct, eq=False):
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
         self._report_at = self.clock() + REPORT_INTERVAL_S
-        if isinstance(result, RunReport):
+        if isinstance(result, RunView) and result.is_short and not result.nodes:
+            result = TemporaryError(f"{name_run(result.run_id)}: {explain_shortness(result)}")
+        if isinstance(result, RunView):
             is_first, self.report, self.problem = self.report is None, result, ""
             self.folders.update(result)
             if is_first:
-                self._first_missing = set(result.missing)
-            names = {node.member_id: node.node for node in result.nodes}
+                self._first_missing = set(result.silent)
+            names = {node.member_id: node.name for node in result.nodes if node.state != SILENT}
             for member_id, name in names.items():
                 if member_id not in self.nodes:
                     was_there = is_first or name in self._first_missing
                     self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=was_there)
                     self._first_missing.discard(name)
             for node in self.nodes.values():
-                is_silent = node.member_id not in names and node.name in result.missing
+                is_silent = node.member_id not in names and node.name in result.silent
                 node.is_gone = node.member_id not in names and not is_silent
                 if is_silent:  # a request would only wait; the next report says whether it is back
                     node.failures = max(node.failures, FAILURES_MAX)
@@ -200,15 +210,16 @@ class NodePoller(Struct, eq=False):
         node.failures, node.has_answered = 0, True
         self._tell_return(node.name)
         node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
-        pause_s = max(PAUSE_S, PAUSE_PER_NODE_S * len(self.nodes))
+        least_s = STORE_PAUSE_S if isinstance(self.source, StoreSource) else PAUSE_S
+        pause_s = max(least_s, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)
         return NodeAnswer(node, result)
 
-    def _tell_silence(self, report: RunReport, names: Mapping[str, str]) -> None:
-        for name in report.missing:
+    def _tell_silence(self, report: RunView, names: Mapping[str, str]) -> None:
+        for name in report.silent:
             self._tell_one_silent(name, "")
         failing = {node.name for node in self.nodes.values() if node.failures and not node.is_gone}
-        for name in sorted(self._silent - set(report.missing) - failing):
+        for name in sorted(self._silent - set(report.silent) - failing):
             if name in names.values():
                 self._tell_return(name)
             else:

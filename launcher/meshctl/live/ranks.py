@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from launcher.meshctl.table import Column, format_age, format_size, format_table
 from launcher.model.console import escape
-from launcher.model.errors import describe
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.views.node_report import NodeReport, RankReport, RunReport
+from launcher.views.run_view import SILENT, NodeView, RankView, RunView
+from launcher.views.sentences import explain_node, explain_shortness
 from rendezvous.records import name_run
 
-RankRow = tuple[NodeReport, RankReport]
+RankRow = tuple[NodeView, RankView]
 
 
-def list_ranks(report: RunReport) -> list[RankRow]:
+def list_ranks(report: RunView) -> list[RankRow]:
     """List all workers with their nodes, by rank."""
     rows = [(node, rank) for node in report.nodes for rank in node.ranks]
-    return sorted(rows, key=lambda row: (row[1].rank, row[0].node))
+    return sorted(rows, key=lambda row: (row[1].rank, row[0].name))
 
 
-def describe_ranks(report: RunReport, width: int = 0) -> str:
+def describe_ranks(report: RunView, width: int = 0) -> str:
     """Describe them as a table, `width` letters wide (0: all columns), and the nodes without workers."""
     rows = list_ranks(report)
     parts = [format_table(make_rank_columns(rows), width)] if rows else []
     idle: dict[str, list[str]] = {}
     for node in report.nodes:
-        if not node.ranks:
-            state = "" if node.state == "waiting" and node.waiting else node.state  # the sentence contains it
-            idle.setdefault(": ".join(filter(None, (state, describe(node.waiting)))), []).append(node.node)
+        if not node.ranks and node.state != SILENT:
+            state = "" if node.state == "waiting" and node.why else node.state  # the sentence contains it
+            idle.setdefault(": ".join(filter(None, (state, explain_node(node)))), []).append(node.name)
     rest = [f"{format_names(names)}: {state}" for state, names in sorted(idle.items())]
-    if report.missing:
-        rest.append(f"{format_names(report.missing)}: no answer")
+    if report.silent:
+        rest.append(f"{format_names(report.silent)}: no answer")
+    if report.is_short:
+        rest.append(explain_shortness(report))
     if rest:
         parts.append("\n".join(map(escape, rest)))
     return "\n\n".join(parts) or f"{name_run(report.run_id)} has no workers"
@@ -41,7 +43,7 @@ def make_rank_columns(rows: list[RankRow]) -> list[Column]:
     ranks = [rank for _, rank in rows]
     return [
         Column("rank", tuple(str(rank.rank) for rank in ranks), is_right=True),
-        Column("node", tuple(node.node for node, _ in rows)),
+        Column("node", tuple(node.name for node, _ in rows)),
         Column("pid", tuple(str(rank.pid or "-") for rank in ranks), is_right=True),
         Column("state", tuple(map(format_state, ranks))),
         Column("cpu", tuple(format_cores(rank.cores) for rank in ranks), is_right=True),
@@ -57,7 +59,7 @@ def make_rank_columns(rows: list[RankRow]) -> list[Column]:
     ]
 
 
-def format_state(rank: RankReport) -> str:
+def format_state(rank: RankView) -> str:
     """running, or failed (1): the exit code."""
     return f"{rank.state} ({rank.exit_code})" if rank.state == "failed" else rank.state
 
@@ -67,12 +69,12 @@ def format_cores(cores: float) -> str:
     return f"{cores:.1f}" if cores >= 0 else "-"
 
 
-def format_progress(rank: RankReport) -> str:
+def format_progress(rank: RankView) -> str:
     """The age of the last sign of progress."""
     return f"{format_age(rank.progress_age_s)} ago" if rank.progress_age_s >= 0 else "-"
 
 
-def format_device_memory(rank: RankReport) -> str:
+def format_device_memory(rank: RankView) -> str:
     """ "20G/80G" """
     if rank.device_memory_bytes < 0:
         return "-"

@@ -15,19 +15,18 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
-from launcher.meshctl.live.events import EventCollector, SeenEvent
+from launcher.meshctl.live.events import EventCollector
 from launcher.meshctl.live.poller import NodePoller
-from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.table import Column
 from launcher.model.errors import TemporaryError, describe_bug
-from launcher.views.node_report import RunReport
+from launcher.views.event_view import EventView
+from launcher.views.questions.local_socket import QuestionSource
+from launcher.views.run_view import RunView
 
 REDRAW_S = 1.0
-VIEWS = ("ranks", "status")
 
 
 class TopScreen(App[None]):
@@ -37,51 +36,35 @@ class TopScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; background: $background; }
-    #head { height: auto; padding: 0 1; text-style: bold; }
+    #head { height: auto; max-height: 50%; padding: 0 1; text-style: bold; }
     #title { height: 1; padding: 0 1; text-style: dim; }
-    #views { height: 1fr; }
     DataTable { height: 1fr; background: $background; }
-    #status { height: 1fr; scrollbar-size-vertical: 1; text-wrap: nowrap; }
     #events { height: 7; padding: 0 1; border-top: solid $secondary; overflow: hidden; text-wrap: nowrap;
               text-overflow: ellipsis; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        Binding("tab", "next_view", "ranks/status", priority=True),
-        Binding("s", "change_sort", "sort"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "quit", "quit"), Binding("s", "change_sort", "sort")]
 
-    def __init__(self, source: LocalSource) -> None:
+    def __init__(self, source: QuestionSource) -> None:
         super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")))
         self._source = source
         self._state = TopState(source.run_id)
-        self._shown = VIEWS[0]
         self._filled: list[Column] = []  # what the table holds
         self._is_closing = threading.Event()
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
         yield Static(id="title", markup=False)
-        with Vertical(id="views"):
-            yield DataTable(id="ranks", cursor_type="row", zebra_stripes=False)
-            with VerticalScroll(id="status"):
-                yield Static(id="text", markup=False)
+        yield DataTable(id="ranks", cursor_type="row", zebra_stripes=False)
         yield Static(id="events", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
         self.set_interval(REDRAW_S, self._draw)
-        self._show_view()
         self._draw()
 
     def on_unmount(self) -> None:
         self._is_closing.set()
-
-    def action_next_view(self) -> None:
-        self._shown = VIEWS[self._shown == VIEWS[0]]
-        self._show_view()
-        self._draw()
 
     def action_change_sort(self) -> None:
         self._state.change_sort()
@@ -95,7 +78,7 @@ class TopScreen(App[None]):
         problems: list[str] = []
         collector = EventCollector(problems.append)
         poller = NodePoller(self._source, problems.append)
-        shown: RunReport | None = None
+        shown: RunView | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(collector.make_request, 0.2)
@@ -112,7 +95,7 @@ class TopScreen(App[None]):
             self._state.ending = poller.describe_end()
             self._hand_over(None, [], "")
 
-    def _hand_over(self, report: RunReport | None, events: list[SeenEvent], problem: str) -> None:
+    def _hand_over(self, report: RunView | None, events: list[EventView], problem: str) -> None:
         def take() -> None:
             self._state.report = report or self._state.report
             self._state.problem = problem
@@ -122,23 +105,13 @@ class TopScreen(App[None]):
         if not self._is_closing.is_set():
             self.call_later(take)
 
-    def _show_view(self) -> None:
-        for name in VIEWS:
-            self.query_one(f"#{name}").display = name == self._shown
-        self.query_one(f"#{self._shown}").focus()
-
     def _draw(self) -> None:
         if not self.is_running:  # while the screen closes, its widgets go before its timer
             return
         now = time.time()
-        self.query_one("#head", Static).update("\n".join(self._state.describe_head(now)))
-        others = "  ".join(name.upper() if name == self._shown else name for name in VIEWS)
-        order = f"   sorted by {self._state.sort_key}" if self._shown == "ranks" else ""
-        self.query_one("#title", Static).update(f"{others}{order}")
+        self.query_one("#head", Static).update(self._state.describe_head(now))
+        self.query_one("#title", Static).update(f"ranks, sorted by {self._state.sort_key}")
         self.query_one("#events", Static).update("\n".join(self._state.list_events(now)[-6:]))
-        if self._shown == "status":
-            self.query_one("#text", Static).update(self._state.describe_status())
-            return
         columns = self._state.make_rank_columns(self.size.width - 2)
         _fill(self.query_one("#ranks", DataTable), self._filled, columns)
         self._filled = columns
@@ -167,6 +140,6 @@ def _fill(table: DataTable[Text], shown: Sequence[Column], columns: Sequence[Col
                 widths[column.header] = max(width, text.cell_len)
 
 
-def run_screen(source: LocalSource) -> None:
+def run_screen(source: QuestionSource) -> None:
     """Show the run until the user leaves."""
     TopScreen(source).run()

@@ -1,4 +1,4 @@
-"""What `meshctl top` shows: the rows of `meshctl status`, the table of `meshctl ps` and its order, the last events.
+"""What `meshctl top` shows: the head of `meshctl status`, the table of `meshctl ps` and its order, the last events.
 
 Nothing here draws, reads a clock or asks anyone, so that all of it can be tested without a terminal.
 """
@@ -10,23 +10,21 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from launcher.meshctl.live.events import SeenEvent, format_events
+from launcher.meshctl.live.events import format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
-from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import describe, list_rows
+from launcher.meshctl.status import describe_head
 from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
-from launcher.model.text import format_duration
-from launcher.views.goodput import Goodput
-from launcher.views.node_report import RunReport
+from launcher.views.event_view import EventView
+from launcher.views.run_view import RunView
+from launcher.views.sentences import explain_shortness
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
 _LOW_ATTENTION = ("running", "succeeded")
-_GAP = "   "
 
 SORT_KEYS: dict[str, Callable[[RankRow], tuple[object, ...]]] = {
-    "rank": lambda row: (row[1].rank, row[0].node),
+    "rank": lambda row: (row[1].rank, row[0].name),
     "cpu": lambda row: (-row[1].cores, row[1].rank),
     "memory": lambda row: (-row[1].rss_bytes, row[1].rank),
     "progress": lambda row: (-row[1].progress_age_s, row[1].rank),
@@ -42,13 +40,13 @@ class TopState:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.report: RunReport | None = None
-        self.events: deque[SeenEvent] = deque(maxlen=EVENTS_MAX)
+        self.report: RunView | None = None
+        self.events: deque[EventView] = deque(maxlen=EVENTS_MAX)
         self.sort_key = "rank"
         self.problem = ""
         self.ending = ""
 
-    def take_events(self, events: Sequence[SeenEvent]) -> None:
+    def take_events(self, events: Sequence[EventView]) -> None:
         """Take events, in any order."""
         merged = sorted([*self.events, *events], key=lambda event: (event.at, event.node))
         self.events = deque(merged, maxlen=EVENTS_MAX)
@@ -58,28 +56,18 @@ class TopState:
         keys = list(SORT_KEYS)
         self.sort_key = keys[(keys.index(self.sort_key) + 1) % len(keys)]
 
-    def describe_head(self, now: float) -> list[str]:
-        """Describe the run in a few lines. `now`: seconds since 1970."""
+    def describe_head(self, now: float) -> str:
+        """Describe the run as `meshctl status` does, above its nodes. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"{name_run(escape(self.run_id))}: {self.problem or 'waiting for its agents to answer'}"]
-        rows = dict(list_rows(replace(derive_overview(report), at=now)))
-        state = self._describe_end() if self.ending else rows["now"]
-        parts = [_join(rows, "mesh", "leader", "restarts")]
-        step = max((node.step for node in report.nodes), default=-1)
-        if step >= 0:
-            parts.append(f"step {step:,}")
-        lines = [f"{name_run(report.run_id)}: {state}", _GAP.join(parts)]
-        if report.goodput is not None:
-            lines.append(format_goodput(report.goodput))
-        lines += filter(None, [_join(rows, "lost", "silent")])
-        if self.problem and not self.ending:
-            lines.append(f"state as of {format_clock(report.at, now)}: {self.problem}")
-        return [escape(line) for line in lines]
-
-    def describe_status(self) -> str:
-        """Describe the run as `meshctl status` does."""
-        return describe(derive_overview(self.report)) if self.report is not None else ""
+            return escape(f"{name_run(self.run_id)}: {self.problem or 'waiting for its agents to answer'}")
+        if self.ending:
+            remark = self._describe_end(name_run(report.run_id))
+        elif self.problem:
+            remark = f"state as of {format_clock(report.at, now)}: {self.problem}"
+        else:
+            remark = explain_shortness(report)
+        return describe_head(replace(report, at=now)) + escape(remark)
 
     def make_rank_columns(self, width: int = 0) -> list[Column]:
         """Make the table of ranks, sorted. `width`: of the terminal, 0 for all columns."""
@@ -91,21 +79,9 @@ class TopState:
         """List the last events, the newest last."""
         return format_events(list(self.events), now)
 
-    def _describe_end(self) -> str:
+    def _describe_end(self, name: str) -> str:
         """Describe how the run ended, as far as it was seen: its agents end right after it."""
         for event in reversed(self.events):
             if event.kind == "agent_ended":
-                return f"has ended: {event.sentence}"
+                return f"{name} has ended: {event.sentence}"
         return self.ending
-
-
-def format_goodput(goodput: Goodput) -> str:
-    """goodput 93 %: trained 2 h of 2 h 10 min; lost 8 min to failure, 2 min to start"""
-    lost = sorted(goodput.lost_s.items(), key=lambda one: -one[1])
-    parts = ", ".join(f"{format_duration(seconds)} to {cause}" for cause, seconds in lost if seconds >= 0.05)
-    trained = f"trained {format_duration(goodput.trained_s)} of {format_duration(goodput.total_s)}"
-    return f"goodput {100 * goodput.ratio:.0f} %: {trained}" + (f"; lost {parts}" if parts else "")
-
-
-def _join(rows: dict[str, str], *labels: str) -> str:
-    return _GAP.join(f"{label} {rows[label]}" for label in labels if label in rows)

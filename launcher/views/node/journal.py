@@ -33,7 +33,8 @@ from launcher.views.run_events import (
     WorkerEnded,
     WorkerStarted,
 )
-from launcher.views.timeline import RoundSummary, RunTimeline, WorkerRecord
+from launcher.views.run_view import RankView, RoundView
+from launcher.views.timeline import RunTimeline
 from rendezvous import __version__, events
 from rendezvous.reasons import Reason
 
@@ -62,7 +63,7 @@ class Journal(Struct, eq=False):
     header: JournalHeader
     write_events: Sequence[Callable[[RunEvent], None]] = ()
     """Each gets every event."""
-    write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None
+    write_round: Callable[[RoundView, Sequence[RankView]], None] | None = None
     """Gets a round that has ended here, with its workers."""
     find_failure: Callable[[int], str] = lambda round: ""
     """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
@@ -160,7 +161,8 @@ class Journal(Struct, eq=False):
                 max_restarts=self.header.max_restarts,
                 waited_s=round(max(0.0, at - self._idle_since), 3),
                 summary=describe(assignment.summary),
-            )
+            ),
+            assignment.summary,
         )
 
     def _end_worker(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str = "") -> None:
@@ -196,7 +198,7 @@ class Journal(Struct, eq=False):
 
     def _end(self, step: int, at: float) -> None:
         current = self.timeline.current
-        cause, reason = (current.cause, describe(current.reason)) if current is not None else ("", "")
+        cause, reason = (current.cause, describe(current.ended)) if current is not None else ("", "")
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
         self.assignment, self._idle_since, self.is_stopping = None, at, False

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.node.process_use import ProcessUse, measure_process, measure_use
-from launcher.views.node_report import NodeReport, RankReport
-from launcher.views.timeline import RoundSummary, WorkerRecord
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView, merge_rounds
+from launcher.views.stored_run import JobRecords, build_run
+from rendezvous.reasons import Reason
 
 
 class RankSigns(Struct, frozen=True, kw_only=True):
@@ -22,27 +23,38 @@ class RankSigns(Struct, frozen=True, kw_only=True):
 
     counts: tuple[int, ...] = ()
     """Numbers that grow."""
-    output_at: float = 0.0
-    """When it last wrote output, 0 for never."""
+    seen_at: float = 0.0
+    """When it last wrote output, or was last seen to make progress; 0 for never."""
     phase: str = ""
 
 
 class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """What the agent knows about its node."""
 
-    base: NodeReport
-    workers: tuple[WorkerRecord, ...]
+    base: NodeView
+    workers: tuple[RankView, ...]
     signs: Mapping[int, RankSigns]
     """By local rank."""
     places: Mapping[int, str]
     """Coordinates by rank."""
     devices: Mapping[int, tuple[str, ...]]
     """By local rank."""
-    rounds: tuple[RoundSummary, ...]
-    before: TimeSpent
-    """How the time before this round was spent."""
     now: float
     """On the agent's clock."""
+    run: RunSnapshot | None = None
+    """If this node leads and was asked for the run."""
+
+
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """What a leader knows about the run."""
+
+    records: JobRecords
+    rounds: tuple[RoundView, ...]
+    """As this node saw them."""
+    before: TimeSpent
+    """How the time before these was spent."""
+    max_restarts: int
+    """The records of a job of one machine do not have it."""
 
 
 class LocalState(Struct, eq=False):
@@ -56,8 +68,8 @@ class LocalState(Struct, eq=False):
     _signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = field(default_factory=dict)
     """By round and local rank: the counts, and since when they are so."""
 
-    def report(self, snapshot: NodeSnapshot, *, has_rounds: bool) -> NodeReport:
-        """Make the report of a snapshot."""
+    def report(self, snapshot: NodeSnapshot) -> NodeView:
+        """Make the view of a snapshot."""
         base = snapshot.base
         pids = {worker.pid for worker in snapshot.workers if worker.state == "running" and worker.pid}
         use = measure_use(pids)
@@ -68,16 +80,21 @@ class LocalState(Struct, eq=False):
         live = {(base.round, worker.local_rank) for worker in snapshot.workers}
         self._signs = {key: value for key, value in self._signs.items() if key in live}
         own = measure_process(base.agent_pid)
+        failed = next((rank for rank in ranks if rank.state == "failed"), None)
+        if base.state == "running" and failed is not None:
+            why = Reason.of("views/failed", rank=failed.rank, exit_code=failed.exit_code or 0)
+            base = replace(base, state="failed", why=why)
+        elif base.state == "running" and ranks and all(rank.state == "succeeded" for rank in ranks):
+            base = replace(base, state="succeeded")
         return replace(
             base,
             ranks=ranks,
-            rounds=snapshot.rounds if has_rounds else snapshot.rounds[-1:],
             agent_rss_bytes=own.rss_bytes if own is not None else 0,
             agent_cpu_s=own.cpu_s if own is not None else 0.0,
-            goodput=compute_goodput(snapshot.rounds, snapshot.before, base.at),
+            run=_view_run(snapshot.run, base.at) if snapshot.run is not None else None,
         )
 
-    def _report_rank(self, snapshot: NodeSnapshot, worker: WorkerRecord, use: Mapping[int, ProcessUse]) -> RankReport:
+    def _report_rank(self, snapshot: NodeSnapshot, worker: RankView, use: Mapping[int, ProcessUse]) -> RankView:
         own = use.get(worker.pid) if worker.state == "running" else None
         spent = self._note_spent(worker, own)
         signs = snapshot.signs.get(worker.local_rank, RankSigns())
@@ -85,15 +102,10 @@ class LocalState(Struct, eq=False):
         is_seen = own is not None and names
         used, total = self.read_devices(names) if is_seen and self.read_devices is not None else (-1, -1)
         is_running = worker.state == "running"
-        return RankReport(
-            rank=worker.rank,
-            local_rank=worker.local_rank,
-            pid=worker.pid,
+        return replace(
+            worker,
             state=(own.state or worker.state) if own is not None else worker.state,
             place=snapshot.places.get(worker.rank, ""),
-            started_at=worker.started_at,
-            exit_code=worker.exit_code,
-            sentence=worker.sentence,
             cores=self._compute_cores(worker, own, snapshot),
             cpu_s=spent[0],
             rss_bytes=own.rss_bytes if own is not None else 0,
@@ -107,7 +119,7 @@ class LocalState(Struct, eq=False):
             device_memory_total_bytes=total,
         )
 
-    def _note_spent(self, worker: WorkerRecord, use: ProcessUse | None) -> tuple[float, ...]:
+    def _note_spent(self, worker: RankView, use: ProcessUse | None) -> tuple[float, ...]:
         """Return CPU seconds, and bytes read and written, never less than before: readers take a fall for a restart.
 
         They would fall where a reading fails, or a process leaves the worker's tree.
@@ -117,20 +129,29 @@ class LocalState(Struct, eq=False):
         self._spent[key] = tuple(map(max, now, self._spent.get(key, now)))
         return self._spent[key]
 
-    def _compute_cores(self, worker: WorkerRecord, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
+    def _compute_cores(self, worker: RankView, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
         """Return the CPUs used since the last report; since the worker's start in the first one, -1 if unknown."""
         before, at = self._cpu.get(worker.pid, (0.0, snapshot.now - (snapshot.base.at - worker.started_at)))
         if use is None or snapshot.now <= at:
             return -1.0
-        return max(0.0, use.cpu_s - before) / (snapshot.now - at)
+        return round(max(0.0, use.cpu_s - before) / (snapshot.now - at), 2)
 
     def _compute_age(self, snapshot: NodeSnapshot, local_rank: int, signs: RankSigns, use: ProcessUse | None) -> float:
-        """Return the time since the last sign of progress; -1 as long as none was seen, as in the first report."""
+        """Return the time since the last sign of progress; -1 as long as none was seen."""
         key = (snapshot.base.round, local_rank)
         counts = (*signs.counts, use.output_bytes if use is not None else 0)
         before, since = self._signs.get(key, (counts, 0.0))
         if before != counts:
             since = snapshot.now
         self._signs[key] = (counts, since)
-        last = max(since, signs.output_at)
-        return max(0.0, snapshot.now - last) if last else -1.0
+        last = max(since, signs.seen_at)
+        return round(max(0.0, snapshot.now - last), 1) if last else -1.0
+
+
+def _view_run(snapshot: RunSnapshot, now: float) -> RunView:
+    """Return the run as its leader knows it: by the records, and by what this node has seen itself."""
+    run = build_run(snapshot.records)
+    rounds, before = merge_rounds(run.rounds, snapshot.rounds), snapshot.before
+    if rounds and 0 < rounds[0].began_at < before.until:  # others led before this agent began
+        before = TimeSpent(until=rounds[0].began_at)
+    return replace(run, rounds=rounds, max_restarts=snapshot.max_restarts, goodput=compute_goodput(rounds, before, now))

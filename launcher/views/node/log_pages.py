@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from launcher.model.ranges import format_ranges
 from launcher.model.text import format_list
-from launcher.views.node_report import PAGE_BYTES_MAX, LogChunk, LogCursor, LogPage, ReadLogs
+from launcher.views.requests import PAGE_BYTES_MAX, LogChunk, LogCursor, LogPage, ReadLogs
 
 TAIL_BYTES_MAX = 1 << 20
 """How far back from a file's end lines are counted."""

@@ -14,7 +14,9 @@ from launcher.views.node.journal import Journal
 from launcher.views.node.local_state import LocalState
 from launcher.views.node.log_pages import LogSource, read_page
 from launcher.views.node.snapshot import SnapshotSource
-from launcher.views.node_report import (
+from launcher.views.questions.messages import is_sendable
+from launcher.views.questions.reporter import Kind
+from launcher.views.requests import (
     PAGE_BYTES_MAX,
     EventPage,
     LogPage,
@@ -24,8 +26,6 @@ from launcher.views.node_report import (
     ReadLogs,
     ReadState,
 )
-from launcher.views.questions.messages import is_sendable
-from launcher.views.questions.reporter import Kind
 
 
 class NodeAnswers(Struct, eq=False):
@@ -42,9 +42,8 @@ class NodeAnswers(Struct, eq=False):
         """Return the kind of thread (`reporter`), and what it is to do."""
         journal = self.open_journal()
         match request:
-            case ReadState(has_rounds=has_rounds):
-                snapshot = self.source.take(journal, now)
-                return "state", partial(self.state.report, snapshot, has_rounds=has_rounds)
+            case ReadState(of_run=of_run):
+                return "state", partial(self.state.report, self.source.take(journal, now, of_run=of_run))
             case ReadEvents(after=after):
                 return "state", partial(fit_event_page, journal.buffer.read(after))
             case ReadLogs():

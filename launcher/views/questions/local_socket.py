@@ -3,17 +3,8 @@
 A stream socket in the kernel's abstract namespace leaves no file behind, and its name shows whose it is:
 `meshrun.<user id>.<pid>`, with a random number behind it where somebody else has taken that. Anybody may use a name
 there, so each side checks the other's user id: the one who asks, whether it is the one in the name. A question is one
-line of JSON, its answer another.
-
-| kind | answer |
-|---|---|
-| run | `LocalAgent`, without the name |
-| why | a Conclusion of launcher.diagnosis; "{}" if nobody answers |
-| inspect | a RunReport, from all nodes by way of the leader |
-| inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
-| replace | "{}": an agent of an earlier attempt of `run_id` than `attempt` leaves; others do not |
-
-An answer {"error": SENTENCE} says why there is none. Root asks agents of other users, who may answer anything.
+line of JSON (`Question`), its answer another: what the request says, or {"error": SENTENCE}. Root asks agents of other
+users, who may answer anything.
 """
 
 from __future__ import annotations
@@ -36,7 +27,9 @@ from msgspec import Struct
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.views.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from launcher.views.questions.messages import Diagnose, Question, RefusedQuestion
+from launcher.views.requests import REPLY_KINDS, Identify, NodeReply, NodeRequest, ReadRun, Replace
+from launcher.views.run_view import RunView
 from rendezvous import __version__
 from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
@@ -56,17 +49,8 @@ LIMIT_MAX_S = 1e6
 ANSWER_MAX = 64 << 20
 """Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
 _RECEIVED_MAX = 1 << 18
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-
-
-class Question(Struct, frozen=True, kw_only=True):
-    """A question; `node` and `request` with kind "inspect_node" only, `run_id` and `attempt` with "replace"."""
-
-    kind: str
-    node: str = ""
-    request: NodeRequest | None = None
-    run_id: str = ""
-    attempt: int = 0
 
 
 class LocalAgent(Struct, frozen=True, kw_only=True):
@@ -80,6 +64,7 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     """Of meshrun; one of another is asked nothing further."""
     job: str = ""
     """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
+    script: str = ""
 
     @property
     def uid(self) -> int:
@@ -88,15 +73,6 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     @property
     def pid(self) -> str:
         return read_name(self.name)[1]
-
-
-class RefusedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an agent says in place of an answer."""
-
-    error: str
-    """A sentence."""
-    is_silent: bool = False
-    """Whether it is that the node which was asked has not answered."""
 
 
 class SilentNodeError(TemporaryError):
@@ -114,26 +90,37 @@ def list_local_agents() -> list[LocalAgent]:
 def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
     """Find the agents of this user (of all users, for root) here: those that answer, and pids of those that do not."""
     names = list_socket_names()
-    answers, _ = _ask_all(names, Question(kind="run"), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
+    answers, _ = _ask_all(names, Question(request=Identify()), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
     left = set(list_socket_names())  # not those that have begun or ended meanwhile
     agents = [agent for name, line in answers.items() if line and (agent := _read_identity(name, line)) is not None]
     known = {agent.name for agent in agents}
     return agents, [read_name(name)[1] for name in answers if name in left and name not in known]
 
 
-def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
-    """Choose whom to ask, by a run or else an agent's pid; None if there is none.
+def choose_agent(agents: list[LocalAgent], name: str | None) -> LocalAgent | None:
+    """Choose whom to ask: by a run, else an agent's pid, a script, or how the run's id begins; None if there is none.
 
     For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
     """
-    named = [agent for agent in agents if run_id in (None, agent.run_id)]
+    ways: tuple[Callable[[LocalAgent], bool], ...] = (
+        lambda agent: name in (None, agent.run_id),
+        lambda agent: name == agent.pid,
+        lambda agent: name in (agent.script, os.path.basename(agent.script)),
+        lambda agent: agent.run_id.startswith(name or "/"),
+    )
+    named = next((found for is_named in ways if (found := [*filter(is_named, agents)])), [])
     named = [agent for agent in named if agent.uid == os.geteuid()] or named
-    jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
+    jobs = group_by_job(named)
     if len(jobs) > 1:
-        there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, what = ("", "a run or an agent's pid") if run_id is None else (" of that id", "a pid")
+        there = format_list(sorted(_describe_job(job[0]) for job in jobs), 4)
+        of_run, what = ("", "a run, a script or an agent's pid") if name is None else (" of that name", "a pid")
         raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
     return jobs[0][0] if jobs else None
+
+
+def _describe_job(agent: LocalAgent) -> str:
+    script = f"{os.path.basename(agent.script)}, " if agent.script else ""
+    return f"{agent.run_id} ({script}pid {agent.pid})"
 
 
 def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
@@ -151,27 +138,29 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 class QuestionSource:
     """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
-    switch_count = 0
-
     def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
         self._exchange = exchange
-        self._run_id = run_id
+        self.run_id = run_id
 
-    def read_run(self) -> RunReport:
-        return self._ask(Question(kind="inspect"), RunReport)
+    @property
+    def switch_count(self) -> int:
+        return 0
+
+    def read_run(self) -> RunView:
+        return self._ask(Question(request=ReadRun()), RunView)
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
-        return self._ask(Question(kind="inspect_node", node=node, request=request), REPLY_KINDS[type(request)])
+        return self._ask(Question(node=node, request=request), REPLY_KINDS[type(request)])
 
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
-        return self._ask_line(Question(kind="why"), limit_s)
+        return self._ask_line(Question(request=Diagnose()), limit_s)
 
     def _ask(self, question: Question, kind: type[Answer]) -> Answer:
         line = self._ask_line(question, INSPECT_LIMIT_S)
         try:
             return msgspec.json.decode(line, type=kind)
-        except msgspec.MsgspecError as error:
-            agent = f"the agent of {name_run(self._run_id)}"
+        except _UNREADABLE as error:
+            agent = f"the agent of {name_run(self.run_id)}"
             raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
 
     def _ask_line(self, question: Question, limit_s: float) -> bytes:
@@ -182,34 +171,26 @@ class QuestionSource:
             why = (
                 "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
             )
-            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine {why}") from None
+            raise TemporaryError(f"the agent of {name_run(self.run_id)} on this machine {why}") from None
         if not line.endswith(b"\n"):
-            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
+            raise TemporaryError(f"the agent of {name_run(self.run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
                 refusal = msgspec.json.decode(line, type=RefusedQuestion)
-            except msgspec.MsgspecError:
+            except _UNREADABLE:
                 refusal = RefusedQuestion(error="its agent returned an error that cannot be read")
             kind = SilentNodeError if refusal.is_silent else TemporaryError
-            raise kind(f"{name_run(self._run_id)}: {sanitize(refusal.error)}")
+            raise kind(f"{name_run(self.run_id)}: {sanitize(refusal.error)}")
         return line
-
-
-class SocketSource(QuestionSource):
-    """The RunSource of another process than the agent's. Raises UsageError for an agent of another version."""
-
-    def __init__(self, agent: LocalAgent) -> None:
-        _require_version(agent)
-        super().__init__(partial(exchange, agent.name), agent.run_id)
 
 
 def ask_runs(agents: Sequence[LocalAgent], limit_s: float) -> list[QuestionSource]:
     """Ask these agents for their runs, all at once; return for each a source that has its answer, or waited in vain."""
     names = [agent.name for agent in agents if agent.version == __version__]
-    answers, late = _ask_all(names, Question(kind="inspect"), limit_s, ANSWER_MAX // max(1, len(names)))
+    answers, late = _ask_all(names, Question(request=ReadRun()), limit_s, ANSWER_MAX // max(1, len(names)))
 
     def give(agent: LocalAgent, _question: Question, _limit_s: float) -> bytes:
-        _require_version(agent)
+        require_version(agent)
         if agent.name in late:
             raise TimeoutError
         return answers.get(agent.name, b"")
@@ -217,7 +198,8 @@ def ask_runs(agents: Sequence[LocalAgent], limit_s: float) -> list[QuestionSourc
     return [QuestionSource(partial(give, agent), agent.run_id) for agent in agents]
 
 
-def _require_version(agent: LocalAgent) -> None:
+def require_version(agent: LocalAgent) -> None:
+    """Raise UsageError for an agent of another version, which is asked nothing further."""
     if agent.version != __version__:
         raise UsageError(
             f"the agent of {name_run(agent.run_id)} has meshrun {agent.version} on node {agent.node}, this is meshrun "
@@ -246,7 +228,7 @@ def ask_to_leave(pid: int, run_id: str, attempt: int) -> None:
         if not names:
             os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)
-    _ask_all(names, Question(kind="replace", run_id=run_id, attempt=attempt), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
+    _ask_all(names, Question(request=Replace(run_id=run_id, attempt=attempt)), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
 
 
 def read_user(end: socket.socket) -> int:
@@ -313,7 +295,7 @@ def _read_identity(name: str, line: bytes) -> LocalAgent | None:
     try:
         fields = msgspec.json.decode(line, type=dict[str, str])
         return msgspec.convert({key: sanitize(text) for key, text in {**fields, "name": name}.items()}, LocalAgent)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 

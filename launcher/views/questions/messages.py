@@ -1,4 +1,4 @@
-"""What agents say to each other when somebody asks about the run: how its nodes are, or which rank it waits for.
+"""What is asked about a run, and what agents say to each other then: how its nodes are, or which rank it waits for.
 
     any agent  -- Inspect -->     the leader       of one member, of a node by name, of all, or of the leader itself
     the leader -- Expect -->      who asks         which members were asked
@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from launcher.views.node_report import NodeRequest
+from launcher.views.requests import Identify, NodeRequest, ReadRun, Replace
 from rendezvous import codec
 from rendezvous.member import notes
 
@@ -27,7 +27,7 @@ Purpose = Literal["question", "failure", "silence"]
 """Why workers are looked at: a person asks, one has failed, or none makes progress."""
 
 
-# --- requests that only agents make; what answers them is decided in launcher/diagnosis ---
+# --- requests of which launcher/diagnosis decides what answers them ---
 
 
 class Examine(Struct, frozen=True, kw_only=True, tag="examine"):
@@ -38,10 +38,27 @@ class Examine(Struct, frozen=True, kw_only=True, tag="examine"):
 
 
 class Diagnose(Struct, frozen=True, kw_only=True, tag="diagnose"):
-    """Asks the leader, which has all examine their workers."""
+    """Which rank the run waits for, and why: asks the leader, which has all examine their workers."""
 
 
-Request = NodeRequest | Examine | Diagnose
+AgentRequest = NodeRequest | Examine | Diagnose
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What is asked of an agent from outside: one line of JSON, by its socket, or through the store."""
+
+    request: NodeRequest | Identify | ReadRun | Diagnose | Replace
+    node: str = ""
+    """A member id or a node's name, "" for the agent's own; with a NodeRequest only."""
+
+
+class RefusedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent says in place of an answer."""
+
+    error: str
+    """A sentence."""
+    is_silent: bool = False
+    """Whether it is that the node which was asked has not answered."""
 
 
 # --- notes ---
@@ -58,7 +75,7 @@ class Inspect(NoteBase, frozen=True, kw_only=True, tag="inspect"):
     """Identifies the question to the member that asks."""
     node: str
     """A member id or a node's name, "" for all nodes."""
-    request: Request
+    request: AgentRequest
 
 
 class Expect(NoteBase, frozen=True, kw_only=True, tag="expect"):
@@ -77,7 +94,7 @@ class PassedRequest(NoteBase, frozen=True, kw_only=True, tag="request"):
     id: str
     asker: str
     """The member id to which the reply goes."""
-    request: Request
+    request: AgentRequest
 
 
 class Reply(NoteBase, frozen=True, kw_only=True, tag="reply"):

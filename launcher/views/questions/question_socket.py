@@ -11,13 +11,15 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct, field
 
 from launcher.model.concurrency import start_thread
 from launcher.parts.host import Watcher
-from launcher.views.questions.local_socket import Question, read_user
+from launcher.views.questions.local_socket import read_user
+from launcher.views.questions.messages import Question
 from rendezvous.stores.listeners import limit_connections
 
 CONNECTIONS_MAX = 32
@@ -40,6 +42,7 @@ SHORTAGE_PAUSE_S = 1.0
 class Connection(Struct, eq=False):
     """A process that asks. Close it when it is answered."""
 
+    bytes_max: ClassVar[float] = math.inf
     end: socket.socket
 
     _data: bytearray = field(default_factory=bytearray)

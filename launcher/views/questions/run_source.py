@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from launcher.views.node_report import NodeReply, NodeRequest, RunReport
+from launcher.views.requests import NodeReply, NodeRequest
+from launcher.views.run_view import RunView
 
 
 class RunSource(Protocol):
@@ -20,7 +21,7 @@ class RunSource(Protocol):
         """How often another agent was chosen to be asked: numbers of events are an agent's own."""
         ...
 
-    def read_run(self) -> RunReport:
+    def read_run(self) -> RunView:
         """Return what all nodes of the run say of themselves."""
         ...
 

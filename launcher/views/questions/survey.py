@@ -18,18 +18,19 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from launcher.model.text import format_list
-from launcher.views.node_report import REPLY_KINDS, NodeReport, ReadState
 from launcher.views.questions.messages import (
+    AgentRequest,
     Diagnose,
     Expect,
     Inspect,
     PassedRequest,
     Reply,
-    Request,
     encode_note,
     is_sendable,
 )
-from launcher.views.questions.run_report import shorten_report
+from launcher.views.questions.run_answer import shorten_view
+from launcher.views.requests import REPLY_KINDS, ReadState
+from launcher.views.run_view import NodeView
 from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
@@ -44,7 +45,7 @@ PENDING_MAX = 256
 class Survey(Struct, kw_only=True, eq=False):
     """A question to nodes, and the answers so far."""
 
-    request: Request
+    request: AgentRequest
     answer_kind: type[Any] | None = None
     """What answers it; None for what a NodeRequest has."""
     node: str = ""
@@ -53,8 +54,9 @@ class Survey(Struct, kw_only=True, eq=False):
     """When it ends with what it has."""
     takes: list[Callable[[Any], object]]
     """Called with this survey at its end; several if the same question was asked more than once."""
+    result: Any = None
+    """Space for the first of them to keep what it makes of the answers, and its line."""
     line: bytes = b""
-    """Space for the first of them to keep its answer."""
     members: dict[str, str] | None = None
     """Names of the members that were asked; None before the leader has said."""
     leader: str = ""
@@ -138,8 +140,8 @@ class Surveys(Struct, eq=False):
 
     def reply(self, to: str, order: PassedRequest, answer: Struct | None, problem: str = "") -> None:
         """Send an answer of this node, or a sentence for why there is none. `to`: the leader that has passed it on."""
-        if isinstance(answer, NodeReport) and not is_sendable(answer):
-            answer = shorten_report(answer)
+        if isinstance(answer, NodeView) and not is_sendable(answer):
+            answer = shorten_view(answer)
         elif answer is not None and not is_sendable(answer):
             answer, problem = None, "the answer is too long for a message"
         reply = Reply(
@@ -172,8 +174,8 @@ class Surveys(Struct, eq=False):
         self._send(asker, expect)
         for member_id in chosen:
             request = question.request
-            if isinstance(request, ReadState) and not node:  # the leader knows all rounds
-                request = replace(request, has_rounds=member_id == own_id)
+            if isinstance(request, ReadState) and not node:
+                request = replace(request, of_run=member_id == own_id)
             self._send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
 
     def _send(self, to: str, note: Struct) -> None:

@@ -13,17 +13,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from launcher.hardware.linux.files import replacing
 from launcher.model.concurrency import NO_THREAD, LateThread, start_thread
-from launcher.model.console import format_time
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.text import format_count
 from launcher.views.run_events import RunEvent, encode_event
-from launcher.views.timeline import RoundSummary, WorkerRecord
+from launcher.views.run_json import encode
+from launcher.views.run_view import SCHEMA, RankView, RoundView
 from rendezvous import codec
 
 STDOUT = "-"
@@ -31,6 +31,8 @@ WAITING_BYTES_MAX = 1 << 20
 """Of lines that wait to be written."""
 END_LIMIT_S = 3.0
 """For what is still to be written when the agent ends."""
+WORKER_FIELDS = ("rank", "local_rank", "pid", "state", "started_at", "ended_at", "exit_code", "sentence")
+"""Of a worker in the file of a round."""
 ROUND_LIMIT_S = 1.0
 """How long the agent waits for the file of a round."""
 
@@ -149,7 +151,7 @@ class EventFile:
 
 def make_round_writer(
     find_folder: Callable[[], str], warn: Callable[[str], None]
-) -> Callable[[RoundSummary, Sequence[WorkerRecord]], None]:
+) -> Callable[[RoundView, Sequence[RankView]], None]:
     """Return what writes `round_<number>.json` into a folder: the round as this node saw it, and its workers.
 
     `find_folder`: called when there is a round to write.
@@ -165,14 +167,13 @@ def make_round_writer(
             has_warned = True
             warn(sentence)
 
-    def write(summary: RoundSummary, workers: Sequence[WorkerRecord]) -> None:
+    def write(ended: RoundView, workers: Sequence[RankView]) -> None:
         nonlocal writer
         if writer is not None and writer.is_alive():
             return
-        path = os.path.join(find_folder(), f"round_{summary.round}.json")
-        fields = _format_times(summary.describe())
-        records = [_format_times(msgspec.to_builtins(worker)) for worker in workers]
-        text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)
+        path = os.path.join(find_folder(), f"round_{ended.round}.json")
+        records = [{name: encode(getattr(worker, name), name) for name in WORKER_FIELDS} for worker in workers]
+        text = msgspec.json.format(codec.encode({"schema": SCHEMA, **encode(ended), "workers": records}), indent=2)
         writer = start_thread(store, "round file", path, text)
         if writer is None:
             warn_once(f"{path} is not written: {NO_THREAD}")
@@ -189,12 +190,6 @@ def make_round_writer(
             warn_once(f"{path} cannot be written: {error.strerror}")
 
     return write
-
-
-def _format_times(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with their times as text, None for 0."""
-    times = {name: format_time(at) if at else None for name, at in fields.items() if name.endswith("_at")}
-    return {**fields, **times}
 
 
 def _open_append(path: str) -> int:

@@ -20,18 +20,15 @@ from launcher.diagnosis.evidence import Frame
 from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError
 from launcher.views.goodput import TimeSpent, compute_goodput
-from launcher.views.node_report import (
+from launcher.views.requests import (
     EventPage,
     LogChunk,
     LogCursor,
     LogPage,
     NodeReply,
-    NodeReport,
     NodeRequest,
-    RankReport,
     ReadEvents,
     ReadLogs,
-    RunReport,
 )
 from launcher.views.run_events import (
     FailureFound,
@@ -42,7 +39,7 @@ from launcher.views.run_events import (
     WorkerStarted,
     encode_event,
 )
-from launcher.views.timeline import RoundSummary
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView
 from tests.support.reasons import because
 
 BEGAN = 1_796_100_000.0
@@ -76,7 +73,7 @@ class FakeRun:
         if self.problem:
             raise TemporaryError(self.problem)
 
-    def read_run(self) -> RunReport:
+    def read_run(self) -> RunView:
         self._count("run")
         since_s = time.monotonic() - self.began
         report = make_report(self.node_count, self.slots, since_s, calm=self.calm, text=self.text)
@@ -140,7 +137,7 @@ class FakeRun:
         return msgspec.json.encode(conclusion) + b"\n"
 
 
-def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = False, text: str = "") -> RunReport:
+def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = False, text: str = "") -> RunView:
     """Make a report of a mesh pp=2,dp=*,tp=`slots`, `since_s` after it was first looked at."""
     now = BEGAN + 7200 + since_s
     step = 1200 + int(since_s)
@@ -152,36 +149,38 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
             _make_rank(index * slots + slot, slot, shape, now, step, calm=calm, text=text) for slot in range(slots)
         )
         nodes.append(
-            NodeReport(
-                node=f"h{index}", member_id=f"m{index}", run_id="llama-70b", version="0.1.0", at=now, started_at=BEGAN,
-                agent_pid=900 + index, state="running", is_leader=index == 0, round=3, restart_count=1, max_restarts=3,
-                world_size=node_count * slots, node_count=node_count, group_rank=index, mesh_axes=AXES,
-                mesh_shape=shape, step=step, locality=(("pod", f"p{index // 64}"), ("leaf", f"l{index // 8}")),
+            NodeView(
+                name=f"h{index}", member_id=f"m{index}", run_id="llama-70b", version="0.1.0", at=now, started_at=BEGAN,
+                agent_pid=900 + index, state="running", is_leader=index == 0, round=3, group_rank=index,
+                last=rounds[-1], mesh_shape=shape, step=step,
+                locality=(("pod", f"p{index // 64}"), ("leaf", f"l{index // 8}")),
                 store_latency_s=0.0021, agent_rss_bytes=58 << 20, log_dir="/var/log/meshrun/llama-70b", ranks=ranks,
                 slot_count=slots, checkpoint_count=14,
             )
         )  # fmt: skip
-    lost: tuple[str, ...] = ()
+    lost: tuple[tuple[str, int], ...] = ()
     if not calm and node_count >= 4:
-        spare = replace(nodes[0], node=f"spare{node_count}", is_leader=False, state="spare", round=0, ranks=(),
-                        group_rank=-1, waiting=because("a place: 2 nodes make a replica"))  # fmt: skip
+        spare = replace(nodes[0], name=f"spare{node_count}", is_leader=False, state="spare", round=0, ranks=(),
+                        group_rank=-1, why=because("a place: 2 nodes make a replica"))  # fmt: skip
         nodes[2] = replace(nodes[2], state="leaving")
         nodes.append(spare)
-        lost = (f"h{node_count}",)
-    return RunReport(
-        run_id="llama-70b", at=now, leader="h0", nodes=tuple(nodes), lost=lost, rounds=rounds,
-        goodput=compute_goodput(rounds, TimeSpent(until=BEGAN), now),
+        lost = ((f"h{node_count}", 2),)
+    return RunView(
+        run_id="llama-70b", at=now, phase="running", leader="h0", round=3, world_size=node_count * slots,
+        mesh="pp=2,dp=*,tp=8", shape=shape, restart_count=1, max_restarts=3, nodes=tuple(nodes), lost=lost,
+        rounds=rounds, goodput=compute_goodput(rounds, TimeSpent(until=BEGAN), now),
     )  # fmt: skip
 
 
-def silence(report: RunReport) -> RunReport:
+def silence(report: RunView) -> RunView:
     """Return the report as it is when h1 does not answer."""
-    return replace(report, nodes=tuple(one for one in report.nodes if one.node != "h1"), missing=("h1",))
+    nodes = (NodeView(name="h1", member_id="m1") if one.name == "h1" else one for one in report.nodes)
+    return replace(report, nodes=tuple(nodes))
 
 
 def _make_rank(
     rank: int, slot: int, shape: tuple[int, ...], now: float, step: int, *, calm: bool, text: str
-) -> RankReport:
+) -> RankView:
     at = (rank // (shape[1] * shape[2]), rank // shape[2] % shape[1], rank % shape[2])
     place = ",".join(f"{axis}={one}" for axis, one in zip(AXES, at, strict=True))
     age, state, phase = 0.4 + (rank * 7 % 13) / 10, "running", ""
@@ -189,7 +188,7 @@ def _make_rank(
         age, step, phase = 312.0, step - 9, text or "load data"
     if not calm and rank == 27:
         state = "stopped"
-    return RankReport(
+    return RankView(
         rank=rank, local_rank=slot, pid=4000 + rank, state=state, place=place, started_at=BEGAN + 4000, cores=1.02,
         cpu_s=3100.0, rss_bytes=(3 << 30) + rank * 1_000_003, read_bytes=9 << 30, written_bytes=2 << 20,
         progress_age_s=age, step=step, phase=phase, device=f"cuda{slot}", device_memory_bytes=61 << 30,
@@ -197,17 +196,17 @@ def _make_rank(
     )  # fmt: skip
 
 
-def make_rounds(world_size: int, node_count: int, text: str = "") -> tuple[RoundSummary, ...]:
+def make_rounds(world_size: int, node_count: int, text: str = "") -> tuple[RoundView, ...]:
     common = {"world_size": world_size, "node_count": node_count, "ranks": tuple(range(8)), "mesh": "pp=2,dp=*,tp=8"}
     return (
-        RoundSummary(round=1, began_at=BEGAN + 95, restart_count=0, waited_s=95.0, ended_at=BEGAN + 2400,
-                     cause="failure", reason=because("rank 7 failed"), failed_rank=7,
+        RoundView(round=1, began_at=BEGAN + 95, restart_count=0, waited_s=95.0, ended_at=BEGAN + 2400,
+                     cause="failure", ended=because("rank 7 failed"), failed_rank=7,
                      failure_class=because("user code: KeyError"), error=f"KeyError: 'shard_0412' {text}".strip(),
                      saved_at=BEGAN + 2100, step=480, **common),
-        RoundSummary(round=2, began_at=BEGAN + 2460, restart_count=1, waited_s=60.0, ended_at=BEGAN + 3900,
-                     cause="loss", reason=because(f"h{node_count} is lost: two dials were refused"),
+        RoundView(round=2, began_at=BEGAN + 2460, restart_count=1, waited_s=60.0, ended_at=BEGAN + 3900,
+                     cause="loss", ended=because(f"h{node_count} is lost: two dials were refused"),
                      nodes=(f"h{node_count}",), saved_at=BEGAN + 3600, step=760, **common),
-        RoundSummary(round=3, began_at=BEGAN + 3990, restart_count=1, waited_s=90.0, saved_at=BEGAN + 7000, **common),
+        RoundView(round=3, began_at=BEGAN + 3990, restart_count=1, waited_s=90.0, saved_at=BEGAN + 7000, **common),
     )  # fmt: skip
 
 

@@ -492,8 +492,8 @@ def _show_action(action: events.Action) -> str:
             return f"tells {member_id} {type(message).__name__}: {content}"
         case events.NoteReceived(member_id, text):
             return f"hears {member_id}: {text}"
-        case events.PassOn(token, kind):
-            return f"passes on {token}: {kind}"
+        case events.PassOn(token, question):
+            return f"passes on {token}: {question}"
         case events.MakePlan():
             known = [f"{member_id} ({name})" for member_id, name in sorted(action.names.items())]
             return "plans" + (" after a round of " + ", ".join(known) if known else "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.status.state import Overview, read_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
+from launcher.views.run_view import RunView
 from rendezvous import records
 from rendezvous.reasons import Reason
 from rendezvous.records import (
@@ -130,5 +130,5 @@ class StoredJob:
     def jobs(self) -> JobStore:
         return JobStore(self.store, PREFIX, self.secret)
 
-    def overview(self) -> Overview:
-        return read_overview(self.jobs, self.run_id)
+    def view(self) -> RunView:
+        return self.jobs.read_run(self.run_id)

@@ -174,15 +174,22 @@ def test_a_leader_alone_knows_all_members_and_a_member_is_of_its_job() -> None:
     bench.store.put(bench.job.make_member_key("zz"), records.encode(spare))
     bench.settle()
     assert bench.protocol.list_members() == {bench.protocol.member_id: "node", "zz": "spare"}
-    assert (bench.protocol.count_spares(), bench.protocol.has_taken_over) == (1, False)
+    assert not bench.protocol.has_taken_over
     member = Follower(successors=("me",))
-    assert (member.protocol.list_members(), member.protocol.count_spares()) == ({}, -1)
+    assert (member.protocol.list_members(), member.protocol.read_records()) == ({}, None)
     assert not member.protocol.has_taken_over
+    past = [member.job.make_history_key(number) for number in (1, 2)]
+    for key in past:
+        member.store.put(key, b"of rounds that others led")
     member.store.lease_revoke(member.lease)
     member.settle()
     member.pass_time(3.0)
     assert member.protocol.is_leader
     assert member.protocol.has_taken_over
+    records_now = member.protocol.read_records()
+    assert records_now is not None
+    keys = {item.key for item in records_now[1]}
+    assert keys >= {*past, member.job.round, member.job.spec, member.job.leader}
     # Without a secret the job's key is what peers have to know.
     bench = running()
     own = events.SetIdentity(bench.job.root, bench.protocol.member_id)

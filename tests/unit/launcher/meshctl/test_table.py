@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.table import Column, align, format_age, format_size, format_table, measure_width, pad
-from launcher.views.node_report import NodeReport, RunReport
+from launcher.views.run_view import NodeView, RunView
 from tests.support.reasons import because
-from tests.support.run_reports import REPORT, make_node, make_rank
+from tests.support.run_reports import REPORT, make_node, make_rank, make_silent
 
 
 def test_columns_are_as_wide_as_a_terminal_shows_their_widest_cell() -> None:
@@ -29,7 +29,12 @@ BUSY = make_rank(
 )  # fmt: skip
 FAILED = make_rank(1, pid=4712, state="failed", exit_code=-9)
 RUN = replace(
-    REPORT, nodes=(make_node(0, ranks=(FAILED, BUSY)), make_node(3, state="spare", ranks=(), waiting=because("full")))
+    REPORT,
+    nodes=(
+        make_node(0, ranks=(FAILED, BUSY)),
+        make_node(3, state="spare", ranks=(), why=because("full")),
+        make_silent("h7"),
+    ),
 )
 
 
@@ -44,11 +49,11 @@ rank  node   pid  state        cpu  memory  step  progress   place      phase   
 h3: spare: full
 h7: no answer"""
     )
-    waiting = make_node(0, ranks=(), state="waiting", waiting=because("waiting for nodes: 1 of 2"))
-    spare = make_node(1, ranks=(), state="spare", waiting=because("all places are taken"))
-    assert describe_ranks(replace(REPORT, nodes=(waiting, spare), missing=())).split("\n") == [
-        f"{spare.node}: spare: all places are taken",
-        f"{waiting.node}: waiting for nodes: 1 of 2",
+    waiting = make_node(0, ranks=(), state="waiting", why=because("waiting for nodes: 1 of 2"))
+    spare = make_node(1, ranks=(), state="spare", why=because("all places are taken"))
+    assert describe_ranks(replace(REPORT, nodes=(waiting, spare))).split("\n") == [
+        f"{spare.name}: spare: all places are taken",
+        f"{waiting.name}: waiting for nodes: 1 of 2",
     ]
 
 
@@ -62,11 +67,11 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_longer_lines(width: int) -> 
 def test_names_and_what_nodes_say_cannot_control_a_terminal() -> None:
     text = format_table([Column("node", ("\x1b[2J\n", "b" * 60))])
     assert text == "node\n\\x1b[2J\\n\n" + "b" * 37 + "..."
-    node = NodeReport(
-        node="h0", member_id="h0-1", run_id="exp", version="1", at=1.0, started_at=0.0, agent_pid=1, state="waiting",
-        waiting=because("for\n\x1b[2Jh1\u202e"),
+    node = NodeView(
+        name="h0", member_id="h0-1", run_id="exp", version="1", at=1.0, started_at=0.0, agent_pid=1, state="waiting",
+        why=because("for\n\x1b[2Jh1\u202e"),
     )  # fmt: skip
-    report = RunReport(run_id="exp", at=1.0, leader="h0", nodes=(node,), missing=("h2\n",))
+    report = RunView(run_id="exp", at=1.0, leader="h0", nodes=(node, make_silent("h2\n")))
     assert describe_ranks(report).split("\n") == ["h0: for\\n\\x1b[2Jh1\\u202e", "h2\\n: no answer"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from launcher.views.event_buffer import EventBuffer
-from launcher.views.node_report import PAGE_BYTES_MAX
+from launcher.views.requests import PAGE_BYTES_MAX
 from launcher.views.run_events import RemarkMade
 from tests.support.run_reports import decode_event
 

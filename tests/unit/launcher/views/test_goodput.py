@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from launcher.views.goodput import TimeSpent, compute_goodput
-from launcher.views.timeline import RoundSummary
+from launcher.views.run_view import RoundView
 from rendezvous.records import Cause
 
 
-def make_round(began_at: float, ended_at: float = 0.0, cause: Cause = "", saved_at: float = 0.0) -> RoundSummary:
-    return RoundSummary(
+def make_round(began_at: float, ended_at: float = 0.0, cause: Cause = "", saved_at: float = 0.0) -> RoundView:
+    return RoundView(
         round=1, began_at=began_at, ended_at=ended_at, cause=cause, saved_at=saved_at,
         world_size=2, node_count=1, ranks=(0, 1), restart_count=0, waited_s=0.0,
     )  # fmt: skip

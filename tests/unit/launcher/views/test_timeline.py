@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.model.errors import describe
 from launcher.views import run_events
 from launcher.views.goodput import compute_goodput
 from launcher.views.timeline import ROUNDS_MAX, RunTimeline
@@ -39,8 +40,7 @@ def test_a_round_has_its_times_and_what_is_waited_for_ends_with_it() -> None:
     timeline = follow(start(10.0, 1), *end(30.0, 1, "loss", step=7), start(31.0, 2, restarts=1))
     first, second = timeline.rounds
     assert (first.began_at, first.ended_at) == (10.0, 30.0)
-    assert (first.cause, first.reason, first.step) == ("loss", because("why"), 7)
-    assert (first.describe()["reason"], first.describe()["failure_class"]) == ("why", "")
+    assert (first.cause, first.ended, first.step) == ("loss", because("why"), 7)
     assert (second.restart_count, second.ended_at) == (1, 0.0)
     assert timeline.current is second
     assert timeline.end_counts == {"loss": 1}
@@ -62,7 +62,7 @@ def test_a_failure_names_rank_and_class() -> None:
     timeline = follow(start(10.0, 1), (failure, how), *end(30.0, 1, "failure"))
     first = timeline.rounds[0]
     assert (first.failed_rank, first.failure_class, first.error) == (1, how, "KeyError: 1")
-    assert first.describe()["failure_class"] == "user code: KeyError"
+    assert describe(first.failure_class) == "user code: KeyError"
     assert timeline.failure_counts == {"user code": 1}
 
 

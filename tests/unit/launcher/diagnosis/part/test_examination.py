@@ -19,6 +19,7 @@ from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, LocalRound, Target
 from launcher.parts.part import RunningRound
 from launcher.views.questions.messages import Reply, encode_note
+from launcher.views.questions.question_server import QuestionServer
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.survey import Surveys
 from launcher.worker.grid import WorkerMesh
@@ -128,7 +129,9 @@ class Agents:
             examiner, submit, surveys.begin, reporter, lambda: self.rounds.get(name), name,
             lambda round: f"/log/{round}", keeps_failures=self.keeps_failures,
         )  # fmt: skip
-        made = Told(surveys, self.agents[name], reporter, RunningRound(), answers, deque(), dict, None, "report")
+        made = Told(
+            QuestionServer(surveys, reporter, answers, {}, None), self.agents[name], RunningRound(), deque(), "report"
+        )
         made.told = self.told[name]
         return made
 

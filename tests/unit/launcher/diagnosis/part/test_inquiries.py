@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.answer import Conclusion, Gap, make_answer
 from launcher.diagnosis.part.facts import SilenceChanged
-from launcher.diagnosis.part.inquiries import ANSWER_MAX, Inquiries, encode_answer
+from launcher.diagnosis.part.inquiries import Inquiries
 from launcher.diagnosis.verdict import Diagnosis
 from launcher.logs.reports.report import Finding
 from launcher.parts.part import (
@@ -30,16 +30,19 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.views.node_report import EventPage, NodeReport, NodeRequest, ReadEvents, ReadState
-from launcher.views.questions.local_socket import Question
-from launcher.views.questions.messages import Diagnose
+from launcher.views.questions.messages import Diagnose, Examine, Question
+from launcher.views.questions.question_server import STORED_MAX, Finish, QuestionServer, StoreAsker
 from launcher.views.questions.survey import Survey
+from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState, Replace
 from launcher.views.run_events import HangEnded
+from launcher.views.run_view import NodeView, RunView
 from launcher.worker.grid import WorkerMesh
+from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand, LeaveRequest, PassOn
 from rendezvous.reasons import Reason
 from rendezvous.records import LeaderRecord
 from tests.support.reasons import because
+from tests.support.run_reports import make_node, make_rank, make_round
 
 SHARE = NodeAssignment(
     ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
@@ -49,7 +52,12 @@ MESH = WorkerMesh(axes=("dp",), shape=(2,), rank=0, group_names=("dp",))
 ANSWER = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=("unclear",)), (), MESH)
 
 
+IDENTITY = b'{"run_id":"night","node":"h1","version":"%s","job":"/meshrun/night/j"}' % __version__.encode()
+
+
 class FakeConnection:
+    bytes_max = math.inf
+
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
@@ -63,6 +71,7 @@ class Bench:
     wake_at = math.inf
     has_results = False
     member_id = "m0"
+    joined_root = "/meshrun/night/j"
     leader: LeaderRecord | None = None
 
     def __init__(self) -> None:
@@ -75,15 +84,19 @@ class Bench:
         self.running = RunningRound()
         self.failures = 0
         self.news: list[Conclusion] = []
-        self.inquiries = Inquiries(
-            parts, parts, parts, self.running, self.make_answers, self.effects, lambda: self.identity, None, "report",
-            lambda: 0.5,
-        )  # fmt: skip
+        self.server = QuestionServer(parts, parts, self.make_answers, self.identity, None)
+        self.inquiries = Inquiries(self.server, parts, self.running, self.effects, "report", lambda: 0.5)
 
     def ask(self, survey: Survey) -> None:
         if self.error is not None:
             raise self.error
         self.asked.append(survey)
+
+    def examine(self, request: Examine, finish: Finish, now: float) -> None:
+        raise AssertionError(request)
+
+    def diagnose(self, request: Diagnose, finish: Finish, now: float) -> None:
+        raise AssertionError(request)
 
     def report_failure(self) -> None:
         self.failures += 1
@@ -110,11 +123,11 @@ class Bench:
     def submit(self, kind: str, work: Callable[[], EventPage], take: Callable[[EventPage | None, str], object]) -> None:
         take(work(), "")
 
-    def put(self, kind: str, **more: Any) -> FakeConnection:
+    def put(self, request: Any, node: str = "") -> FakeConnection:
         """A question, as if it had come to the socket."""
-        connection: Any = FakeConnection()
-        self.inquiries.answer(connection, Question(kind=kind, **more), 0.0)
-        return connection  # type: ignore[no-any-return]
+        connection = FakeConnection()
+        self.server.put(connection, Question(request=request, node=node), 0.0)
+        return connection
 
     def end(self, index: int = 0, **more: Any) -> None:
         """End a survey with what has come."""
@@ -129,8 +142,8 @@ def conclude(**more: Any) -> Conclusion:
     return Conclusion(round=1, answer=ANSWER, **more)
 
 
-NO_REPORT = NodeReport(
-    node="n1",
+NO_REPORT = NodeView(
+    name="n1",
     member_id="m1",
     run_id="night",
     version="1",
@@ -146,7 +159,7 @@ NO_REPORT = NodeReport(
     ("answers", "sentence"),
     [
         (
-            {"m1": replace(NO_REPORT, waiting=because("2 of 3 nodes"))},
+            {"m1": replace(NO_REPORT, why=because("2 of 3 nodes"))},
             "n1 leads, and starts no round yet: 2 of 3 nodes",
         ),
         ({"m1": NO_REPORT}, "n1 leads, and starts no round yet: the reason is in its log"),
@@ -165,7 +178,7 @@ def test_who_waits_names_the_node_that_leads_and_its_reason(
     assert bench.asked == []
     assert bench.inquiries.wake_at == 4.0
     bench.inquiries.advance(4.0)
-    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState(has_rounds=False))]
+    assert [(one.node, one.request) for one in bench.asked] == [("m1", ReadState(of_run=False))]
     bench.end(answers=answers)
     assert capfd.readouterr().err == f"meshrun: {sentence}\n"
     bench.running.has_workers = True  # it came too late
@@ -218,66 +231,72 @@ def test_nodes_that_wait_for_the_same_reason_ask_at_different_times() -> None:
 
 def test_each_question_gets_its_own_answer_or_is_answered_with_that_there_is_none() -> None:
     bench = Bench()
-    first, second = bench.put("why"), bench.put("why")
+    first, second = bench.put(Diagnose()), bench.put(Diagnose())
     assert [one.request for one in bench.asked] == [Diagnose()] * 2
     bench.end(1, answers={"m": conclude(stacks="second")})
     bench.end(0, answers={"m": conclude(stacks="first")})
     texts = [msgspec.json.decode(line, type=Conclusion).stacks for one in (first, second) for line in one.lines]
     assert texts == ["first", "second"]
     bench = Bench()
-    connection = bench.put("why")
+    connection = bench.put(Diagnose())
     bench.end(members={"m": "h1"})
-    assert connection.lines == [b"{}"]
+    assert connection.lines == [b'{"error":"h1 has not answered in time","is_silent":true}']
 
 
 def test_other_questions_are_told_apart_and_a_bug_costs_its_own_answer() -> None:
     bench = Bench()
-    assert bench.put("run").lines == [b'{"run_id":"night","node":"h1"}']
+    assert bench.put(Identify()).lines == [IDENTITY]
     assert bench.asked == []
-    assert bench.put("inspect").lines == []
+    assert bench.put(ReadRun()).lines == []
     assert (bench.asked[0].node, bench.asked[0].request) == ("", ReadState())
-    assert bench.put("inspect_node", node="h2", request=ReadEvents()).lines == []
+    assert bench.put(ReadEvents(), "h2").lines == []
     assert (bench.asked[1].node, bench.asked[1].request) == ("h2", ReadEvents())
     bench, connection = Bench(), FakeConnection()
-    questions: list[Any] = [(connection, Question(kind="inspect")), (connection, Question(kind="run"))]
+    questions: list[Any] = [(connection, Question(request=ReadRun())), (connection, Question(request=Identify()))]
     socket: Any = SimpleNamespace(take=lambda now: questions)
-    bench.inquiries.question_socket, bench.error = socket, ValueError("a bug")
+    bench.server.question_socket, bench.error = socket, ValueError("a bug")
     assert bench.inquiries.advance(0.0) == []
-    assert connection.lines == [b'{"run_id":"night","node":"h1"}']
+    assert connection.lines == [IDENTITY]
 
 
 def test_an_agent_leaves_for_a_later_attempt_of_its_run_alone() -> None:
     bench = Bench()
-    bench.identity = {"run_id": "night", "node": "h1", "job": "/meshrun/night/2-abc"}
-    for question in ({}, {"run_id": "day", "attempt": 3}, {"run_id": "night", "attempt": 2}, {"run_id": "night"}):
-        assert bench.put("replace", **question).lines == [b"{}"]
+    bench.joined_root = "/meshrun/night/2-abc"
+    for run_id, attempt in (("", 0), ("day", 3), ("night", 2), ("night", 0)):
+        assert bench.put(Replace(run_id=run_id, attempt=attempt)).lines == [b"{}"]
     assert list(bench.effects) == []
-    assert bench.put("replace", run_id="night", attempt=3).lines == [b"{}"]
+    later = Replace(run_id="night", attempt=3)
+    bench.server.put_stored("t", codec.encode(Question(request=later)).decode(), bench.effects.append, 0.0)
+    assert isinstance(bench.effects.pop(), AnswerCommand), "only a process of this node may say so"
+    assert bench.put(later).lines == [b"{}"]
     (left,) = bench.effects
     assert left == LeaveRequest(Reason.of("replaced", attempt="3", node="h1"), 76)
     bench = Bench()  # it has joined no job yet
-    bench.put("replace", run_id="night", attempt=1)
+    bench.joined_root = ""
+    bench.put(Replace(run_id="night", attempt=1))
     assert len(bench.effects) == 1
 
 
 def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> None:
     bench = Bench()
-    (line,) = bench.put("inspect_node", request=ReadEvents()).lines
+    (line,) = bench.put(ReadEvents()).lines
     assert msgspec.json.decode(line, type=EventPage).is_last
     bench = Bench()
     bench.error = ImportError("cannot import name 'NEW' from 'launcher'")
-    assert bench.put("inspect_node", request=ReadEvents()).lines == [
-        b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"
-    ]
-    assert bench.put("inspect_node").lines == [b'{"error":"the question has no request"}']
+    assert bench.put(ReadEvents()).lines == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
     assert bench.asked == []
     bench = Bench()
-    bench.inquiries.take(Fact(PassOn("token", "why"), 0, 0.0, 0.0))
+    text = codec.encode(Question(request=Diagnose())).decode()
+    bench.inquiries.take(Fact(PassOn("token", text), 0, 0.0, 0.0))
     assert bench.inquiries.advance(0.0) == []
-    bench.end(answers={"m": conclude()})
+    bench.end(answers={"m": conclude(stacks="s" * 100_000)})
     (event,) = bench.inquiries.advance(0.0)
     assert isinstance(event, AnswerCommand)
-    assert (event.token, msgspec.json.decode(event.text, type=Conclusion).round) == ("token", 1)
+    found = msgspec.json.decode(event.text, type=Conclusion)
+    assert (event.token, found.round, found.stacks) == ("token", 1, ""), "all members get what is in the store"
+    bench.inquiries.take(Fact(PassOn("token", "{"), 0, 0.0, 0.0))
+    (event,) = bench.inquiries.advance(0.0)
+    assert event == AnswerCommand("token", '{"error":"the question cannot be read"}')
 
 
 @pytest.mark.parametrize(
@@ -292,18 +311,39 @@ def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> N
 )
 def test_of_a_node_without_an_answer_it_is_told_why(ended: dict[str, Any], line: bytes) -> None:
     bench = Bench()
-    connection = bench.put("inspect_node", node="h2", request=ReadEvents())
+    connection = bench.put(ReadEvents(), "h2")
     bench.end(**ended)
     assert connection.lines == [line]
 
 
-def test_a_run_whose_name_is_no_text_answers_and_a_long_answer_goes_without_stacks() -> None:
+def test_a_run_whose_name_is_no_text_answers() -> None:
     bench = Bench()
     bench.identity["run_id"] = "l\udcff"
-    assert bench.put("run").lines == [b'{"run_id":"l?","node":"h1"}']
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""
+    assert bench.put(Identify()).lines == [IDENTITY.replace(b"night", b"l?", 1)]
+
+
+def test_a_run_of_many_nodes_goes_through_the_store_without_its_ranks_or_its_nodes() -> None:
+    for count, kept in ((100, 100), (2000, 0)):
+        bench, told = Bench(), list[AnswerCommand]()
+        asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
+        bench.server.put(asker, Question(request=ReadRun()), 0.0)
+        nodes = {
+            f"m{index}": make_node(index, last=make_round(2), ranks=tuple(make_rank(rank) for rank in range(8)))
+            for index in range(count)
+        }
+        bench.end(answers=nodes, members={one: node.name for one, node in nodes.items()}, leader="m0")
+        assert len(told[0].text) <= StoreAsker.bytes_max
+        found = msgspec.json.decode(told[0].text, type=RunView)
+        assert (found.is_short, len(found.nodes), found.round) == (True, kept, 2)
+
+
+def test_an_answer_that_is_too_long_for_the_store_is_refused() -> None:
+    told = list[AnswerCommand]()
+    asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
+    for size in (STORED_MAX, STORED_MAX + 1):
+        asker.answer(b"x" * size)
+    assert len(told[0].text) == STORED_MAX
+    assert told[1].text.startswith('{"error":"the answer has 250,001 bytes, too many for the store')
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
@@ -392,9 +432,3 @@ def test_with_progress_the_finding_is_dropped() -> None:
         Diagnosed(3, Finding()),
         Publish(HangEnded(sentence="progress again after 9 s: output")),
     )
-
-
-def test_an_answer_that_is_too_long_goes_without_stacks() -> None:
-    short, long = (encode_answer(conclude(stacks="s" * size)) for size in (100, ANSWER_MAX))
-    assert msgspec.json.decode(short, type=Conclusion).stacks
-    assert msgspec.json.decode(long, type=Conclusion).stacks == ""

@@ -56,7 +56,7 @@ def start() -> Iterator[Start]:
 
 def watch() -> NodeProgress:
     """One worker, whose output the agent does not read."""
-    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0)
+    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0, progress_at={})
 
 
 def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
@@ -88,15 +88,21 @@ def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start
 
 def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start) -> None:
     worker = start(sys.executable, "-c", SHOWS)
-    assert worker.stdout is not None
     assert worker.stdin is not None
-    assert worker.stdout.read(1) == b"."
+
+    def shows() -> None:
+        assert worker.stdout is not None
+        assert worker.stdout.read(1) == b"."
+        # The kernel counts what is written once it can be read: not before the worker waits for input.
+        wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "S")
+
+    shows()
     node = watch()
     assert live(node, worker.pid, 7.0) is None
     os.kill(worker.pid, signal.SIGURG)
     wait_until(lambda: node_progress._read_stack_size(worker.pid) > 0)
     worker.stdin.write(b"\n")  # it is beyond the handler when it answers
-    assert worker.stdout.read(1) == b"."
+    shows()
     found = live(node, worker.pid, 9.0)
     assert found is not None
     assert found.stage == "start"
@@ -149,8 +155,21 @@ def write(page: SharedPage, local_rank: int, index: int, number: int) -> None:
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
-    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0)
+    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at={})
     return node._observe(dict.fromkeys(local_ranks, os.getpid()))
+
+
+def test_when_each_worker_last_showed_a_sign_is_known_before_anybody_asks(page: SharedPage) -> None:
+    seen: dict[int, float] = {}
+    limits = HangLimits(step_s=800.0, start_s=800.0)
+    node = NodeProgress(limits, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at=seen)
+    pids = dict.fromkeys((0, 1), os.getpid())
+    node.check(pids, node.wake_at)
+    assert seen == {0: 0.0, 1: 0.0}
+    write(page, 1, shared_page.HEARTBEAT_COUNT, 3)
+    for _ in range(3):
+        node.check(pids, node.wake_at)
+    assert seen == {0: 0.0, 1: node_progress.LOOK_S}
 
 
 def test_heartbeats_and_steps_of_any_worker_are_signs(page: SharedPage) -> None:

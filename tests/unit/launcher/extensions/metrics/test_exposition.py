@@ -25,11 +25,11 @@ def test_both_forms_have_every_metric_and_the_labels(accept: str) -> None:
 
 def test_a_hostile_name_stays_a_label_and_what_is_not_known_has_no_line() -> None:
     node = 'n"} 1\nmeshrun_evil{x="\\'
-    page, _ = encode_report(make_report(node=node), "")
+    page, _ = encode_report(make_report(name=node), "")
     samples = [sample for family in parse_text(page.decode()) for sample in family.samples]
     assert {sample.labels["node"] for sample in samples} == {node}
     assert "meshrun_evil" not in {sample.name for sample in samples}
-    page, _ = encode_report(make_report(member_count=-1, ranks=(make_rank(0, step=-1),)), "")
+    page, _ = encode_report(make_report(run=None, ranks=(make_rank(0, step=-1),)), "")
     assert b"meshrun_nodes" not in page
     assert b"meshrun_worker_step" not in page
     for accept in ("application/openmetrics-text;version=x.y", "text/plain;version=\xff"):

@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterable
 
 import pytest
-from msgspec.structs import replace
 
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.events import describe_event, format_events, read_event, show_events
+from launcher.meshctl.live.events import format_events, show_events
 from launcher.meshctl.live.source import RunGoneError
+from launcher.views import event_view
+from launcher.views.event_view import describe_event, read_event
 from launcher.views.run_events import parse_time
-from tests.support.run_reports import EVENT_NAMES, REPORT, FakeSource, make_event
+from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, make_event
 
 NOW = parse_time("2026-01-31T08:06:00.000Z")
 ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "max_restarts": 3}
@@ -22,7 +23,7 @@ ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     monkeypatch.setattr(views, "format_clock", lambda at, now: f"{at - NOW:+.3f}")
-    found = FakeSource(replace(REPORT, missing=()))
+    found = FakeSource(CALM)
     for index in range(2):
         found.events[f"m{index}"] = [
             make_event("round_started", f"h{index}", f"08:05:00.{index}00", **ROUND),
@@ -88,7 +89,7 @@ def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, mo
 
 
 def test_every_kind_of_event_is_a_line_with_its_own_sentence_that_controls_no_terminal() -> None:
-    assert set(EVENT_NAMES) == set(views._SENTENCES), "each has a row in _SENTENCES of launcher/meshctl/live/events.py"
+    assert set(EVENT_NAMES) == set(event_view._SENTENCES), "each has its row in launcher/views/event_view.py"
     line = make_event("worker_started", "h0", "08:05:01.000", rank=0, local_rank=0, pid=1)
     event = read_event(line, "h0")
     assert event is not None
@@ -120,6 +121,6 @@ def test_an_event_of_another_version_is_shown_as_it_is(line: str, sentence: str)
     assert (event.sentence, event.node) == (sentence, "h0")
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{"])
+@pytest.mark.parametrize("line", ["", "[]", "{", '{"event":' + "[" * 99_000])
 def test_what_is_no_event_is_left_out(line: str) -> None:
     assert read_event(line, "h0") is None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import listing
-from launcher.meshctl.live.listing import ListedRun, describe_runs, encode_report, list_runs
+from launcher.meshctl.live.listing import ListedRun, describe_runs, list_runs
 from launcher.model.errors import TemporaryError
-from launcher.views.node_report import RunReport
 from launcher.views.questions.local_socket import LocalAgent
+from launcher.views.run_view import RunView
 from rendezvous import __version__
-from rendezvous.reasons import Reason
+from rendezvous.records import RoundHistory
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import NOW, REPORT, make_node, make_round
+from tests.support.reasons import because
+from tests.support.run_reports import REPORT
 from tests.support.stores.stored_job import StoredJob
 
-AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0", version=__version__)
+AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0", version=__version__, script="/home/ann/train.py")
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def job() -> Iterator[StoredJob]:
 
 def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of one machine has the name of an old one in the store."""
-    answer: RunReport | None = replace(REPORT, run_id="exp-41")
+    answer: RunView | None = replace(REPORT, run_id="exp-41")
 
     class Source:
-        def read_run(self) -> RunReport:
+        def read_run(self) -> RunView:
             if answer is None:
                 raise TemporaryError("run exp-41: no leader has answered")
             return answer
@@ -49,32 +49,42 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
 
     monkeypatch.setattr(listing, "ask_runs", ask)
     (run,) = list_runs([AGENT], job.jobs)
-    assert (run.phase, run.now, run.is_in_store) == ("running", "round 2 runs 4 ranks on 2 nodes", True)
+    assert (run.now, run.is_in_store) == ("round 2 runs 4 ranks on 2 nodes", True)
     answer = None
     (run,) = list_runs([AGENT], job.jobs)
-    assert run.phase == "ended", "the store is asked if the agent does not know"
+    assert run.run is not None
+    assert run.run.phase == "ended", "the store is asked if the agent does not know"
     (run,) = list_runs([AGENT], None)
-    assert (run.phase, run.now) == ("", "run exp-41: no leader has answered")
+    assert (run.run, run.now) == (None, "run exp-41: no leader has answered")
 
 
-def test_a_long_sentence_stays_in_its_column_and_programs_read_sentences_too() -> None:
+def test_the_newest_run_is_first_and_a_long_sentence_stays_in_its_column() -> None:
+    stopping = replace(REPORT, phase="stopping", stop_reason=because("a reason " * 9))
     runs = [
-        ListedRun(run_id="exp-41", phase="running", now="round 2 is being stopped: " + "a reason " * 9, pids=(41, 42)),
-        ListedRun(run_id="exp-42", phase="running", now="round 1 runs"),
+        ListedRun(run_id="exp-41", agents=(AGENT, replace(AGENT, name="meshrun.0.42")), run=stopping),
+        ListedRun(run_id="exp-42", problem="no leader has answered"),
     ]
     wide = describe_runs(runs, has_store=True)
     assert wide.count("\n") == 2
-    first, *rest = describe_runs(runs, has_store=True, width=60).splitlines()
-    assert max(map(len, rest)) <= 60
+    assert wide.splitlines()[0].split() == ["run", "script", "user", "started", "here", "now"]
+    assert "train.py" in wide
+    first, *rest = describe_runs(runs, has_store=True, width=80).splitlines()
+    assert max(map(len, rest)) <= 80
     begin = first.index("now")
     assert {line[begin - 1] for line in rest} == {" "}
-    assert " ".join(line[begin:] for line in rest) == " ".join(line[begin:] for line in wide.splitlines()[1:])
-    how = Reason.of("logs/failure", failure_class="user code", why=Reason.of("logs/exception", type="KeyError"))
-    failed = make_round(1, ended_at=NOW, reason=Reason.of("all-succeeded"), failure_class=how)
-    node = make_node(0, waiting=Reason.of("placement/not-joined"), rounds=(failed,))
-    content = json.loads(encode_report(replace(REPORT, nodes=(node, make_node(1)), rounds=(failed,))))
-    first, second = content["nodes"]
-    assert (first["waiting"], second["waiting"]) == ("this machine has not joined yet", "")
-    for one in (*first["rounds"], *content["rounds"]):
-        assert (one["reason"], one["failure_class"]) == ("all workers succeeded", "user code: KeyError")
-        assert one["ended_at"].startswith("2027-01-15T")
+    seen = runs[0].encode()
+    assert (seen["script"], seen["pids"], seen["phase"], seen["world_size"]) == (
+        "/home/ann/train.py",
+        [41, 42],
+        "stopping",
+        4,
+    )
+    assert (runs[1].encode()["phase"], runs[1].encode()["started_at"]) == ("", None)
+
+
+def test_runs_are_listed_from_the_newest_on(job: StoredJob) -> None:
+    for run_id, began_at in (("a", 100.0), ("b", 300.0), ("c", 200.0)):
+        other = StoredJob(job.store, run_id)
+        past = RoundHistory(round=1, world_size=1, node_count=1, coordinator="", reason=because("x"), began_at=began_at)
+        other.put(other.keys.make_history_key(1), past)
+    assert [run.run_id for run in list_runs([], job.jobs)] == ["b", "c", "a", "exp-41"]

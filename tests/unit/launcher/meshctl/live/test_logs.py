@@ -17,7 +17,7 @@ from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import SilentNodeError
-from tests.support.run_reports import REPORT, FakeSource, make_node
+from tests.support.run_reports import CALM, FakeSource, make_node, make_silent
 
 GONE = RunGoneError("the agent of run exp on this machine has ended")
 
@@ -39,7 +39,7 @@ class Screen:
 
 @pytest.fixture
 def source(tmp_path: Path) -> FakeSource:
-    found = FakeSource(replace(REPORT, missing=()))
+    found = FakeSource(CALM)
     for index in range(2):
         for rank in (2 * index, 2 * index + 1):
             path = found.add_file(
@@ -89,7 +89,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
             raise SilentNodeError("run exp: h1 has not answered in time")
 
     source.before_answer = refuse
-    source.report = replace(source.report, missing=("h7\x1b[2J",))
+    source.report = replace(source.report, nodes=(*source.report.nodes, make_silent("h7\x1b[2J")))
     screen = Screen().show(source)
     assert screen.lines == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
     assert screen.remarks == ["node 'h7\\x1b[2J' does not answer", "node h1 does not answer"]
@@ -199,7 +199,7 @@ def test_rounds_too_short_to_be_seen_are_read_from_the_files_in_order(source: Fa
                 path.write_text(f"KeyError in {number}\n")
             workers = ", ".join(f'{{"rank": {rank}, "local_rank": {rank}}}' for rank in (0, 1))
             (log_dir / f"round_{number}.json").write_text(
-                f'{{"round": {number}, "restart_count": 1, "ended_at": "x", "reason": "a KeyError", '
+                f'{{"round": {number}, "restart_count": 1, "ended_at": "x", "ended": "a KeyError", '
                 f'"workers": [{workers}]}}'
             )
         return True
@@ -287,7 +287,7 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(source: 
                 file.write("too late for a page")
             with later.open("a") as file:
                 file.write("last words")
-            (log_dir / "round_2.json").write_text('{"round": 2, "ended_at": "x", "reason": "all is done"}')
+            (log_dir / "round_2.json").write_text('{"round": 2, "ended_at": "x", "ended": "all is done"}')
             source.error = GONE
 
     source.before_answer = go_on

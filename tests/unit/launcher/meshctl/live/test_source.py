@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from msgspec.structs import replace
 
+from launcher.meshctl import why
+from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
+from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
+from launcher.meshctl.requests import hand_in
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
-from launcher.views.questions.local_socket import LocalAgent
-from rendezvous import __version__
+from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
+from launcher.views.questions.messages import Question
+from launcher.views.requests import EventPage, ReadEvents, ReadRun
+from rendezvous import __version__, codec
+from rendezvous.errors import StoreError
+from rendezvous.records import Command
+from rendezvous.stores.contract import Delete
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.run_reports import REPORT
+from tests.support.stores.stored_job import StoredJob
+from tests.support.waiting import wait_until
 
 A, B, OTHER = (
     LocalAgent(name=f"meshrun.0.{pid}", run_id="exp", node=f"h{pid}", version=__version__, job=f"/meshrun/exp/{job}")
@@ -31,30 +45,20 @@ class Machine:
     def list_agents(self) -> list[LocalAgent]:
         return [agent for agent in self.named if agent not in self.silent]
 
-    def require(self, agent: LocalAgent) -> None:
+    def exchange(self, name: str, question: Question, limit_s: float) -> bytes:
+        (agent,) = (one for one in (A, B, OTHER) if one.name == name)
         self.asked.append(agent.node)
         self.refusals -= 1
         if self.refusals >= 0 or agent not in self.list_agents():
-            raise TemporaryError(f"the agent {agent.node} has not answered in time")
+            raise TimeoutError
+        is_run = isinstance(question.request, ReadRun)
+        return codec.encode(REPORT if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(A, OTHER, B)
-
-    class FakeSocketSource:
-        def __init__(self, agent: LocalAgent) -> None:
-            self._agent = agent
-
-        def read_run(self) -> RunReport:
-            found.require(self._agent)
-            return REPORT
-
-        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
-            found.require(self._agent)
-            return EventPage(lines=(), first=0, next_after=-1)
-
-    monkeypatch.setattr(sources, "SocketSource", FakeSocketSource)
+    monkeypatch.setattr(sources, "exchange", found.exchange)
     monkeypatch.setattr(sources, "list_local_agents", found.list_agents)
     monkeypatch.setattr(
         sources,
@@ -73,7 +77,7 @@ def test_a_frozen_agent_has_not_ended(machine: Machine) -> None:
             ask()
         assert not isinstance(problem.value, RunGoneError)
     machine.silent = set()
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
@@ -83,7 +87,7 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
     else:
         machine.named.remove(A)
     source = LocalSource(A)
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
     assert (machine.asked, source.switch_count) == (["h1", "h2"], 1)
     machine.named = [OTHER]
     with pytest.raises(RunGoneError):
@@ -94,10 +98,12 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
 def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Machine) -> None:
     source = LocalSource(replace(A, job=""))
     machine.refusals = 1
-    assert source.read_run() is REPORT
+    with pytest.raises(TemporaryError, match="has not answered in time"):
+        source.read_run()
+    assert source.read_run() == REPORT
     assert (machine.asked, source.switch_count) == (["h1", "h1"], 0)
     machine.named.remove(A)
-    assert source.read_run() is REPORT
+    assert source.read_run() == REPORT
     assert machine.asked[-1] == "h2"
 
 
@@ -105,9 +111,151 @@ def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Ma
 def test_a_frozen_agent_is_not_taken_for_none(machine: Machine, run_id: str | None) -> None:
     machine.named, machine.silent = [A], {A}
     with pytest.raises(UsageError, match=r"on this machine \(agents that do not respond: pid 1\)"):
-        find_source(run_id)
+        find_agent(run_id)
     with pytest.raises(UsageError, match=r"^the agent with pid 1 does not respond$"):
-        find_source("1")
+        find_agent("1")
     machine.named = []
     with pytest.raises(UsageError, match=r"on this machine$"):
-        find_source(run_id)
+        find_agent(run_id)
+
+
+@pytest.fixture
+def job() -> Iterator[StoredJob]:
+    store = MemoryStore(clock=lambda: 0.0)
+    job = StoredJob(store, "exp")
+    job.join(0)
+    job.seal(1, 0)
+    job.lead(0)
+    yield job
+    store.close()
+
+
+def answer(job: StoredJob, text: str) -> threading.Thread:
+    """Answer the question that comes through the store, as a leader does; `text`: "" if it is carried out."""
+
+    def wait() -> None:
+        prefix = job.keys.commands
+        key = wait_until(lambda: [item.key for item in job.store.get(prefix, prefix=True).items], 20, "a question")[0]
+        if text:
+            job.put(key, Command(kind="ask", answer=text))
+        else:
+            job.store.txn((), (Delete(key),))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_from_elsewhere_the_leader_is_asked_through_the_store(job: StoredJob) -> None:
+    source = StoreSource(job.jobs, "exp")
+    leader = answer(job, codec.encode(REPORT).decode())
+    assert source.read_run() == REPORT
+    leader.join()
+    assert not job.store.get(job.keys.commands, prefix=True).items, "who has read the answer deletes it"
+    leader = answer(job, '{"error":"h7 has not answered in time","is_silent":true}')
+    with pytest.raises(SilentNodeError, match="h7 has not answered in time"):
+        source.read_node("h7", ReadEvents())
+    leader.join()
+
+
+def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone(
+    job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "STORE_LIMIT_S", -4.9)
+    source = StoreSource(job.jobs, "exp")
+    with pytest.raises(TemporaryError, match=r"h0, the leader of run exp, has not responded for 0\.1 s"):
+        source.read_run()
+    assert not job.store.get(job.keys.commands, prefix=True).items
+    job.end("success", 0, "all workers succeeded")
+    with pytest.raises(RunOverError, match="run exp has already ended: all workers succeeded") as over:
+        source.read_run()
+    assert over.value.exit_code == 2
+
+
+def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def note(*_: object, lease: int) -> None:
+        given.append(lease)
+
+    monkeypatch.setattr(sources, "hand_in", note)
+    source = StoreSource(job.jobs, "exp")
+    for _ in range(2):
+        with pytest.raises(RunOverError, match="has just ended"):
+            source.read_run()
+    monkeypatch.setattr(sources, "LEASE_S", -1000.0)
+    source = StoreSource(job.jobs, "exp")
+    for _ in range(2):
+        with pytest.raises(RunOverError):
+            source.read_run()
+    assert given[0] == given[1]
+    assert len({*given, 0}) == 4
+    assert job.store.lease_remaining(given[0]) > 60
+    lease = job.store.lease_grant(60.0).id
+    command = Command(kind="ask", target="{}")
+    with pytest.raises(TemporaryError, match="has not responded"):
+        hand_in(job.jobs, "exp", command, 0.0, is_left=True, lease=lease)
+    assert job.store.get(job.keys.commands, prefix=True).items
+    job.store.lease_revoke(lease)
+    assert not job.store.get(job.keys.commands, prefix=True).items
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "is_stored"),
+    [("exp", A, True), ("other", OTHER, True), ("ex", A, False), ("1", A, False), ("exp-41", A, False)],
+)
+def test_a_run_of_the_store_is_meant_before_one_here_whose_id_begins_so(
+    name: str, here: LocalAgent, is_stored: bool, machine: Machine, job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.named = [replace(A, run_id="exp-41"), replace(OTHER, run_id="other-2")]
+    assert find_agent(name).name == here.name
+    StoredJob(job.store, "other")
+    monkeypatch.setenv("LAUNCHER_RDZV_ENDPOINT", "h")
+    monkeypatch.setattr(sources, "open_job_store", lambda *_: job.jobs)
+    monkeypatch.setattr(job.store, "close", lambda: None)
+    if is_stored:
+        with pytest.raises(NoAgentError, match=rf"^no agent of run {name} is on this machine$"):
+            find_agent(name)
+    else:
+        assert find_agent(name).name == here.name
+
+
+def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("etcd-0:2379 does not answer", "see whether it runs")
+
+    monkeypatch.setattr(job.store, "get", fail)
+    with pytest.raises(TemporaryError, match=r"^etcd-0:2379 does not answer$") as error:
+        StoreSource(job.jobs, "exp").read_run()
+    assert error.value.hint == "see whether it runs"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b'{"run_id":"exp","nodes":[{"name":"a","run":' * 9000, "an answer that cannot be read"),
+        (b'{"run_id":"\xff"}', "an answer that cannot be read"),
+        (b'{"error":"' + b"\xff" + b'"}', "an error that cannot be read"),
+        (b'{"error":"late","more":' + b"[" * 99_000, "an error that cannot be read"),
+    ],
+)
+def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) -> None:
+    source = QuestionSource(lambda question, limit_s: answer + b"\n", "exp")
+    with pytest.raises(TemporaryError, match=sentence):
+        source.read_run()
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        why.ask(source, 1.0)
+
+
+def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def open_fake(store: object, run_id: object) -> Iterator[JobStore]:
+        yield job.jobs
+
+    monkeypatch.setattr(sources, "open_jobs", open_fake)
+    with sources.open_source({"rdzv-endpoint": "h:1"}, None) as source:
+        assert source.run_id == "exp"
+    StoredJob(job.store, "other")
+    with pytest.raises(UsageError, match="the store has exp, other") as error, sources.open_source({"x": "y"}, None):
+        pass
+    assert error.value.hint == "add the id of a run"

@@ -22,7 +22,7 @@ from launcher.views import run_events
 from launcher.views.goodput import compute_goodput
 from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
 from launcher.views.run_events import AgentEnded, RoundStopping, RunEvent
-from launcher.views.timeline import RoundSummary, WorkerRecord
+from launcher.views.run_view import RankView, RoundView
 from rendezvous import codec, events
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
@@ -65,7 +65,7 @@ class Run:
     def __init__(self) -> None:
         self.number = 0
         self.events: list[RunEvent] = []
-        self.rounds: list[tuple[RoundSummary, Sequence[WorkerRecord]]] = []
+        self.rounds: list[tuple[RoundView, Sequence[RankView]]] = []
         self.journal = Journal(
             HEADER, [self.events.append], lambda summary, workers: self.rounds.append((summary, workers))
         )
@@ -125,7 +125,7 @@ def test_a_round_is_told_from_its_start_to_its_end_and_the_verdict() -> None:
     run.take(events.StopRound(1, "kill", because("gone"), "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
     run.take(Exited(1, 1, 51, -9, 121.0), events.RoundStopped(1, 29500, 8), at=121.0)
     summary, workers = run.rounds[0]
-    assert (summary.round, summary.cause, summary.reason) == (1, "loss", because("gone"))
+    assert (summary.round, summary.cause, summary.ended) == (1, "loss", because("gone"))
     assert (summary.nodes, summary.step) == (("n9",), 8)
     assert (summary.waited_s, summary.mesh, summary.ranks) == (10.0, "dp=4", (2, 3))
     assert [(one.rank, one.state, one.exit_code) for one in workers] == [(2, "terminated", -9), (3, "terminated", -9)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.views.node.log_pages import LogSource, find_tail, read_page
-from launcher.views.node_report import PAGE_BYTES_MAX, LogCursor, ReadLogs
+from launcher.views.requests import PAGE_BYTES_MAX, LogCursor, ReadLogs
 
 
 def make_sources(folder: Path, texts: dict[tuple[int, int], bytes]) -> list[LogSource]:

@@ -11,8 +11,8 @@ from msgspec import Raw
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.node.log_pages import LogSource
 from launcher.views.node.node_answers import NodeAnswers, fit_event_page, read_log_page
-from launcher.views.node_report import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
 from launcher.views.questions.messages import Reply, encode_note
+from launcher.views.requests import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
 from launcher.views.run_events import FailureFound
 from rendezvous.codec import encode
 from rendezvous.member import notes

@@ -7,10 +7,12 @@ import socket
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.node_report import ReadState
 from launcher.views.questions import local_socket
+from launcher.views.questions.messages import Question
+from launcher.views.requests import Identify, ReadState
 from rendezvous import __version__
 
 
@@ -33,10 +35,17 @@ def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> N
 
 def test_two_jobs_are_told_apart_by_a_pid_and_agents_asked_at_their_own_name() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
-    with pytest.raises(UsageError, match="2 jobs of that id run on this machine") as refused:
+    with pytest.raises(UsageError, match="2 jobs of that name run on this machine") as refused:
         local_socket.choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
     assert local_socket.choose_agent(agents, "42") == agents[1]
+    training = replace(make_agent("exp-41", 44, "j4"), script="/home/ann/train.py")
+    for name in ("train.py", "/home/ann/train.py", "exp-4", "exp-41"):
+        assert local_socket.choose_agent([*agents, training], name) == training
+    assert local_socket.choose_agent([*agents, training], "rain") is None
+    with pytest.raises(UsageError) as refused:
+        local_socket.choose_agent([agents[1], training], None)
+    assert refused.value.hint == "add a run, a script or an agent's pid: exp (pid 42), exp-41 (train.py, pid 44)"
     agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
     assert (agent.uid, agent.pid) == (1000, "42")
 
@@ -100,7 +109,7 @@ def test_an_agent_of_another_version_is_asked_nothing_and_both_are_named(monkeyp
     other = local_socket.LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: (dict.fromkeys(names, b""), set()))
     monkeypatch.setattr(local_socket, "exchange", None)
-    for ask in (lambda: local_socket.SocketSource(other), local_socket.ask_runs([other], 1.0)[0].read_run):
+    for ask in (lambda: local_socket.require_version(other), local_socket.ask_runs([other], 1.0)[0].read_run):
         with pytest.raises(UsageError) as refused:
             ask()
         sentence = f"the agent of run exp has meshrun 9.1 on node n1, this is meshrun {__version__}"
@@ -156,7 +165,7 @@ def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:
     thread.start()
     try:
         with listener, pytest.raises(TimeoutError):
-            local_socket.exchange(name, local_socket.Question(kind="run"), 0.3)
+            local_socket.exchange(name, Question(request=Identify()), 0.3)
     finally:
         has_gone.set()
         thread.join()

@@ -6,16 +6,16 @@ import threading
 from collections import deque
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.diagnosis.part.messages import decode_note
 from launcher.model.concurrency import NO_THREAD
-from launcher.views import node_report
-from launcher.views.goodput import Goodput
+from launcher.views import requests
 from launcher.views.questions import messages
 from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_report import make_run_report, shorten_report
+from launcher.views.questions.run_answer import make_run_view, shorten_view
 from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys
-from launcher.views.timeline import RoundSummary
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 from rendezvous.peers.messages import NOTE_MAX
@@ -23,12 +23,12 @@ from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 
-def make_report(name: str, **fields: object) -> node_report.NodeReport:
+def make_report(name: str, **fields: object) -> NodeView:
     base: dict[str, object] = {
-        "node": name, "member_id": f"id-{name}", "run_id": "r", "version": "1", "at": 1.0, "started_at": 0.0,
+        "name": name, "member_id": f"id-{name}", "run_id": "r", "version": "1", "at": 1.0, "started_at": 0.0,
         "agent_pid": 1, "state": "running",
     }  # fmt: skip
-    return node_report.NodeReport(**{**base, **fields})  # type: ignore[arg-type]
+    return NodeView(**{**base, **fields})  # type: ignore[arg-type]
 
 
 LIMIT_S = 3.0
@@ -60,11 +60,11 @@ class Node:
             assert isinstance(note, messages.Inspect | messages.Expect | messages.Reply)
             self.surveys.take_note(sender, note)
 
-    def answer(self, request: messages.Request) -> tuple[node_report.NodeReply | None, str]:
-        if isinstance(request, node_report.ReadEvents):
-            return node_report.EventPage(lines=(self.name,), first=0, next_after=0), ""
-        if isinstance(request, node_report.ReadLogs):
-            return node_report.LogPage(chunks=(), cursors=()), ""
+    def answer(self, request: messages.Request) -> tuple[requests.NodeReply | None, str]:
+        if isinstance(request, requests.ReadEvents):
+            return requests.EventPage(lines=(self.name,), first=0, next_after=0), ""
+        if isinstance(request, requests.ReadLogs):
+            return requests.LogPage(chunks=(), cursors=()), ""
         return make_report(self.name), ""
 
 
@@ -88,9 +88,9 @@ class Net:
     def begin(self, by: str, node: str = "", request: messages.Request | None = None, lost: str = "") -> list[Survey]:
         """Ask, and return where the result comes."""
         found: list[Survey] = []
-        kind = node_report.NodeReport if isinstance(request, messages.Diagnose) else None
+        kind = NodeView if isinstance(request, messages.Diagnose) else None
         survey = Survey(
-            node=node, request=request or node_report.ReadState(), answer_kind=kind, until=LIMIT_S, takes=[found.append]
+            node=node, request=request or requests.ReadState(), answer_kind=kind, until=LIMIT_S, takes=[found.append]
         )
         self.nodes[by].surveys.ask(survey)
         self.deliver(lost)
@@ -102,9 +102,9 @@ class Net:
         return asked
 
 
-def report_run(asked: Survey) -> node_report.RunReport:
+def report_run(asked: Survey) -> RunView:
     assert asked.members is not None
-    return make_run_report(asked.answers, asked.members, asked.leader, "r", 1.0)
+    return make_run_view(asked.answers, asked.members, asked.leader, "r", 1.0)
 
 
 @pytest.mark.parametrize("by", ["a", "c"])
@@ -112,21 +112,21 @@ def test_all_nodes_are_seen_from_any_of_them(by: str) -> None:
     net = Net("a", "b", "c")
     asked = net.ask(by)
     report = report_run(asked)
-    assert [one.node for one in report.nodes] == ["a", "b", "c"]
-    assert (report.leader, report.missing) == ("a", ())
-    requests = {name: node.asked for name, node in net.nodes.items()}
-    assert requests == {
-        "a": [node_report.ReadState()],
-        "b": [node_report.ReadState(has_rounds=False)],
-        "c": [node_report.ReadState(has_rounds=False)],
+    assert [one.name for one in report.nodes] == ["a", "b", "c"]
+    assert (report.leader, report.silent) == ("a", ())
+    asked_of = {name: node.asked for name, node in net.nodes.items()}
+    assert asked_of == {
+        "a": [requests.ReadState()],
+        "b": [requests.ReadState(of_run=False)],
+        "c": [requests.ReadState(of_run=False)],
     }
 
 
 @pytest.mark.parametrize("name", ["b", "id-b"])
 def test_one_node_is_asked_by_name_or_member_id(name: str) -> None:
-    asked = Net("a", "b", "c").ask("c", name, node_report.ReadEvents())
+    asked = Net("a", "b", "c").ask("c", name, requests.ReadEvents())
     (page,) = asked.answers.values()
-    assert isinstance(page, node_report.EventPage)
+    assert isinstance(page, requests.EventPage)
     assert page.lines == ("b",)
 
 
@@ -148,7 +148,7 @@ def test_a_node_that_is_not_there_or_cannot_answer_is_told_with_the_reason() -> 
     assert asked.error == "unknown node x; the nodes are a, b"
     net = Net("a", "b")
     net.nodes["b"].answer = lambda request: (None, "its disk is gone: /log\udcff")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", node_report.ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
+    assert list(net.ask("a", "b", requests.ReadEvents()).answers.values()) == ["its disk is gone: /log?"]
 
 
 def test_a_silent_node_or_one_that_was_lost_is_named() -> None:
@@ -158,27 +158,27 @@ def test_a_silent_node_or_one_that_was_lost_is_named() -> None:
     assert (found, surveys.wake_at) == ([], LIMIT_S)
     surveys.advance(LIMIT_S)
     report = report_run(found[0])
-    assert (report.missing, [one.node for one in report.nodes]) == (("c",), ["a", "b"])
+    assert (report.silent, [one.name for one in report.nodes]) == (("c",), ["a", "b", "c"])
     rounds = (
-        RoundSummary(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
+        RoundView(round=1, began_at=0.0, world_size=2, node_count=2, ranks=(0,), restart_count=0, waited_s=0.0,
                      ended_at=5.0, cause="loss", nodes=("a", "gone")),
     )  # fmt: skip
-    answers = {"id-a": make_report("a", rounds=rounds)}
-    assert make_run_report(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == ("gone",)
+    answers = {"id-a": make_report("a", run=RunView(run_id="r", rounds=rounds))}
+    assert make_run_view(answers, {"id-a": "a"}, "id-a", "r", 1.0).lost == (("gone", 1),)
 
 
 def test_an_answer_of_another_kind_counts_as_lost_and_what_waits_is_bounded() -> None:
     net = Net("a", "b")
-    net.nodes["b"].answer = lambda request: (node_report.EventPage(lines=(), first=0, next_after=0), "")  # type: ignore[method-assign]
+    net.nodes["b"].answer = lambda request: (requests.EventPage(lines=(), first=0, next_after=0), "")  # type: ignore[method-assign]
     found = net.begin("a")
     assert found == []
     net.nodes["a"].surveys.advance(LIMIT_S)
-    assert report_run(found[0]).missing == ("b",)
+    assert report_run(found[0]).silent == ("b",)
     net = Net("a", "b")
     net.leader = "gone"
-    for request in (node_report.ReadState(), node_report.ReadEvents()) * (PENDING_MAX // 2):
+    for request in (requests.ReadState(), requests.ReadEvents()) * (PENDING_MAX // 2):
         assert net.begin("b", request=request) == []
-    for request in (node_report.ReadState(), node_report.ReadEvents(), messages.Diagnose()):
+    for request in (requests.ReadState(), requests.ReadEvents(), messages.Diagnose()):
         assert "waiting for answers" in net.ask("b", request=request).error
 
 
@@ -206,23 +206,27 @@ def test_what_is_no_note_is_none(text: str) -> None:
 
 def test_a_long_report_is_shortened_and_a_bug_costs_one_answer() -> None:
     rounds = tuple(
-        RoundSummary(
+        RoundView(
             round=number, began_at=0.0, world_size=1, node_count=1, ranks=tuple(range(64)), restart_count=0,
             waited_s=0.0, error="x" * 2000,
         )
         for number in range(100)
     )  # fmt: skip
-    ranks = tuple(
-        node_report.RankReport(rank=rank, local_rank=rank, pid=1, state="running", sentence="y" * 90)
-        for rank in range(64)
-    )
-    report = make_report("b", rounds=rounds, ranks=ranks)
+    ranks = tuple(RankView(rank=rank, local_rank=rank, pid=1, state="running", sentence="y" * 90) for rank in range(64))
+    report = make_report("b", run=RunView(run_id="r", rounds=rounds), ranks=ranks)
     assert not messages.is_sendable(report)
-    assert len(shorten_report(report).ranks) == 64
+    short = shorten_view(report)
+    assert short.run is not None
+    assert (len(short.ranks), len(short.run.rounds)) == (64, 20)
+    last = replace(rounds[0], round=7, ranks=tuple(range(1280)))
+    many = shorten_view(make_report("b", run=RunView(run_id="r", round=7, rounds=rounds), ranks=ranks * 20, last=last))
+    assert messages.is_sendable(many)
+    run = make_run_view({"b": many}, {"b": "b"}, "b", "r", 0.0)
+    assert len(run.nodes[0].ranks) == 100, "they are of the round that runs"
     net = Net("a", "b")
     net.nodes["b"].answer = lambda request: (report, "")  # type: ignore[method-assign]
     (found,) = net.ask("a", "b").answers.values()
-    assert isinstance(found, node_report.NodeReport)
+    assert isinstance(found, NodeView)
     assert len(found.ranks) == 64
     woken = threading.Semaphore(0)
     reporter = Reporter(woken.release)
@@ -251,22 +255,20 @@ def test_without_a_thread_the_state_is_read_at_once_and_logs_later() -> None:
 
 
 def test_a_question_survives_its_encoding_and_what_no_message_can_hold_is_refused() -> None:
-    question = messages.Inspect(id="1", node="n", request=node_report.ReadEvents(after=3))
+    question = messages.Inspect(id="1", node="n", request=requests.ReadEvents(after=3))
     assert decode_note(messages.encode_note(question)) == question
     net = Net("a", "b")
-    request = node_report.ReadLogs(
-        cursors=tuple(node_report.LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000))
+    request = requests.ReadLogs(
+        cursors=tuple(requests.LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000))
     )
     asked = net.ask("b", "a", request)
     assert asked.error == "the question is too long for a message: ask on the leader's node"
     asked = net.ask("a", "a", request)
     assert (asked.error, len(asked.answers)) == ("", 1)
     net = Net("a", "b")
-    page = node_report.EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
+    page = requests.EventPage(lines=("x" * NOTE_MAX,), first=0, next_after=0)
     net.nodes["b"].answer = lambda request: (page, "")  # type: ignore[method-assign]
-    assert list(net.ask("a", "b", node_report.ReadEvents()).answers.values()) == [
-        "the answer is too long for a message"
-    ]
+    assert list(net.ask("a", "b", requests.ReadEvents()).answers.values()) == ["the answer is too long for a message"]
 
 
 def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
@@ -274,7 +276,7 @@ def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
     found: list[Survey] = []
     surveys = net.nodes["b"].surveys
     for node in [""] * (PENDING_MAX - 1) + ["a"]:
-        surveys.ask(Survey(node=node, request=node_report.ReadState(), until=LIMIT_S, takes=[found.append]))
+        surveys.ask(Survey(node=node, request=requests.ReadState(), until=LIMIT_S, takes=[found.append]))
     net.deliver()
     surveys.advance(0.0)
     assert [len(asked.answers) for asked in found] == [3] * (PENDING_MAX - 1) + [1]
@@ -290,19 +292,10 @@ def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
     assert not net.notes
 
 
-def test_a_leader_shows_too_many_nodes_alone_and_others_tell_its_past() -> None:
+def test_a_leader_shows_too_many_nodes_alone() -> None:
     net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
     by = list(net.nodes)[7]
     asked = net.ask(by)
     assert asked.error == "a message cannot name 1,501 nodes: ask on the leader's node, a"
     asked = net.ask("a")
     assert (asked.error, len(asked.answers)) == ("", 1501)
-    goodput = Goodput(total_s=9.0, trained_s=8.0, lost_s={})
-    past = RoundSummary(round=1, began_at=1.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
-    reports = [
-        make_report("a", is_leader=True),
-        make_report("b", rounds=(past,), started_at=5.0),
-        make_report("c", rounds=(past,), started_at=2.0, goodput=goodput),
-    ]
-    report = make_run_report({one.member_id: one for one in reports}, {"id-a": "a"}, "id-a", "r", 1.0)
-    assert (report.rounds, report.goodput) == ((past,), goodput)

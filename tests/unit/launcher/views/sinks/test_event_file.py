@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.views.run_events import RemarkMade, RunEvent
+from launcher.views.run_view import RankView, RoundView
 from launcher.views.sinks import event_file
 from launcher.views.sinks.event_file import EventFile, make_round_writer
-from launcher.views.timeline import RoundSummary, WorkerRecord
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -193,10 +193,10 @@ def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path, name: st
 
 def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
     said: list[str] = []
-    summary = RoundSummary(
+    summary = RoundView(
         round=3, began_at=2.0, world_size=2, node_count=1, ranks=(0, 1), restart_count=1, waited_s=0.1, cause="failure"
     )
-    workers = [WorkerRecord(rank=0, local_rank=0, pid=5, started_at=2.25, state="failed", exit_code=1)]
+    workers = [RankView(rank=0, local_rank=0, pid=5, started_at=2.25, state="failed", exit_code=1)]
     write = make_round_writer(lambda: str(tmp_path), said.append)
     write(summary, workers)
     found = json.loads((tmp_path / "round_3.json").read_text())
@@ -217,7 +217,7 @@ def test_storage_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(event_file, "ROUND_LIMIT_S", 0.01)
     said: list[str] = []
     write = make_round_writer(lambda: str(tmp_path), said.append)
-    summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
+    summary = RoundView(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     os.mkfifo(tmp_path / "round_1.json.part")  # to open it waits for a reader
     write(summary, [])
     write(summary, [])
@@ -236,7 +236,7 @@ def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> 
 
 def test_a_round_that_finds_no_thread_has_no_file_and_the_next_one_has(tmp_path: Path) -> None:
     said: list[str] = []
-    summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
+    summary = RoundView(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     write = make_round_writer(lambda: str(tmp_path), said.append)
     with no_threads():
         write(summary, ())

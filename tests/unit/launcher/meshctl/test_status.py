@@ -9,12 +9,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from launcher.meshctl.status import render
-from launcher.meshctl.status.state import NodeState, Overview, find_lost_nodes
+from launcher.meshctl import status
 from launcher.model.text import WIDTH, format_duration
+from launcher.views.run_json import encode_run
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView, find_lost_nodes
+from launcher.views.sentences import format_headline
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
+from tests.support.run_reports import NOW, REPORT, make_node, make_round
 from tests.support.stores.stored_job import StoredJob
 
 
@@ -43,7 +46,7 @@ def running(job: StoredJob) -> None:
 def test_a_small_job_in_words(job: StoredJob) -> None:
     running(job)
     assert (
-        render.describe(job.overview())
+        status.describe(job.view())
         == """\
 run       exp-41, job 0a1b
 now       round 2 runs 12 ranks on 3 nodes
@@ -72,8 +75,8 @@ def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: p
     running(job)
     now = 1_800_000_000.0
     why = because("world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of replicas")
-    past = RoundHistory(
-        round=1, world_size=12, node_count=3, coordinator="", reason=why,
+    past = RoundView(
+        round=1, world_size=12, node_count=3, reason=why,
         ended=because("a worker failed on h2"), ran_s=3600.0,
         began_at=now - 100_000, ended_at=now - 96_400, cause="failure", failed_rank=5,
         failure_class=because("user code: KeyError"),
@@ -85,13 +88,13 @@ def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: p
         past, round=3, began_at=now - 185, ended=None, ran_s=0.0, cause="", failed_rank=-1, failure_class=None
     )
     seen = replace(
-        job.overview(), at=now, round=3, history=(past, lost, here), restart_count=1, max_restarts=3, reason=why,
+        job.view(), at=now, round=3, rounds=(past, lost, here), restart_count=1, max_restarts=3, reason=why,
         lost=find_lost_nodes((past, lost, here), {"h0", "h1", "h2"}), nodes=(),
     )  # fmt: skip
     assert (
-        render.describe(seen)
+        status.describe(seen)
         == """run       exp-41, job 0a1b
-now       round 3 runs 12 ranks on 0 nodes, since 07:56:55 (3 min 5 s)
+now       round 3 runs 12 ranks on 3 nodes, since 07:56:55 (3 min 5 s)
 why       world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of
           replicas
 mesh      dp=6, tp=2
@@ -112,9 +115,9 @@ round 3   07:56:55  12 ranks on 3 nodes"""
         verdict=Verdict(kind="stopped", exit_code=143, round=3, reason=because("by ada"), ended_at=now - 12),
     )
     ended = replace(
-        ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended=because("by ada"), ran_s=173.0))
+        ended, rounds=(*seen.rounds[:2], replace(here, ended_at=now - 12, ended=because("by ada"), ran_s=173.0))
     )
-    text = render.describe(ended)
+    text = status.describe(ended)
     assert "ended     stopped in round 3, exit code 143: by ada, at 07:59:48 (12 s ago)" in text
     assert text.count("largest whole number") == 1  # as the reason of its first round
 
@@ -128,7 +131,7 @@ def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
     job.put(job.keys.make_command_key("t"), Command(kind="drain", target="h3", by="ada@login"))
     job.store.put(job.keys.make_history_key(1), b"\x1b[31mred")
     assert (
-        render.describe(job.overview())
+        status.describe(job.view())
         == """\
 run       exp-41, job 0a1b
 now       round 2 is being stopped: node h2 lost in round 2
@@ -159,7 +162,7 @@ def test_a_thousand_nodes_are_a_summary_and_those_that_need_a_look(job: StoredJo
     job.lead(3)
     job.spares(dict.fromkeys(range(992, 1000), "no whole replica left"))
     job.status(17, 1, leaving="stopped by SIGTERM")
-    text = render.describe(job.overview())
+    text = status.describe(job.view())
     assert (
         text
         == """\
@@ -180,23 +183,27 @@ h17   leaving  68-71  0 s ago    stopped by SIGTERM
 
 round 1   3,968 ranks on 992 nodes"""
     )
-    assert len(render.describe(job.overview(), all_nodes=True).splitlines()) > 1000
+    assert len(status.describe(job.view(), all_nodes=True).splitlines()) > 1000
 
 
 def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) -> None:
     long, rude = "word " * 60, "\x1b[2J\r\nx\u202e" + "y" * 300
-    node = NodeState(name=rude, member_id="", state="running", ranks=tuple(range(0, 60, 2)), why=rude)
-    nodes = tuple(replace(node, member_id=str(at), locality=((rude, rude + str(at)),)) for at in range(3))
-    past = RoundHistory(
-        round=1, world_size=2, node_count=1, coordinator="", reason=because(rude), ended=because(long), ran_s=1.0
+    node = NodeView(
+        name=rude,
+        member_id="",
+        state="running",
+        why=because(rude),
+        ranks=tuple(RankView(rank=rank) for rank in range(0, 60, 2)),
     )
-    seen = Overview(
-        run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude,
+    nodes = tuple(replace(node, member_id=str(at), locality=((rude, rude + str(at)),)) for at in range(3))
+    past = RoundView(round=1, world_size=2, node_count=1, reason=because(rude), ended=because(long), ran_s=1.0)
+    seen = RunView(
+        run_id=rude[:40], job="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude,
         reason=because(long),
-        nodes=nodes, drained=(rude, "b"), requests=(rude,), history=(past,) * 30, faults=(rude,) * 30,
+        nodes=nodes, drained=(rude, "b"), requests=(rude,), rounds=(past,) * 30, faults=(rude,) * 30,
     )  # fmt: skip
     for all_nodes in (False, True):
-        text = render.describe(seen, all_nodes=all_nodes)
+        text = status.describe(seen, all_nodes=all_nodes)
         assert all(len(line) <= WIDTH for line in text.splitlines())
         assert all(letter.isprintable() or letter == "\n" for letter in text)
         assert "history   22 earlier rounds not shown" in text
@@ -214,7 +221,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
 )
 def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
     verdict = Verdict(kind=kind, exit_code=code, round=3, reason=because("a worker failed on h1"))
-    assert render.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
+    assert format_headline(RunView(run_id="r", job="k", phase="ended", verdict=verdict)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -227,25 +234,71 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     running(job)
-    found = json.loads(json.dumps(render.encode_overview(job.overview())))
+    found = json.loads(json.dumps(encode_run(job.view())))
     assert (found["run_id"], found["round"], found["world_size"], found["leader"]) == ("exp-41", 2, 12, "h0")
-    assert found["nodes"][0]["ranks"] == [0, 1, 2, 3]
-    assert found["nodes"][0]["path"] == ["pod-a", "l1"]
+    assert [rank["rank"] for rank in found["nodes"][0]["ranks"]] == [0, 1, 2, 3]
     assert found["nodes"][0]["locality"] == {"pod": "pod-a", "leaf": "l1"}
     assert found["nodes"][0]["silent_s"] == 0.0
-    assert found["history"][0]["ended"] == "node h9 lost in round 1"
+    assert found["rounds"][0]["ended"] == "node h9 lost in round 1"
     assert found["verdict"] is None
-    assert (found["schema"], found["history"][1]["ended_at"]) == (1, None)
+    assert (found["schema"], found["rounds"][1]["ended_at"]) == (1, None)
     assert found["at"].endswith("Z")
     assert found["now"] == "round 2 runs 12 ranks on 3 nodes"
 
 
 def test_times_that_no_calendar_has_are_shown_as_unknown(job: StoredJob) -> None:
     running(job)
-    past = RoundHistory(
-        round=1, world_size=1, node_count=1, coordinator="", reason=because(""), ended=because("x"), began_at=1e300,
+    past = RoundView(
+        round=1, world_size=1, node_count=1, reason=because(""), ended=because("x"), began_at=1e300,
         ended_at=1e300,
     )  # fmt: skip
-    seen = replace(job.overview(), history=(past,))
-    assert "round 1   ?  1 rank on 1 node" in render.describe(seen)
-    assert render.encode_overview(seen)["history"][0]["began_at"] is None
+    seen = replace(job.view(), rounds=(past,))
+    assert "round 1   ?  1 rank on 1 node" in status.describe(seen)
+    assert encode_run(seen)["rounds"][0]["began_at"] is None
+
+
+def test_a_run_whose_agents_have_answered_is_shown_as_one_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.meshctl.status.format_clock", lambda at, now: f"T{at - NOW:+.0f}")
+    assert (
+        status.describe(REPORT)
+        == """\
+run       exp
+now       round 2 runs 4 ranks on 2 nodes, since T-60 (1 min)
+mesh      dp=2, tp=2
+leader    h0
+restarts  1 of 3
+lost      h9 in round 1
+silent    h7: no answer
+
+node  state    ranks
+h0    running  0-1    leads
+h1    running  2-3
+h7    silent   -
+
+round 1   T-120  6 ranks on 2 nodes; ended after 30 s: node h9 is lost
+round 2   T-60  4 ranks on 2 nodes"""
+    )
+    found = json.loads(json.dumps(encode_run(REPORT)))
+    assert (found["schema"], found["phase"], found["lost"]) == (1, "running", [["h9", 1]])
+
+
+def test_failed_features_are_shown_and_what_nodes_say_stays_in_its_line() -> None:
+    off = make_node(1, off=("--hang-timeout", "--serve"))
+    assert "--hang-timeout is off, --serve is off" in status.describe(replace(REPORT, nodes=(off,)))
+    forged = make_node(0, name="h0\n", state="up\x1b[2J\u202e", locality=(("rack\n", "r1"),))
+    text = status.describe(replace(REPORT, nodes=(forged, make_node(1))))
+    assert text.isascii()
+    assert "up\\x1b[2J\\u202e" in text
+    assert next(line for line in text.splitlines() if line.startswith("h0")).startswith("h0\\n")
+
+
+def test_a_hang_and_the_error_of_a_round_that_has_failed_are_shown() -> None:
+    hang = make_round(2, hang=("they are at 2 lines", "rank 0 is asleep"))
+    text = status.describe(replace(REPORT, rounds=(hang,)))
+    assert "hang      they are at 2 lines; rank 0 is asleep" in text
+    failed = make_round(
+        1, ended_at=NOW, cause="failure", ended=because("rank 1 failed"), failed_rank=1, error="KeyError: 'lost'",
+        failure_class=because("user code: KeyError"),
+    )  # fmt: skip
+    text = " ".join(status.describe(replace(REPORT, rounds=(failed,))).split())
+    assert "rank 1 failed; KeyError: 'lost' (rank 1: user code: KeyError)" in text

@@ -1,0 +1,124 @@
+"""An event as all views show it: who, when, and in which words.
+
+It is made of a line of `--events`, which has the fields for programs. For root, agents of other users may answer
+anything, so what is missing or of another kind costs the words and no view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from launcher.model.text import format_count, format_duration
+from launcher.views.run_events import parse_time
+
+_COMMON = {
+    ("worker_started", ""): "started",
+    ("worker_ended", "terminated"): "were ended",
+    ("worker_ended", "succeeded"): "succeeded",
+}
+
+
+class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event as a node has reported it."""
+
+    at: float
+    """Seconds since 1970 by the node's clock."""
+    node: str
+    sentence: str
+    line: str = ""
+    """Its JSON."""
+    kind: str = ""
+    rank: int = -1
+    common: str = ""
+    """What many ranks do at once, "started", shown once for all of them; "" for other events."""
+
+
+def read_event(line: str, node: str) -> EventView | None:
+    """Read a line of a node; None for what is no event."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    kind, rank = str(fields.get("event", "")), fields.get("rank", -1)
+    has_rank = isinstance(rank, int) and rank >= 0
+    return EventView(
+        at=parse_time(str(fields.get("time", ""))),
+        node=str(fields.get("node", "") or node),
+        sentence=describe_event(fields),
+        line=line,
+        kind=kind,
+        rank=rank if has_rank else -1,
+        common=_COMMON.get((kind, str(fields.get("outcome", ""))), "") if has_rank else "",
+    )
+
+
+def describe_event(fields: dict[str, Any]) -> str:
+    """Describe an event in a sentence; one that is none of ours by its name and fields."""
+    kind = str(fields.get("event", ""))
+    describe = _SENTENCES.get(kind)
+    try:
+        if describe is not None:
+            return describe(fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass  # for root, agents of other users may answer anything
+    rest = {name: value for name, value in fields.items() if name not in ("schema", "event", "time", "run_id", "node")}
+    return f"{kind}: {msgspec.json.encode(rest).decode()[:200]}"
+
+
+def _add(before: str, one: dict[str, Any], name: str) -> str:
+    """Return what is said of a field; "" if the event does not have it."""
+    return f"{before}{one[name]}" if one.get(name) else ""
+
+
+def _describe_round_start(one: dict[str, Any]) -> str:
+    world = f"{format_count(one['world_size'], 'rank')} on {format_count(one['node_count'], 'node')}"
+    restarts = f", {one['restart_count']} of {one['max_restarts']} restarts" if one.get("restart_count") else ""
+    return f"round {one['round']} starts: {world}{_add(', ', one, 'mesh')}{restarts}"
+
+
+def _describe_worker_end(one: dict[str, Any]) -> str:
+    how = "succeeded" if one["outcome"] == "succeeded" else "was ended"
+    if one["outcome"] == "failed":
+        code = one["exit_code"]
+        how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+    return f"rank {one['rank']} {how}{_add(': ', one, 'sentence')}"
+
+
+def _describe_failure(one: dict[str, Any]) -> str:
+    details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
+    details = details or f"exit code {one['exit_code']}"
+    who = f"rank {one['rank']}: " if one["rank"] >= 0 else ""
+    return f"round {one['round']} failed: {who}{details}{_add('; log ', one, 'log_file')}"
+
+
+def _describe_round_end(one: dict[str, Any]) -> str:
+    step = f", at step {one['step']}" if one.get("step", -1) >= 0 else ""
+    return f"round {one['round']} ended after {format_duration(one['ran_s'])}{step}{_add(': ', one, 'reason')}"
+
+
+def _describe_agent_end(one: dict[str, Any]) -> str:
+    said = _add(", the job: ", one, "verdict") + _add(": ", one, "reason")
+    return f"the agent ended with exit code {one['exit_code']}{said}"
+
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} per node",
+    "waiting": lambda one: str(one["sentence"]),
+    "round_started": _describe_round_start,
+    "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",
+    "worker_ended": _describe_worker_end,
+    "failure_found": _describe_failure,
+    "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
+    "hang_reported": lambda one: f"no progress: {'; '.join([one['sentence'], *one.get('details', ())])}",
+    "hang_ended": lambda one: str(one["sentence"]),
+    "remark": lambda one: str(one["sentence"]),
+    "notice": lambda one: str(one["sentence"]),
+    "nodes_requested": lambda one: f"requested nodes, {one['wanted']} in all: {one['reason']}",
+    "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
+    "round_ended": _describe_round_end,
+    "agent_ended": _describe_agent_end,
+}
