@@ -114,7 +114,6 @@ def test_labels_of_nodes_keep_groups_together(cluster: RayTestCluster, tmp_path:
         workers = driver.wait_for_world(2)
         leaves = {cluster.nodes[find_number(cluster, worker)].leaf for worker in workers}
         assert leaves == {"leaf1"}  # the only leaf of two nodes
-        driver.wait_for("is at zone=a,leaf=leaf0, by kubernetes")
 
 
 def test_workers_see_the_devices_of_their_bundle_alone(cluster: RayTestCluster, tmp_path: Path) -> None:
