@@ -133,12 +133,11 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
     from launcher.views.node.journal_part import JournalPart
 
     config, layout = node.config, node.layout
-    write_round = None
-    if layout.keeps_files and not layout.is_temporary:
-        from launcher.views.sinks.event_file import make_round_writer
-
-        write_round = make_round_writer(lambda: layout.root, log)
     sinks = [make() for make in node.sinks]
+    if layout.keeps_files and not layout.is_temporary:
+        from launcher.views.sinks.event_file import KEPT_FILE, EventFile
+
+        sinks.append(EventFile(KEPT_FILE, "--log-dir", log, lambda: layout.job_dir and layout.root))
     header = JournalHeader(
         run_id=layout.run_id,
         node=node.host,
@@ -150,7 +149,7 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         mesh_axes=tuple(axis.name for axis in config.placement.mesh.axes) if config.placement.mesh is not None else (),
     )
     find_failure = node.membership.driver.machine.find_failure
-    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round, find_failure), sinks)
+    return JournalPart(Journal(header, [sink.write for sink in sinks], find_failure), sinks)
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from launcher.meshctl.group import Function, job_command, meshctl, open_jobs, timeout_option
+from launcher.meshctl.group import Function, job_command, log_dir_option, meshctl, open_jobs, timeout_option
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from rendezvous.records import Command
@@ -167,8 +167,11 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 @job_command("Show which rank a job waits for, and why.", needs_run=False)
 @click.option("--stacks", is_flag=True, help="Show the Python stacks of all ranks instead, the rarest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@log_dir_option
 @timeout_option
-def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, timeout_s: float) -> None:
+def why(
+    store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, log_dir: str | None, timeout_s: float
+) -> None:
     """Show which rank a job waits for, and why. The job continues.
 
     On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
@@ -182,7 +185,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     from launcher.meshctl.live.source import open_source
     from rendezvous import codec
 
-    with open_source(store, run_id) as source:
+    with open_source(store, run_id, log_dir) as source:
         conclusion = why.ask(source, timeout_s)
     text = codec.encode(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())

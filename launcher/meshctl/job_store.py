@@ -34,6 +34,10 @@ _ANY_RUN = "any"
 NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOINT to the store"
 
 
+class NoRunError(UsageError):
+    """The store has no run of this name."""
+
+
 class JobStore(NamedTuple):
     """A store, the prefix of the runs in it, and the secret that signs their records; `notes` are for the user."""
 
@@ -56,10 +60,10 @@ class JobStore(NamedTuple):
             where = f"/{self.prefix}/"
             sentence = f"{name_run(run_id)} does not exist; no run is under {where}"
             hint = odd_text.explain(run_id) or "set LAUNCHER_RDZV_PREFIX if the run has another prefix"
-            raise UsageError(sentence, hint)
+            raise NoRunError(sentence, hint)
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
-        raise UsageError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
+        raise NoRunError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
 
     def _require_version(self, run_id: str, spec_key: str) -> None:
         spec = self.store.get(spec_key).first

@@ -52,8 +52,8 @@ def show_events(
             due = sorted((event for came, event in waiting if came <= until), key=lambda event: (event.at, event.node))
             waiting = [one for one in waiting if one[0] > until]
             write([event.line for event in due] if as_json else format_events(due, time.time()))
-    if poller.is_over and poller.report is not None:
-        warn(poller.describe_end())
+    if poller.ending:
+        warn(poller.ending)
 
 
 class EventCollector(Struct):

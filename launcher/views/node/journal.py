@@ -1,7 +1,7 @@
 """The agent's messages as events of the run: what the agreement orders, what the supervisor reports, how it ended.
 
 One journal feeds all that looks at a run's past: the timeline, the buffer that others read, the file of --events and
-the files of rounds. It is told what happened and when, and reads no clock.
+the one beside the logs. It is told what happened and when, and reads no clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from launcher.views.run_events import (
     WorkerEnded,
     WorkerStarted,
 )
-from launcher.views.run_view import RankView, RoundView
 from launcher.views.timeline import RunTimeline
 from rendezvous import __version__, events
 from rendezvous.reasons import Reason
@@ -63,8 +62,6 @@ class Journal(Struct, eq=False):
     header: JournalHeader
     write_events: Sequence[Callable[[RunEvent], None]] = ()
     """Each gets every event."""
-    write_round: Callable[[RoundView, Sequence[RankView]], None] | None = None
-    """Gets a round that has ended here, with its workers."""
     find_failure: Callable[[int], str] = lambda round: ""
     """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
 
@@ -202,9 +199,6 @@ class Journal(Struct, eq=False):
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
         self.assignment, self._idle_since, self.is_stopping = None, at, False
-        if self.write_round is not None and self.timeline.rounds:
-            workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
-            self.write_round(self.timeline.rounds[-1], workers)
 
 
 def find_root_cause(text: str) -> RootCause | None:

@@ -138,6 +138,10 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 class QuestionSource:
     """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
+    @property
+    def is_live(self) -> bool:
+        return True
+
     def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id

@@ -79,13 +79,13 @@ def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, mo
             line = make_event("remark", member_id, f"08:05:10.{step:03}", sentence=f"remark {step}")
             source.events[member_id].append(line)
         elif step == 40:
-            source.error = RunGoneError("the agent has ended")
+            source.error = RunGoneError("run exp no longer has an agent on this machine")
 
     source.before_answer = go_on
     lines, remarks = show(source, follow=True)
     told = [line.rpartition("  ")[2] for line in lines if "remark" in line]
     assert sorted(told) == sorted(f"remark {step}" for step in range(10, 30))
-    assert remarks == ["run exp no longer has an agent on this machine: it was last seen in round 2"]
+    assert remarks == ["run exp no longer has an agent on this machine"]
 
 
 def test_every_kind_of_event_is_a_line_with_its_own_sentence_that_controls_no_terminal() -> None:
