@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,6 +126,9 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Stop a run on all nodes.
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
+
+    On a machine of the run, its agent hands in the request, and RUN_ID may also be the pid of an agent or a script.
+    Elsewhere, or if an option names a store, it is written to the store.
     """
     _submit_request("stop", store, run_id, timeout_s)
 
@@ -214,9 +216,8 @@ def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> None:
     from launcher.meshctl import requests
+    from launcher.meshctl.live.source import open_control
 
     command = Command(kind=kind, target=target, by=requests.name_user())
-    with open_jobs(store, run_id) as jobs:
-        request_id = secrets.token_hex(8)
-        done = requests.submit_request(jobs, run_id, command, request_id, timeout_s, may_be_absent=may_be_absent)
-        write_stdout(done)
+    with open_control(store, run_id) as control:
+        write_stdout(requests.submit_request(control, command, timeout_s, may_be_absent=may_be_absent))

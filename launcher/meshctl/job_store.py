@@ -21,6 +21,7 @@ from launcher.config.options.table import BY_NAME
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
+from launcher.views.questions.stored_request import JobAddress
 from launcher.views.run_view import RunView
 from launcher.views.stored_run import JobRecords, build_run
 from rendezvous import __version__, records
@@ -105,6 +106,10 @@ class JobStore(NamedTuple):
     def read_run(self, run_id: str) -> RunView:
         """Return the view of the run's current job. Raises UsageError if there is none, StoreError."""
         return build_run(self.read_job(run_id))
+
+    def locate(self, run_id: str) -> JobAddress:
+        """Return where the run's current job is. Raises UsageError if there is none, StoreError."""
+        return JobAddress(self.store, self.make_keys(run_id, self.find_run(run_id)), self.secret, run_id)
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""

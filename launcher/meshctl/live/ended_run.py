@@ -151,6 +151,11 @@ def read_folders(folders: Mapping[str, str], origin: str = "") -> EndedSource:
     return EndedSource(_build_run(nodes), nodes, origin)
 
 
+def has_events(folder: str) -> bool:
+    """Return whether an agent has kept its events in a node's log directory."""
+    return os.path.isfile(os.path.join(folder, KEPT_FILE))
+
+
 def _find_folders(run_dir: str) -> list[str]:
     """List the directories of nodes: that of the run is one itself, if it has one node."""
     try:
@@ -158,7 +163,7 @@ def _find_folders(run_dir: str) -> list[str]:
     except OSError:
         return []
     folders = [run_dir, *(path for name in names if not os.path.islink(path := os.path.join(run_dir, name)))]
-    return [folder for folder in folders if os.path.isfile(os.path.join(folder, KEPT_FILE))]
+    return list(filter(has_events, folders))
 
 
 def _read_folder(folder: str, member_id: str) -> KeptNode:

@@ -15,9 +15,9 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.source import RunGoneError, StoreSource, describe_gone
+from launcher.meshctl.live.source import StoreSource, describe_gone
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.questions.local_socket import SilentNodeError
+from launcher.views.questions.local_socket import RunGoneError, SilentNodeError
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView

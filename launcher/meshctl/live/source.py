@@ -15,14 +15,22 @@ from contextlib import ExitStack, closing, contextmanager
 from launcher.config.options.table import BY_NAME
 from launcher.meshctl.group import open_jobs
 from launcher.meshctl.job_store import JobStore, NoRunError, knows_store, open_job_store
-from launcher.meshctl.live.ended_run import EndedSource, find_run_dir, make_stored_source, open_run_dir, read_folders
-from launcher.meshctl.requests import hand_in, name_user
+from launcher.meshctl.live.ended_run import (
+    EndedSource,
+    find_run_dir,
+    has_events,
+    make_stored_source,
+    open_run_dir,
+    read_folders,
+)
+from launcher.meshctl.requests import Control, StoreControl, name_user
 from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
 from launcher.views.questions.local_socket import (
     LocalAgent,
     QuestionSource,
+    RunGoneError,
     choose_agent,
     exchange,
     find_local_agents,
@@ -30,7 +38,8 @@ from launcher.views.questions.local_socket import (
     list_socket_names,
     require_version,
 )
-from launcher.views.questions.messages import Question
+from launcher.views.questions.messages import Question, Submit
+from launcher.views.questions.stored_request import hand_in
 from launcher.views.run_view import RunView
 from rendezvous import codec
 from rendezvous.errors import StoreError
@@ -40,11 +49,6 @@ STORE_LIMIT_S = 5.0
 """For the way of a question and its answer through the store, on top of what an agent takes."""
 LEASE_S = 60.0
 """So much longer may the lease of questions live: each of the next minute has the same."""
-
-
-# docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
-class RunGoneError(TemporaryError):
-    """No agent of the run is on this machine any more."""
 
 
 class RunOverError(RunGoneError):
@@ -88,14 +92,21 @@ class LocalSource(QuestionSource):
             self._folders |= {nodes[one].member_id: nodes[one].log_dir for one in here if one in nodes}
         return run
 
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        """Have the agent hand it in."""
+        request = Submit(kind=command.kind, target=command.target, by=command.by, limit_s=limit_s)
+        answered = self._ask(Question(request=request), Command, limit_s + STORE_LIMIT_S)
+        return answered if answered.is_answered else None
+
     def _put(self, question: Question, limit_s: float) -> bytes:
         if self._ended is None:
             try:
                 return self._ask_agent(question, limit_s)
             except RunGoneError:
-                if not self._folders:
+                folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
+                if not folders:
                     raise
-                self._ended = read_folders(self._folders)
+                self._ended = read_folders(folders)
         return self._ended.answer(question)
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:
@@ -152,7 +163,7 @@ class StoreSource(QuestionSource):
         command = Command(kind="ask", target=codec.encode(question).decode(), by=name_user())
         try:
             lease = self._take_lease(limit_s + STORE_LIMIT_S)
-            answered = hand_in(self._jobs, self.run_id, command, limit_s + STORE_LIMIT_S, lease=lease)
+            answered = hand_in(self._jobs.locate(self.run_id), command, limit_s + STORE_LIMIT_S, lease=lease)
         except UsageError as error:
             raise RunOverError(str(error), error.hint) from None
         except StoreError as error:  # it may come back
@@ -170,6 +181,23 @@ class StoreSource(QuestionSource):
             granted = self._jobs.store.lease_grant(limit_s + LEASE_S)
             lease, _ = self._lease = granted.id, now + granted.ttl_s
         return lease
+
+
+@contextmanager
+def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
+    """Find who takes a request to a run: an agent on this machine, unless options name a store, else the store.
+
+    Raises NoAgentError if there is no agent and no store is known, and UsageError.
+    """
+    if not store:
+        try:
+            yield LocalSource(find_agent(run_id))
+            return
+        except NoAgentError:
+            if not knows_store(store, os.environ):
+                raise
+    with open_jobs(store, run_id) as jobs:
+        yield StoreControl(jobs, run_id)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import pytest
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.events import format_events, show_events
-from launcher.meshctl.live.source import RunGoneError
 from launcher.views import event_view
 from launcher.views.event_view import describe_event, read_event
+from launcher.views.questions.local_socket import RunGoneError
 from launcher.views.run_events import parse_time
 from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, make_event
 

@@ -12,9 +12,8 @@ from launcher.meshctl.live import poller
 from launcher.meshctl.live.ended_run import read_folders
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.poller import NodePoller
-from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import SilentNodeError
+from launcher.views.questions.local_socket import RunGoneError, SilentNodeError
 from tests.support.run_reports import CALM, FakeSource, keep_events, make_event, make_silent, make_start
 
 GONE = RunGoneError("run exp no longer has an agent on this machine")

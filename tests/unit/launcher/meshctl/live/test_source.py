@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
-from launcher.meshctl.requests import hand_in
+from launcher.meshctl.live.source import LocalSource, NoAgentError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
+from launcher.views.questions.local_socket import LocalAgent, QuestionSource, RunGoneError, SilentNodeError
 from launcher.views.questions.messages import Question
+from launcher.views.questions.stored_request import hand_in
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
 from rendezvous.errors import StoreError
@@ -217,7 +217,7 @@ def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, mon
     lease = job.store.lease_grant(60.0).id
     command = Command(kind="ask", target="{}")
     with pytest.raises(TemporaryError, match="has not responded"):
-        hand_in(job.jobs, "exp", command, 0.0, is_left=True, lease=lease)
+        hand_in(job.jobs.locate("exp"), command, 0.0, is_left=True, lease=lease)
     assert job.store.get(job.keys.commands, prefix=True).items
     job.store.lease_revoke(lease)
     assert not job.store.get(job.keys.commands, prefix=True).items

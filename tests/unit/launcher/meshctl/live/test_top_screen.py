@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError
+from launcher.views.questions.local_socket import RunGoneError
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT, FakeSource, make_event, make_node, make_silent
 
