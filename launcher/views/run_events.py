@@ -160,6 +160,8 @@ class RootCause(Struct, frozen=True, kw_only=True):
     error: str = ""
     log_file: str = ""
     """On that node: its stderr, or else its error file; "" if neither is kept."""
+    last_lines: tuple[str, ...] = ()
+    """Of its stderr, or of the traceback in its error file, 10 at most."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):

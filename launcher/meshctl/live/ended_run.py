@@ -24,6 +24,7 @@ from launcher.logs.layout import make_file_name
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.errors import describe, sanitize
 from launcher.views.event_buffer import EventBuffer
+from launcher.views.event_view import EventView, read_event
 from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.node.log_pages import LogSource, read_page
 from launcher.views.questions.local_socket import QuestionSource
@@ -149,6 +150,14 @@ def read_folders(folders: Mapping[str, str], origin: str = "") -> EndedSource:
     """Read what agents have left in the log directories of their nodes, by member id."""
     nodes = {member_id: _read_folder(folder, member_id) for member_id, folder in folders.items()}
     return EndedSource(_build_run(nodes), nodes, origin)
+
+
+def read_lost_events(run: RunView) -> list[EventView]:
+    """Read the events of nodes that are lost, where they have kept them in a directory that is seen here, too."""
+    parents = {os.path.dirname(node.log_dir) for node in run.nodes if node.log_dir}
+    folders = [(name, os.path.join(parent, make_file_name(name))) for name, _ in run.lost for parent in parents]
+    lines = ((line, name) for name, folder in folders for line in _read_lines(os.path.join(folder, KEPT_FILE)))
+    return [event for line, name in lines if (event := read_event(line, name)) is not None]
 
 
 def has_events(folder: str) -> bool:

@@ -37,6 +37,8 @@ from launcher.views.timeline import RunTimeline
 from rendezvous import __version__, events
 from rendezvous.reasons import Reason
 
+LINES_MAX, LINE_MAX = 10, 300
+"""Of a worker's last lines in an event."""
 NOT_STARTED = 127
 """The exit code of a worker that could not be started, as a shell has it."""
 
@@ -123,7 +125,7 @@ class Journal(Struct, eq=False):
             case events.Log(reason, True, rule):
                 told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
                 self._add(RemarkMade(**told, rule=rule))
-            case events.Log(reason) if self.assignment is None:
+            case events.Log(reason) if self.assignment is None and _is_wait(reason):
                 self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
@@ -201,11 +203,17 @@ class Journal(Struct, eq=False):
         self.assignment, self._idle_since, self.is_stopping = None, at, False
 
 
+def _is_wait(reason: Reason) -> bool:
+    """Return whether a node without a round waits: not for its workers, which start in a moment."""
+    return reason.kind != "sealed" and (reason.kind != "running" or bool(reason.values.get("is_spare")))
+
+
 def find_root_cause(text: str) -> RootCause | None:
     """Return what is told of a failure that an agent has written; None for none."""
     failure = parse_failure(text) if text else None
     if failure is None:
         return None
+    last_lines = failure.tail or (failure.message or "").splitlines()
     return RootCause(
         node=failure.host,
         rank=failure.rank,
@@ -213,4 +221,5 @@ def find_root_cause(text: str) -> RootCause | None:
         failure_class=": ".join(filter(None, (failure.failure_class, failure.class_reason))),
         error=failure.exception or failure.sentence or "",
         log_file=failure.log_file or failure.error_file or "",
+        last_lines=tuple(line[:LINE_MAX] for line in last_lines[-LINES_MAX:]),
     )
