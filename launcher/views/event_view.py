@@ -19,8 +19,11 @@ from rendezvous.records import name_run
 
 SAME_S = 2.0
 """Events of one node within this time may say the same, and equal ones of several nodes are one."""
-_SAID_BY = {"waiting": "round_started", "round_stopping": "round_ended", "were ended": "round_ended"}
-"""Of which kind the event is that says it, too."""
+_SAID_BY = {
+    ("waiting", ""): "round_started",
+    ("round_stopping", ""): "round_ended",
+    ("worker_ended", "terminated"): "round_ended",
+}
 _COMMON = {
     ("worker_started", ""): "started",
     ("worker_ended", "terminated"): "were ended",
@@ -41,6 +44,8 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = -1
     common: str = ""
     """What many ranks do at once, "started", shown once for all of them; "" for other events."""
+    said_by: str = ""
+    """The kind of event that says it, too; "" for none."""
 
 
 def read_event(line: str, node: str) -> EventView | None:
@@ -51,6 +56,7 @@ def read_event(line: str, node: str) -> EventView | None:
         return None
     kind, rank = str(fields.get("event", "")), fields.get("rank", -1)
     has_rank = isinstance(rank, int) and rank >= 0
+    place = kind, str(fields.get("outcome", ""))
     return EventView(
         at=parse_time(str(fields.get("time", ""))),
         node=str(fields.get("node", "") or node),
@@ -58,7 +64,8 @@ def read_event(line: str, node: str) -> EventView | None:
         line=line,
         kind=kind,
         rank=rank if has_rank else -1,
-        common=_COMMON.get((kind, str(fields.get("outcome", ""))), "") if has_rank else "",
+        common=_COMMON.get(place, "") if has_rank else "",
+        said_by=_SAID_BY.get(place, ""),
     )
 
 
@@ -70,9 +77,8 @@ def omit_repeated(events: Sequence[EventView]) -> list[EventView]:
     last: dict[tuple[str, str], float] = {}
     kept = []
     for event in reversed(events):
-        kind = "were ended" if event.common == "were ended" else event.kind
-        if last.get((event.node, _SAID_BY.get(kind, "")), math.inf) - event.at > SAME_S:
-            last[event.node, kind] = event.at
+        if last.get((event.node, event.said_by), math.inf) - event.at > SAME_S:
+            last[event.node, event.kind] = event.at
             kept.append(event)
     return kept[::-1]
 

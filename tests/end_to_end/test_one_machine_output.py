@@ -36,7 +36,7 @@ mark("trained")
     (tmp_path / "small").mkdir()
     job = run(tmp_path, "--nproc-per-node", "2", "--log-dir", "small", "--tee", "1", prefix=SMALL_DISK, script=script)
     assert [job.has_mark("trained", rank, 1) for rank in range(2)] == [True, True]
-    assert job.stderr.count("No space left on device") == 2, "of the log, and of what is known of the round"
+    assert job.stderr.count("No space left on device") == 3, "of the log, and of the events: that, and how many"
     assert "training continues" in job.stderr
     assert job.stdout.count("step 3999") == 2
     assert len(job.stdout.splitlines()) == 8000
