@@ -143,6 +143,8 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     """Seconds since 1970 by the leader's clock, 0 if unknown; for people alone, nothing is decided by it."""
     ended_at: Seconds = 0.0
     """As `began_at`."""
+    saved_at: Seconds = 0.0
+    """When the last checkpoint was reported, likewise; 0 for none."""
     cause: Cause = ""
     """What ended it."""
     failed_rank: Rank = -1

@@ -27,7 +27,7 @@ WAITING: Phase = "waiting"
 ENDED: Phase = "ended"
 SILENT = "silent"
 LOST_CAUSES = ("loss", "isolation")
-_OF_NODE = ("error", "hang", "mesh", "restart_count", "saved_at", "step", "waited_s")
+_OF_NODE = ("error", "hang", "mesh", "restart_count", "step", "waited_s")
 """What no record has of a round, but a node that was in it."""
 
 
@@ -198,7 +198,7 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rounds: tuple[RoundView, ...] = ()
     """The newest last."""
     goodput: Goodput | None = None
-    """Since the run began, or the first of `rounds`; None if only its records are known."""
+    """Since the run began, or the first of `rounds`; None if it goes on and only its records are known."""
     verdict: Verdict | None = None
     """How it has ended, without the text of a failure."""
     failure: WorkerFailure | None = None
@@ -294,7 +294,8 @@ def merge_rounds(stored: Sequence[RoundView], own: Sequence[RoundView]) -> tuple
     for one in stored:
         seen = rounds.get(one.round)
         details = {} if seen is None else {name: getattr(seen, name) for name in _OF_NODE}
-        rounds[one.round] = replace(one, **details)
+        saved_at = max(one.saved_at, seen.saved_at if seen is not None else 0.0)
+        rounds[one.round] = replace(one, saved_at=saved_at, **details)
     return tuple(rounds[number] for number in sorted(rounds))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.page.shared_run import SharedRun
 from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
@@ -258,6 +259,7 @@ def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch:
     [
         (b'{"run_id":"exp","nodes":[{"name":"a","run":' * 9000, "an answer that cannot be read"),
         (b'{"run_id":"\xff"}', "an answer that cannot be read"),
+        (b"[]", "an answer that cannot be read"),
         (b'{"error":"' + b"\xff" + b'"}', "an error that cannot be read"),
         (b'{"error":"late","more":' + b"[" * 99_000, "an error that cannot be read"),
     ],
@@ -268,6 +270,8 @@ def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) ->
         source.read_run()
     with pytest.raises(TemporaryError, match="cannot be read"):
         why.ask(source, 1.0)
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        SharedRun(source).ask_why()
 
 
 def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
