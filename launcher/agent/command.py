@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher import extensions
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Value
-from launcher.extensions import EXPORTER
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
@@ -69,9 +69,7 @@ def _make_exporter(options: Mapping[str, Value]) -> Any:
     """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
     if options.keys().isdisjoint(("metrics-port", "metrics-file")):
         return None
-    from launcher.config.plugins import load_entry
-
-    return load_entry(EXPORTER)(options)
+    return extensions.load_entry(extensions.EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:
