@@ -376,7 +376,7 @@ class Agent(Struct, kw_only=True, eq=False):
     def _take_exit(self, round: lifecycle.Round, end: Exited, spawn_error: int = 0, sentence: str = "") -> None:
         """`spawn_error`, `sentence`: why it could not be started."""
         local_rank, exit_code = end.local_rank, end.exit_code
-        claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
+        claim = self.node.shared_page.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
         has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
         origin: Origin = "own"
@@ -466,7 +466,7 @@ class Agent(Struct, kw_only=True, eq=False):
         taken = share is not None and _attempt(lambda: self.port.is_taken(share), False)
         root = self.failures.set_root_cause(cause.local_rank, is_port_taken=taken)
         final_reason, is_node_fault = root.consequence
-        for kind, reason in self.worker_channel.list_claims().values():
+        for kind, reason in self.node.shared_page.list_claims().values():
             if kind == shared_page.CLAIM_GIVES_UP:
                 final_reason = Reason.of("agent/gave-up", text=sanitize(reason))
             is_node_fault |= kind == shared_page.CLAIM_BLAMES_NODE
@@ -500,7 +500,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _read_step(self) -> int:
         """Return the highest training step of the round that has ended, -1 if none is known."""
-        step = self.worker_channel.read_step()
+        step = self.node.shared_page.read_step()
         if self.node.config.hangs.progress_file:
             step = max(step, _attempt(partial(_read_progress_file, self.node.config.hangs.progress_file), -1))
         return step

@@ -45,7 +45,7 @@ def run(
     config: Config,
     supervisor: Supervisor,
     startup: Startup | None,
-    shared_page: SharedPage | None,
+    shared_page: SharedPage,
     show: Callable[[Ask, str], object] | None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.

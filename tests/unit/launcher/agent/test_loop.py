@@ -80,9 +80,8 @@ class Turns:
         self.driver = Mock(wake_at=0.0, machine=self.machine)
         self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
         self.channel = Mock(wake_at=math.inf, end_reasons={})
-        for name in ("check_saves", "check_heartbeats", "list_claims"):
+        for name in ("check_saves", "check_heartbeats"):
             getattr(self.channel, name).return_value = {}
-        self.channel.read_step.return_value = -1
         self.channel.request_stop.side_effect = lambda *order: self.log.append(("save by", order[1]))
         self.channel.abort.side_effect = lambda round, ranks, why, now: self.log.append(("abort", *ranks))
         self.channel.signal_workers.side_effect = lambda round, signum, notice: self.log.append(("signal", signum))
@@ -100,6 +99,8 @@ class Turns:
             termination=self.termination, spec_builder=self.builder, running=part.RunningRound(),
         )  # fmt: skip
         node.config.hangs.progress_file = None
+        self.page = node.shared_page
+        self.page.list_claims.return_value, self.page.read_step.return_value = {}, -1
         self.agent = Agent(
             node=node, port=Mock(number=1, **{"is_taken.return_value": False}), worker_channel=self.channel,
             round_log=Mock(**{"advance.return_value": False}), failures=self.failures,
@@ -350,7 +351,7 @@ def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatc
 
 def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch).begin()
-    job.channel.read_step.return_value = 8
+    job.page.read_step.return_value = 8
     job.turn(stop("kill"))
     assert RoundStopped(1, 1, 8) in job.turn(reports=(RoundSwept(1),))
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
