@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from launcher import extensions
 from launcher.agent.membership import NodeContext, NodeMembership
 from launcher.config.config import MonitoringOptions
-from launcher.extensions import PARTS
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.node import Slot
@@ -81,7 +81,7 @@ def add_parts(node: PartContext) -> Ask:
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, started_at),
-        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
+        LATER_S if is_written or not config.extensions.keys().isdisjoint(extensions.PARTS) else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -119,11 +119,9 @@ def add_parts(node: PartContext) -> Ask:
     watcher = parts.add(inquiries)
     if listener is not None:
         watcher.register(listener.fileno())
-    for option, entry in PARTS.items():
+    for option, entry in extensions.PARTS.items():
         if option in config.extensions:
-            from launcher.config.plugins import load_entry
-
-            load_entry(entry)(node, ask)
+            extensions.load_entry(entry)(node, ask)
     journal.is_written |= bool(node.sinks)  # with those of extensions
     return ask
 
