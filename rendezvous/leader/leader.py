@@ -292,9 +292,12 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     drain_key = job.make_drain_key(decision.drain or decision.undrain)
     names = [command_key, drain_key]
     writes: list[Operation] = [Delete(command_key), Delete(drain_key)]
-    if decision.refused is not None or decision.answer:
-        answered = replace(command, refused=decision.refused, answer=decision.answer)
+    answered = replace(command, refused=decision.refused, answer=decision.answer)
+    if decision.refused is not None:
         names, writes = [command_key], [make_put(state, command_key, answered, item.lease)]
+    elif decision.answer:
+        answer_key = job.make_answer_key(decision.token)
+        names, writes = [command_key], [Delete(command_key), make_put(state, answer_key, answered, item.lease)]
     elif decision.drain:
         writes = [Delete(command_key), make_put(state, drain_key, Drain(node_name=decision.drain))]
     write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)

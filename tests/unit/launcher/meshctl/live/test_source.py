@@ -17,7 +17,7 @@ from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, NoAgentError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import LocalAgent, QuestionSource, RunGoneError, SilentNodeError
-from launcher.views.questions.messages import Question
+from launcher.views.questions.messages import Question, pack
 from launcher.views.questions.stored_request import hand_in
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
@@ -161,9 +161,8 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
         prefix = job.keys.commands
         key = wait_until(lambda: [item.key for item in job.store.get(prefix, prefix=True).items], 20, "a question")[0]
         if text:
-            job.put(key, Command(kind="ask", answer=text))
-        else:
-            job.store.txn((), (Delete(key),))
+            job.put(job.keys.make_answer_key(key.rpartition("/")[2]), Command(kind="ask", answer=text))
+        job.store.txn((), (Delete(key),))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -172,14 +171,22 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
 
 def test_from_elsewhere_the_leader_is_asked_through_the_store(job: StoredJob) -> None:
     source = StoreSource(job.jobs, "exp")
-    leader = answer(job, codec.encode(REPORT).decode())
+    leader = answer(job, pack(codec.encode(REPORT)))
     assert source.read_run() == REPORT
     leader.join()
     assert not job.store.get(job.keys.commands, prefix=True).items, "who has read the answer deletes it"
-    leader = answer(job, '{"error":"h7 has not answered in time","is_silent":true}')
+    leader = answer(job, pack(b'{"error":"h7 has not answered in time","is_silent":true}'))
     with pytest.raises(SilentNodeError, match="h7 has not answered in time"):
         source.read_node("h7", ReadEvents())
     leader.join()
+
+
+def test_an_answer_through_the_store_that_is_none_is_a_sentence(job: StoredJob) -> None:
+    leader = answer(job, "no base64")
+    with pytest.raises(TemporaryError, match="the leader of run exp returned an answer that cannot be read"):
+        StoreSource(job.jobs, "exp").read_run()
+    leader.join()
+    assert not job.store.get(f"{job.keys.root}/answer/", prefix=True).items
 
 
 def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone(
