@@ -166,6 +166,8 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     job: str = ""
     """The random word by which the store tells this job from others of the same run id."""
+    script: str = ""
+    """The file name of what its workers run."""
     phase: Phase = FORMING
     """"forming" before the first round, then "running", "stopping", "waiting" (for the next round) or "ended"."""
     at: float = 0.0

@@ -94,7 +94,8 @@ class EndedSource(QuestionSource):
             return self._run
         if isinstance(request, Diagnose):
             return self._conclude()
-        found = [node for member_id, node in self._nodes.items() if name in ("", member_id, node.view.name)]
+        found = [self._nodes[name]] if name in self._nodes else []
+        found = found or [node for node in self._nodes.values() if name in ("", node.view.name)]
         if not found:
             return RefusedQuestion(error=f"nothing is left of node {name}", is_silent=True)
         match request:
@@ -232,20 +233,23 @@ def _list_sources(folder: str, rounds: Sequence[RoundView]) -> list[LogSource]:
 
 
 def _build_run(nodes: Mapping[str, KeptNode]) -> RunView:
-    views = {member_id: node.view for member_id, node in nodes.items()}
+    newest = {node.view.name: member_id for member_id, node in sorted(nodes.items(), key=lambda one: one[1].view.at)}
+    views = {member_id: nodes[member_id].view for member_id in newest.values()}  # each restart has a directory
     seen = [one for node in nodes.values() for one in node.rounds]
     rounds: dict[int, RoundView] = {}  # each as a node saw it that had its failure
     for one in sorted(seen, key=lambda one: (one.round, one.failed_rank < 0, not one.ended_at)):
         rounds.setdefault(one.round, replace(one, ranks=()))
     events = [event for node in nodes.values() for event in node.last.values()]
     ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
-    root = (event.root_cause for event in events if isinstance(event, (AgentEnded, RoundStopping)))
+    root = (
+        event.root_cause for event in events if isinstance(event, AgentEnded if ended is not None else RoundStopping)
+    )
     run = replace(
         guess_run(views.values(), next((view.run_id for view in views.values()), ""), "", time.time()),
         phase=ENDED,
         max_restarts=max((event.max_restarts for event in events if isinstance(event, RoundStarted)), default=0),
         rounds=tuple(rounds.values()),
-        verdict=_make_verdict(ended) if ended is not None else None,
+        verdict=_make_verdict(ended, max(rounds, default=0)) if ended is not None else None,
         stop_reason=None if ended is not None else Reason.of("views/no-end"),
         failure=_make_failure(next(filter(None, root), None)),
     )
@@ -256,10 +260,10 @@ def _build_run(nodes: Mapping[str, KeptNode]) -> RunView:
     return join_nodes(run, views, {member_id: view.name for member_id, view in views.items()})
 
 
-def _make_verdict(ended: AgentEnded) -> Verdict:
+def _make_verdict(ended: AgentEnded, number: int) -> Verdict:
     reason = Reason.of("views/sentence", sentence=ended.reason)
     kind: Any = ended.verdict
-    return Verdict(kind=kind, exit_code=ended.exit_code, round=ended.round, reason=reason, ended_at=ended.at)
+    return Verdict(kind=kind, exit_code=ended.exit_code, round=number, reason=reason, ended_at=ended.at)
 
 
 def _make_failure(root: RootCause | None) -> WorkerFailure | None:

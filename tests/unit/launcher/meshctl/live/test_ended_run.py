@@ -16,7 +16,7 @@ from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.live.source import NoAgentError, open_source
 from launcher.meshctl.status import describe
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.requests import LogPage, ReadEvents, ReadLogs, ReadState
+from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs, ReadState
 from launcher.views.sinks.event_file import KEPT_FILE
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.run_reports import keep_events, make_event, make_start
@@ -86,6 +86,23 @@ def test_an_agent_that_was_killed_has_left_no_end(tmp_path: Path) -> None:
     run = open_run_dir(find_run_dir(str(tmp_path), None)).read_run()
     assert "has ended with round 1: no agent has recorded how" in " ".join(describe(run).split())
     assert [node.state for node in run.nodes] == ["lost"]
+
+
+def test_a_restarted_agent_counts_once_and_the_verdict_is_of_the_last_round(tmp_path: Path) -> None:
+    folder = tmp_path / "exp_0123abcd"
+    keep_run(folder / "h0", "h0", (0, 1))
+    end = {"exit_code": 0, "verdict": "success", "reason": "all is done"}
+    for name, at in (("h0.2", "09:00:00.000"), ("h1", "09:00:01.000")):
+        started = [make_start(3, "h0", restart_count=2)] if name == "h0.2" else []
+        keep_events(folder / name, *started, make_event("agent_ended", name[:2], at, **end))
+    source = open_run_dir(str(folder))
+    run = source.read_run()
+    assert [(node.name, node.member_id) for node in run.nodes] == [("h0", "h0.2"), ("h1", "h1")]
+    assert run.verdict is not None
+    assert run.verdict.round == 3
+    page = source.read_node("h0.2", ReadEvents())
+    assert isinstance(page, EventPage)
+    assert len(page.lines) == 2, "not of the other directory"
 
 
 @pytest.mark.parametrize(
