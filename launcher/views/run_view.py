@@ -257,7 +257,7 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
     for member_id, name in members.items():
         node = answers.get(member_id)
         if not isinstance(node, NodeView):
-            problem = Reason.of("views/error", error=node) if isinstance(node, str) else None
+            problem = Reason.of("views/sentence", sentence=node) if isinstance(node, str) else None
             nodes.append(NodeView(name=name, member_id=member_id, why=problem))
             continue
         if node.state in ("spare", "waiting") and (known := idle.get(member_id)) is not None:
