@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 SERVED_USER = "meshrun"  # the user of a served store's token
 
 
-def require_grpc() -> None:
-    """Raise UsageError if grpc is not installed, as after an installation without dependencies. Imports nothing."""
-    _require("grpc", "a job whose nodes meet in a store", "grpcio", ">=1.60,<2")
+_PACKAGES = {
+    "grpc": ("a job whose nodes meet in a store", "grpcio", ">=1.60,<2"),
+    "h2": ("the agent that serves the job's store", "h2", ">=4.4,<5"),
+}
+"""Module -> who needs it, its package, and the versions."""
 
 
-def require_h2() -> None:
-    """Raise UsageError if this node is to serve the store and h2 is not installed. Imports nothing."""
-    _require("h2", "the agent that serves the job's store", "h2", ">=4.4,<5")
-
-
-def _require(module: str, user: str, package: str, versions: str) -> None:
+def require(module: str) -> None:
+    """Raise UsageError if it is not installed, as after an installation without dependencies. Imports nothing."""
     import importlib.util
 
     if importlib.util.find_spec(module) is None:
-        raise UsageError(
-            f"{user} needs the package {package}, which is not installed", f"pip install '{package}{versions}'"
-        )
+        user, package, versions = _PACKAGES[module]
+        sentence = f"{user} needs the package {package}, which is not installed"
+        raise UsageError(sentence, f"pip install '{package}{versions}'")
 
 
 def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
@@ -49,7 +47,7 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
 
     Without `limits`, for a command that keeps no lease, a read has the time limit of a write: the store may be slow.
     """
-    require_grpc()
+    require("grpc")
     from rendezvous.stores.etcd.store import EtcdStore, Tls
 
     read_s, write_s = DEFAULTS.write_limit_s, DEFAULTS.write_limit_s
