@@ -83,7 +83,7 @@ _SYSTEM_ROOTS = (
 
 
 class Tls(Struct, frozen=True):
-    """PEM files. `ca_file` None: the authorities that the system trusts."""
+    """PEM files, a certificate with its key. `ca_file` None: the authorities that the system trusts."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -290,8 +290,6 @@ class Endpoints:
     """All endpoints, and which one is current. A client begins at a random one, so that a thousand spread evenly."""
 
     def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
-        if not addresses:
-            raise SettingsError("the store has no endpoint: HOST:PORT is needed")
         with _silence_grpc():
             import grpc
 
@@ -536,8 +534,6 @@ def _silence_grpc() -> Iterator[None]:
 def _make_credentials(tls: Tls) -> grpc.ChannelCredentials:
     import grpc
 
-    if (tls.cert_file is None) != (tls.key_file is None):
-        raise SettingsError("a client certificate for the store needs its key, and a key its certificate")
     roots = tls.ca_file or next((path for path in _SYSTEM_ROOTS if os.path.exists(path)), None)
     files = [None if path is None else _read_pem(path) for path in (roots, tls.key_file, tls.cert_file)]
     return grpc.ssl_channel_credentials(*files)

@@ -87,11 +87,6 @@ class LeaseTable:
         lease.deadline = now + lease.ttl_s
         return lease
 
-    def renew_all(self, now: float) -> None:
-        """Restart the TTL of every lease, even if it is due."""
-        for lease in self._leases.values():
-            lease.deadline = now + lease.ttl_s
-
     def remove(self, lease: StoredLease) -> None:
         del self._leases[lease.id]
 
