@@ -90,10 +90,6 @@ class LeaseTable:
     def remove(self, lease: StoredLease) -> None:
         del self._leases[lease.id]
 
-    def find_next_deadline(self) -> float:
-        """Return when the first lease is due; infinity if none ever is."""
-        return min((lease.deadline for lease in self), default=math.inf)
-
     def list_due(self, now: float) -> list[StoredLease]:
         """List the leases due by now, oldest deadline first."""
         return sorted((lease for lease in self if lease.deadline <= now), key=lambda lease: (lease.deadline, lease.id))

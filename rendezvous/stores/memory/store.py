@@ -168,7 +168,7 @@ class MemoryStore(Store):
 
     def find_next_deadline(self) -> float:
         """Return when, by the store's clock, the next lease is due; infinity if none ever is."""
-        return self._leases.find_next_deadline()
+        return min((lease.deadline for lease in self._leases), default=math.inf)
 
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
