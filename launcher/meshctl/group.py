@@ -123,6 +123,12 @@ timeout_option = click.option(
 )  # fmt: skip
 
 
+log_dir_option = click.option(
+    "--log-dir", metavar="DIR",
+    help=f"Log directory of a run that has ended, on a node of it. [{BY_NAME['log-dir'].variables[0]}]",
+)  # fmt: skip
+
+
 @contextmanager
 def open_jobs(values: Mapping[str, str], run_id: str | None) -> Iterator[JobStore]:
     """Open the store that the options name, for the duration of a command, and log its remarks."""
