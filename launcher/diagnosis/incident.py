@@ -41,8 +41,6 @@ def write_incident(
     """
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        return False, f"the incident folder {path} already exists: nothing was written"
     except OSError as error:
         return False, f"the incident folder {path} cannot be created: {error.strerror}"
     size, left_out, problem = 0, [], ""

@@ -74,7 +74,7 @@ def test_a_worker_is_told_and_its_folder_written_for_the_user_alone(worker: int,
 def test_an_existing_folder_is_left_alone(worker: int, tmp_path: Path) -> None:
     report = examine(ExamineRequest(targets=(Target(rank=3, pid=worker),), folder=str(tmp_path)))
     assert (report.folder, report.ranks[0].state) == ("", "sleeps")
-    assert f"the incident folder {tmp_path} already exists: nothing was written" in report.remarks
+    assert f"the incident folder {tmp_path} cannot be created: File exists" in report.remarks
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,17 +23,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from launcher.diagnosis import progress
 from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES
-from launcher.diagnosis.progress import (
-    HEARTBEAT,
-    OUTPUT,
-    PHASE,
-    Halt,
-    ProgressSigns,
-    ProgressWatch,
-    RankPhase,
-    Silence,
-)
+from launcher.diagnosis.progress import Halt, ProgressSigns, ProgressWatch, RankPhase, Silence
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.console import log
@@ -103,9 +95,9 @@ class NodeProgress(Struct, eq=False):
         signs: dict[str, int] = {}
         phases: list[RankPhase] = []
         if self.shared_page is not None:
-            signs[HEARTBEAT] = sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step()
+            signs[progress.HEARTBEAT] = sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step()
             page = self.shared_page.read_phases()
-            signs[PHASE] = sum(count for count, _, _ in page)
+            signs[progress.PHASE] = sum(count for count, _, _ in page)
             phases = [
                 RankPhase(rank=self.ranks[index], name=name, limit_s=limit_s)
                 for index, (_, limit_s, name) in enumerate(page)
@@ -122,7 +114,7 @@ class NodeProgress(Struct, eq=False):
                 output = self._outputs.setdefault(local_rank, _Output())
                 output.note(sum(look.written for look in looks), sum(look.stack_size for look in looks))
         moved_size = self.pump.moved_size if self.pump is not None else 0
-        signs[OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
+        signs[progress.OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 
 

@@ -39,11 +39,6 @@ def make_pair(one: int, other: int) -> Pair:
     return (one, other) if one < other else (other, one)
 
 
-def find_median(values: Sequence[float]) -> float:
-    """Return the median, the lower one of two in the middle. There must be a value."""
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def cut(values: Sequence[float]) -> tuple[float, float]:
     """Return where Otsu's method cuts the values, and the distance between the means of the two classes."""
     ordered = sorted(values)

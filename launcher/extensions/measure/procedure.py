@@ -31,7 +31,6 @@ from launcher.extensions.measure.grouping import (
     Groups,
     Pair,
     find_groups,
-    find_median,
     make_pair,
     order_groups,
 )
@@ -201,7 +200,7 @@ class _TreeSearch:
             for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
                 if micros and asked in self._members:
                     found[make_pair(asker, asked)].append(micros / 1e6)
-        return {pair: find_median(values) for pair, values in found.items()}
+        return {pair: statistics.median_low(values) for pair, values in found.items()}
 
     def _keep_members(self, groups: Groups) -> Groups:
         kept = (tuple(one for one in group if one in self._members) for group in groups)
@@ -428,7 +427,7 @@ class _TreeSearch:
                 if group_of.get(one) != group_of.get(other):
                     between[make_pair(group_of[one], group_of[other])].append(value)
             for pair, values in between.items():
-                longest[pair] = max(longest[pair], find_median(values))
+                longest[pair] = max(longest[pair], statistics.median_low(values))
 
     def _join_groups(self, groups: Groups, longest: Mapping[Pair, float]) -> Groups | None:
         """Return groups of groups, if at least two have several: one that stands alone may just have a slow link."""

@@ -56,6 +56,7 @@ def _print_info(action: str, topic: str) -> int:
         word = [topic] if topic else []
         return cli.main([action, *word])
     from launcher.extensions.ray import usage
+    from launcher.model.console import write_stdout
 
-    usage.show()
+    write_stdout(usage.render())
     return 0
