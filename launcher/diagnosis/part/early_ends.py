@@ -58,9 +58,8 @@ class EarlyEnd(_Note, frozen=True, kw_only=True, tag="early-end"):
     reason: Reason
 
 
-_decoder: msgspec.json.Decoder[AskRankStates | RankStates | EarlyEnd] = msgspec.json.Decoder(
-    AskRankStates | RankStates | EarlyEnd
-)
+Note = AskRankStates | RankStates | EarlyEnd
+_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class EarlyEnds(Struct, eq=False):

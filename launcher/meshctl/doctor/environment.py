@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.config import OutputOptions, PlacementOptions, RendezvousOptions, WorkerOptions
 from launcher.config.options.readers import Streams
+from launcher.locality.gather import Locality
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.errors import describe as describe_reason
@@ -22,9 +23,6 @@ from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from rendezvous.events import MakePlan, PlanRefused, RosterMember
-
-if TYPE_CHECKING:
-    from launcher.locality.gather import Locality
 
 NODES_MAX = 4096  # the planner takes seconds beyond
 _PORT = 65431  # represents a port that is drawn for each round
