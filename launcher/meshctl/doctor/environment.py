@@ -71,25 +71,22 @@ def plan_world(
     own = options.master_addr or options.local_addr or "127.0.0.1"
 
     def describe(index: int) -> str:
-        return encode_description(
-            Description(
-                slot_count=len(slots),
-                address=own if count == 1 else _ADDRESS,
-                role="",
-                name=f"node{index}",
-                machine=f"machine {index}",
-                master_port=options.master_port or 0,
-                node_rank=None if options.node_rank is None else index,
-                master_addr=options.master_addr or "",
-                locality=tuple(
-                    (level, f"{domain} {index // hosts}" if level == "slice" and index >= hosts else domain)
-                    for level, domain in place
-                ),
-                index=None if identity is None else index % hosts,
-                slice_hosts=0 if identity is None else hosts,
-                host_pattern="" if identity is None else identity.host_pattern,
-            )
+        further = f" {index // hosts}" if index >= hosts else ""  # of a slice behind this host's
+        described = Description(
+            slot_count=len(slots),
+            address=own if count == 1 else _ADDRESS,
+            role="",
+            name=f"node{index}",
+            machine=f"machine {index}",
+            master_port=options.master_port or 0,
+            node_rank=None if options.node_rank is None else index,
+            master_addr=options.master_addr or "",
+            locality=tuple((level, domain + further * (level == "slice")) for level, domain in place),
+            index=None if identity is None else index % hosts,
+            slice_hosts=0 if identity is None else hosts,
+            host_pattern="" if identity is None else identity.host_pattern,
         )
+        return encode_description(described)
 
     roster = tuple(RosterMember(f"m{index}", describe(index), index + 1) for index in range(count))
     planned = planner.plan(MakePlan(1, 1, roster, {}))
