@@ -429,7 +429,7 @@ def _find_place_of(one: RankEvidence) -> Place:
         return place
     inner = one.stack[0]
     own = find_own_frame(one.stack) or inner
-    inside = "" if own is inner else _format_frame(inner)
+    inside = "" if own is inner else _format_place(inner.function, inner.file, inner.line)
     return replace(place, function=own.function, file=own.file, line=own.line, inside=inside)
 
 
@@ -513,9 +513,8 @@ def _describe_state(place: Place, one: RankEvidence) -> str:
     if not place.function:
         return f"{state}, stack not known"
     inside = f", inside {place.inside}" if place.inside else ""
-    own = Frame(function=place.function, file=place.file, line=place.line)
-    return f"in {_format_frame(own)}{inside}, {state}"
+    return f"in {_format_place(place.function, place.file, place.line)}{inside}, {state}"
 
 
-def _format_frame(frame: Frame) -> str:
-    return f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})"
+def _format_place(function: str, file: str, line: int) -> str:
+    return f"{function} ({file.rpartition('/')[2]}:{line})"

@@ -268,9 +268,9 @@ class TrainerReporter:
         """Return the state of the round that runs here with rank 0; None if there is none."""
         with self._lock:
             current = self._round if self._is_running else None
-            own = self._list_own_metrics(current) if current is not None else []
-        if current is None:
-            return None
+            if current is None:
+                return None
+            own = self._list_own_metrics(current)
         self._read_page(current.round)
         total, remaining_s = self._figures.total, None
         if total > 0 and self._last_step >= 0:
