@@ -104,6 +104,8 @@ class LocalSource(QuestionSource):
             try:
                 return self._ask_agent(question, limit_s)
             except RunGoneError:
+                if isinstance(question.request, Submit):
+                    raise
                 folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
                 if not folders:
                     raise
@@ -131,14 +133,18 @@ class LocalSource(QuestionSource):
         Raises RunGoneError if all of them have ended.
         """
         known, switch_count = self._asked
-        agents = {agent.name: agent for agent in list_local_agents() if agent.run_id == known.run_id}
-        if known.name in agents:
-            self._asked = (agents[known.name], switch_count)  # it may have joined its job since
-            return True
-        others = [agent for agent in agents.values() if known.job in ("", agent.job)]
-        if others:
-            self._asked = (others[0], switch_count + 1)
-            return True
+        for _ in range(2):
+            found, silent = find_local_agents()
+            agents = {agent.name: agent for agent in found if agent.run_id == known.run_id}
+            if known.name in agents:
+                self._asked = (agents[known.name], switch_count)  # it may have joined its job since
+                return True
+            others = [agent for agent in agents.values() if known.job in ("", agent.job)]
+            if others:
+                self._asked = (others[0], switch_count + 1)
+                return True
+            if not silent:  # one that is busy may be another of the job
+                break
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
         raise RunGoneError(describe_gone(known.run_id))
