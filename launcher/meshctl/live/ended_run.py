@@ -51,6 +51,8 @@ from rendezvous.records import Verdict, name_run
 
 _EVENTS_MAX = 64 << 20
 """Bytes of a node's events that are read, the newest: of a run of months, too."""
+_PAGE_MAX = 1 << 20
+"""Bytes of a page of them."""
 _RANDOM = re.compile(r"_[0-9a-f]{8}")
 _NO_OUTPUT = "the store keeps no output: set --log-dir to the log directory, on a node of the run"
 _SENTENCES = ("summary", "failure_class", "reason", "sentence")
@@ -79,6 +81,7 @@ class EndedSource(QuestionSource):
         self.origin = origin
         self._run = run
         self._nodes = nodes
+        self._buffers: dict[str, EventBuffer] = {}  # by the node that was asked
 
     @property
     def is_live(self) -> bool:
@@ -100,10 +103,11 @@ class EndedSource(QuestionSource):
             return RefusedQuestion(error=f"nothing is left of node {name}", is_silent=True)
         match request:
             case ReadEvents(after=after):
-                buffer = EventBuffer()
-                for line in (line for node in found for line in node.lines):
+                lines = [line for node in found for line in node.lines]
+                buffer = self._buffers.setdefault(name, EventBuffer(len(lines) + 1, _EVENTS_MAX))
+                for line in lines if not buffer.newest else ():
                     buffer.add(line)
-                return buffer.read(after)
+                return buffer.read(after, _PAGE_MAX)
             case ReadLogs():
                 page = read_page(found[0].sources, request, 0)
                 return page if found[0].view.log_dir else replace(page, remark=_NO_OUTPUT)
@@ -150,7 +154,22 @@ def open_run_dir(run_dir: str) -> EndedSource:
 def read_folders(folders: Mapping[str, str], origin: str = "") -> EndedSource:
     """Read what agents have left in the log directories of their nodes, by member id."""
     nodes = {member_id: _read_folder(folder, member_id) for member_id, folder in folders.items()}
-    return EndedSource(_build_run(nodes), nodes, origin)
+    by_name: dict[str, list[str]] = {}  # each restart of an agent has a directory
+    for member_id in sorted(nodes, key=lambda member_id: -nodes[member_id].view.at):
+        by_name.setdefault(nodes[member_id].view.name, []).append(member_id)
+    joined = {newest: _join([nodes[newest], *(nodes[one] for one in older)]) for newest, *older in by_name.values()}
+    return EndedSource(_build_run(nodes, joined), joined, origin)
+
+
+def _join(nodes: Sequence[KeptNode]) -> KeptNode:
+    """Return the first of a node's directories with what the others have, too: its own numbers and names stay."""
+    first, *others = nodes
+    lines = [line for node in nodes for line in node.lines]
+    sources = list(first.sources)
+    for node in others:
+        folder = os.path.basename(node.view.log_dir)
+        sources += [replace(one, name=f"{folder}/{one.name}") for one in node.sources]
+    return replace(first, lines=lines, sources=sources)
 
 
 def read_lost_events(run: RunView) -> list[EventView]:
@@ -232,9 +251,8 @@ def _list_sources(folder: str, rounds: Sequence[RoundView]) -> list[LogSource]:
     return found
 
 
-def _build_run(nodes: Mapping[str, KeptNode]) -> RunView:
-    newest = {node.view.name: member_id for member_id, node in sorted(nodes.items(), key=lambda one: one[1].view.at)}
-    views = {member_id: nodes[member_id].view for member_id in newest.values()}  # each restart has a directory
+def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) -> RunView:
+    views = {member_id: node.view for member_id, node in newest.items()}
     seen = [one for node in nodes.values() for one in node.rounds]
     rounds: dict[int, RoundView] = {}  # each as a node saw it that had its failure
     for one in sorted(seen, key=lambda one: (one.round, one.failed_rank < 0, not one.ended_at)):

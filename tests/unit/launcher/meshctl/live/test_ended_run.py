@@ -102,7 +102,11 @@ def test_a_restarted_agent_counts_once_and_the_verdict_is_of_the_last_round(tmp_
     assert run.verdict.round == 3
     page = source.read_node("h0.2", ReadEvents())
     assert isinstance(page, EventPage)
-    assert len(page.lines) == 2, "not of the other directory"
+    assert '"round":3' in page.lines[0], "its own first: who has followed it goes on there"
+    assert len(page.lines) == 18
+    logs = source.read_node("h0", ReadLogs(round=2))
+    assert isinstance(logs, LogPage)
+    assert [chunk.file for chunk in logs.chunks] == [f"h0/attempt_1/{at}/stdout.log" for at in (0, 1)]
 
 
 @pytest.mark.parametrize(
