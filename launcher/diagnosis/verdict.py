@@ -107,13 +107,12 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
     world = {rank: RankEvidence(rank=rank, state="unknown") for rank in range(mesh.world_size)}
     world |= {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
     groups = _collect_groups(world, mesh)
-    if mismatch := _find_mismatch(groups, mesh):
-        return replace(mismatch, places=find_places(world.values()))
     waits = [wait for group in groups for wait in _list_waits(group, world)]
     waiting = {rank for wait in waits if wait.late for rank in wait.inside}
     awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
     found = (
-        _conclude_late(awaited, waits, world, mesh)
+        _find_mismatch(groups, mesh)
+        or _conclude_late(awaited, waits, world, mesh)
         or _conclude_deadlock(waiting, waits, mesh)
         or _conclude_stuck(waits, world, mesh)
         or _conclude_healthy(world)
