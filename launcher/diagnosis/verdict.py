@@ -41,6 +41,15 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "la
 """Parts of the names of files that are not the script's."""
 _HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
 """States in which a rank does nothing, wherever its stack stands."""
+STATES: dict[State, str] = {
+    "runs": "running",
+    "sleeps": "asleep",
+    "blocked": "blocked in the kernel",
+    "stopped": "stopped, by a signal or a debugger",
+    "ended": "ended",
+    "unknown": "not known",
+}
+"""In words."""
 MOMENT_S = 1.0
 ACTIVE_S = 60.0
 """A job whose last collective is not older makes progress, if nobody waits."""
@@ -506,9 +515,8 @@ def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
 
 def _describe_state(place: Place, one: RankEvidence) -> str:
     if one.state == "stopped":
-        return f"stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
-    blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
-    state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
+        return f"stopped, traced by {one.tracer}" if one.tracer else STATES["stopped"]
+    state = STATES[one.state] + (f" ({one.wait})" if one.state == "blocked" and one.wait else "")
     if not place.function:
         return f"{state}, stack not known"
     inside = f", inside {place.inside}" if place.inside else ""
