@@ -12,7 +12,7 @@ from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
-from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.errors import StoreError, Unreachable
 from rendezvous.records import StoreOwner
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import split_address
@@ -43,7 +43,7 @@ def require(module: str) -> None:
 
 
 def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
-    """Return a client of the store, without connecting yet. Raises UsageError for files that cannot be used.
+    """Return a client of the store, without connecting yet; `probe` has read its files.
 
     Without `limits`, for a command that keeps no lease, a read has the time limit of a write: the store may be slow.
     """
@@ -58,12 +58,9 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
         user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
     else:
         user, password = credentials.user, credentials.password
-    try:
-        return EtcdStore(
-            network.endpoints, user=user, password=password, tls=tls, call_limit_s=read_s, write_limit_s=write_s
-        )
-    except SettingsError as error:
-        raise UsageError(str(error), error.hint) from None
+    return EtcdStore(
+        network.endpoints, user=user, password=password, tls=tls, call_limit_s=read_s, write_limit_s=write_s
+    )
 
 
 def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:

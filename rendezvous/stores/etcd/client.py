@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
+from rendezvous.errors import OutcomeUnknown, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.addresses import pack_address, resolve_host, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
@@ -535,16 +535,10 @@ def _make_credentials(tls: Tls) -> grpc.ChannelCredentials:
     import grpc
 
     roots = tls.ca_file or next((path for path in _SYSTEM_ROOTS if os.path.exists(path)), None)
-    files = [None if path is None else _read_pem(path) for path in (roots, tls.key_file, tls.cert_file)]
+    files = [None if path is None else _read(path) for path in (roots, tls.key_file, tls.cert_file)]
     return grpc.ssl_channel_credentials(*files)
 
 
-def _read_pem(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}, which is given for the store: {error.strerror}") from None
-    if b"-----BEGIN " not in content:
-        raise SettingsError(f"{path}, given for the store, is not a PEM file: no -----BEGIN line")
-    return content
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
