@@ -77,7 +77,13 @@ def test_every_picture_is_told_in_words_and_names_its_axes(made: tuple[str, dict
 
 
 # Where a newcomer looks first. The guides have settings in nearly every line.
-FIRST_PAGES = ("README.md", "docs/index.md", "docs/tutorial.md", "docs/tutorial-many.md", "docs/performance.md")
+FIRST_PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/start/one-machine.md",
+    "docs/start/several-nodes.md",
+    "docs/performance.md",
+)
 
 
 @pytest.mark.parametrize("name", FIRST_PAGES)

@@ -38,7 +38,7 @@ from tests.support.stores.etcd import EtcdServer
 
 BLOCK_LIMIT_S = 180.0
 STAND_INS = ROOT / "tests/support/documents/stand_ins"
-PAGE_OF_THE_EXAMPLES = ROOT / "docs/guides/from-torchrun.md"
+PAGE_OF_THE_EXAMPLES = ROOT / "docs/start/from-torchrun.md"
 ALL_BLOCKS = [block for page in pages() for block in blocks(page)]
 PAGES_THAT_RUN = sorted({block.page for block in ALL_BLOCKS if block.is_run})
 

@@ -20,7 +20,7 @@ from launcher.model import traffic
 from launcher.model.mesh import Axis, Mesh
 from tests.support.documents.pages import ROOT, blocks
 
-PAGE = ROOT / "docs/guides/meshes.md"
+PAGE = ROOT / "docs/train/meshes.md"
 Numbers = Mapping[str, int]
 Rule = Callable[[Numbers, Numbers], int]
 """(coordinates by name, sizes by name) -> rank."""
