@@ -81,6 +81,14 @@ def test_every_link_leads_somewhere() -> None:
     assert not broken
 
 
+def test_every_page_is_in_the_tree_once() -> None:
+    """A decision is found by the index of decisions."""
+    named = re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    listed = {page for page in there if not re.match(r"internals/decisions/\d", page)}
+    assert sorted(named) == sorted(listed)
+
+
 def test_a_target_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in pages():
