@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs import events, meshctl, options, settings, tested
-from docs.images import idea, life, packages, round
+from docs.casts import picture as cast
+from docs.images import diagrams, idea, life, packages, round
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
@@ -148,6 +149,9 @@ def test_pictures_are_what_their_scripts_draw() -> None:
     for script in (idea, life, packages, round):
         file = Path(script.__file__)
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
+    assert cast.CAST.with_suffix(".svg").read_text() == cast.picture(), "python docs/casts/picture.py draws it anew"
+    for file_name, draw in diagrams.DIAGRAMS.items():
+        assert (ROOT / "docs/images" / file_name).read_text() == draw(), "python docs/images/diagrams.py draws it anew"
 
 
 def test_every_decision_has_its_form_and_is_linked_from_the_code() -> None:

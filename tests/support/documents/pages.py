@@ -29,14 +29,15 @@ _TITLE = re.compile(r' title="([^"]+)"$')
 _MARK = re.compile(r"^ *<!-- (not run|exits): (.+) -->$")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]{12}Z \S+ ", re.MULTILINE)
 _VARIES = re.compile(
-    r"(?P<any>\.\.\.)|(?P<blanks> {2,})|(?P<id>\b[0-9a-f]{16}\b)"
+    r"(?P<any>\.\.\.)|(?P<blanks> {2,})|(?P<id>(?<=[\W_])[0-9a-f]{8}(?:[0-9a-f]{8})?\b)"
     r"|(?P<time>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:\.\d+)?)"
-    r"|(?P<number>(?<=pid )\d+|(?<=pid: )\d+|(?<=\d:)\d{5}\b|\d+(?= s ago| samples/s)|\d+(?:,\d{3})+|\d+\.\d+)"
+    r"|(?P<number>(?<=pid )\d+|(?<=pid: )\d+|\d+(?= ?s ago| samples/s| ?%|M\b)|(?<=after )\d+(?= s\b)"
+    r"|(?<=waited for )\d+(?= s\b)|\d+(?:,\d{3})+|\d+\.\d+|\b\d{4,}\b)"
 )
 _VARIANTS = {
     "any": ".*?",
     "blanks": " {2,}",
-    "id": "[0-9a-f]{16}",
+    "id": "[0-9a-f]+",
     "time": r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:\.\d+)?",
     "number": r"[\d,.]*\d",
 }
