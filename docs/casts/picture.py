@@ -110,7 +110,8 @@ def picture() -> str:
     begin_s, end_s = found[0][0], found[-1][0] + 4
     style = [
         f"text{{font:13px ui-monospace,Menlo,DejaVu Sans Mono,monospace;fill:{INK};white-space:pre}}",
-        f".b{{font-weight:600}}.f{{opacity:0}}.f{len(found) - 1}{{opacity:1}}@media(prefers-reduced-motion:no-preference){{",
+        f".b{{font-weight:600}}.f{{opacity:0}}.f{len(found) - 1}{{opacity:1}}",
+        "@media(prefers-reduced-motion:no-preference){",
     ]
     shown = [at_s for at_s, _ in found] + [end_s]
     for at, (start_s, stop_s) in enumerate(pairwise(shown)):

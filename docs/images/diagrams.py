@@ -34,14 +34,22 @@ def arrow(x1: float, y1: float, x2: float, y2: float, *, colour: str = SOFT, bot
 
 
 def card(
-    x: float, y: float, width: float, height: float, lines: Sequence[str], *, fill: str = CARD, line: str = LINE
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    lines: Sequence[str],
+    *,
+    fill: str = CARD,
+    line: str = LINE,
+    strong: int = 1,
 ) -> list[str]:
-    """A box with centred lines, the first in bold. On a fill that is no paper the letters are white."""
+    """A box with centred lines, the first of them in bold. On a fill that is no paper the letters are white."""
     colour = INK if fill in (CARD, PAPER, BAND) else "#ffffff"
     top = y + height / 2 - LEADING * (len(lines) - 1) / 2 + 5
     parts = [box(x, y, width, height, fill=fill, line=line)]
     for at, words in enumerate(lines):
-        weight, ink = ("600", colour) if at == 0 else ("400", SOFT if colour == INK else colour)
+        weight, ink = ("600", colour) if at < strong else ("400", SOFT if colour == INK else colour)
         parts.append(text(x + width / 2, top + at * LEADING, words, size=SIZE, weight=weight, colour=ink))
     return parts
 
@@ -149,7 +157,7 @@ def _choose(title: str, rows: Sequence[tuple[str, Sequence[str]]], last: Sequenc
     parts = [heading(title)]
     y = 54.0
     for words, found in rows:
-        parts += card(20, y, question, height, words.split("|"), fill=BAND)
+        parts += card(20, y, question, height, words.split("|"), fill=BAND, strong=2)
         parts += card(WIDTH - 20 - answer, y, answer, height, found)
         parts.append(arrow(20 + question, y + height / 2, WIDTH - 21 - answer, y + height / 2))
         parts.append(text((question + WIDTH - answer) / 2, y + height / 2 - 6, "yes", size=12, colour=SOFT))

@@ -13,7 +13,7 @@ from tests.support.documents.pages import ROOT
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
 
 MARGIN_S = 15.0
-PAGES = ("cluster/bare-metal", "start/containers", "cluster/kubernetes", "cluster/skypilot", "cluster/slurm")
+PAGES = ("cluster/bare-metal", "start/installation", "cluster/kubernetes", "cluster/skypilot", "cluster/slurm")
 FOLDERS = ("bare-metal", "kubernetes", "skypilot", "slurm")
 UNIT = EXAMPLES / "bare-metal" / "meshrun@.service"
 DOCKERFILE = KUBERNETES / "Dockerfile"
