@@ -86,7 +86,9 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python docs/tested.py
 	.venv/bin/python docs/images/packages.py
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
-	.venv/bin/zensical build --strict
+	.venv/bin/python docs/images/diagrams.py
+	.venv/bin/python docs/casts/picture.py
+	.venv/bin/python docs/website.py
 
 # The wheel is built of the sdist, so both are complete. Nothing else may be in dist/: a release uploads all of it.
 dist: .release-venv/installed ## build an sdist and a wheel into dist/, and check them
