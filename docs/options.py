@@ -72,7 +72,9 @@ def rows(group: str) -> str:
     lines = []
     for option in list_options():
         if option.group == group:
-            typed = " or ".join(f"`{spelling}`" for spelling in option.spellings) + metavar(option)
+            # Dashes and underscores are equivalent, as the page says once.
+            spellings = [one for one in option.spellings if one.replace("_", "-") == one or one[:2] != "--"]
+            typed = " or ".join(f"`{spelling}`" for spelling in spellings) + metavar(option)
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
             below = f"<br><small>{variables}</small>" if variables else ""
             lines.append(f"| {typed} | {escaped(option.default)} | {escaped(option.help)}{below} |\n")
