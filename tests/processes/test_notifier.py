@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,6 +17,7 @@ from launcher.model.errors import UsageError
 from launcher.views.run_events import AgentEnded, HangReported, RemarkMade, RoundStopping
 from launcher.views.sinks import notifier, teller
 from launcher.views.sinks.notifier import Notifier
+from tests.support.network.namespaces import free_port
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -139,9 +139,7 @@ def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, 
     bad = make(f"{server[0]}/bad", said)
     bad.write(END)
     bad.close()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    gone = make(f"http://127.0.0.1:{port}", said)
+    gone = make(f"http://127.0.0.1:{free_port('127.0.0.1')}", said)
     gone.write(END)
     gone.close()
     assert "500" in said[0]

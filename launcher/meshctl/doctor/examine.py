@@ -39,7 +39,7 @@ from launcher.meshctl.doctor import checks
 from launcher.meshctl.doctor.environment import choose_node_count, list_worker_remarks, plan_world
 from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
-from launcher.model.errors import LauncherError, UsageError, sanitize
+from launcher.model.errors import LauncherError, UsageError, describe_bug, sanitize
 from launcher.model.node import Device, Slot
 from rendezvous import __version__
 
@@ -247,11 +247,13 @@ def _examine_store(
 
 
 def find_version(distribution: str) -> str | None:
-    """Return the version installed for the agent's Python, without importing the framework."""
+    """Return the version installed for the agent's Python, without importing it; of a damaged one what is wrong."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+    except Exception as error:
+        return describe_bug(error)
 
 
 def list_frameworks(python: str, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -83,15 +84,10 @@ def _walk(top: str) -> Iterator[FoundFile]:
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            if (found := _stat(path)) is not None and stat.S_ISREG(found.st_mode):
-                yield FoundFile(found.st_mtime, os.path.relpath(path, top), found.st_size)
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:  # it has been removed meanwhile
-        return None
+            with suppress(OSError):  # it has been removed meanwhile
+                found = os.lstat(path)
+                if stat.S_ISREG(found.st_mode):
+                    yield FoundFile(found.st_mtime, os.path.relpath(path, top), found.st_size)
 
 
 def _read(path: str) -> str:

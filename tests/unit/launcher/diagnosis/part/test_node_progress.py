@@ -13,7 +13,7 @@ import pytest
 from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part import node_progress
 from launcher.diagnosis.part.node_progress import NodeProgress
-from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, Silence
+from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, ProgressWatch, Silence
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.kernel import list_children, read_stat
 from launcher.hardware.linux.shared_page import SharedPage
@@ -56,7 +56,7 @@ def start() -> Iterator[Start]:
 
 def watch() -> NodeProgress:
     """One worker, whose output the agent does not read."""
-    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0, progress_at={})
+    return NodeProgress(ProgressWatch(LIMITS, 0.0), None, None, (0,), frozenset({0}), {}, 0.0)
 
 
 def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
@@ -127,9 +127,9 @@ def test_no_hang_is_said_of_a_traced_worker_and_its_counters_reach_the_watch(sta
     assert live(watch(), worker.pid, 10_000.0) is None
     worker, node = start("cat"), watch()
     live(node, worker.pid, 4.0)
-    assert node.needs_counters
-    node.take_counters({0: 1})
-    assert not node.needs_counters
+    assert node.watch.needs_counters
+    node.watch.take_counters({0: 1})
+    assert not node.watch.needs_counters
 
 
 def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
@@ -155,14 +155,14 @@ def write(page: SharedPage, local_rank: int, index: int, number: int) -> None:
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
-    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at={})
+    node = NodeProgress(ProgressWatch(LIMITS, 0.0), page, None, (4, 5), frozenset(), {}, 0.0)
     return node._observe(dict.fromkeys(local_ranks, os.getpid()))
 
 
 def test_when_each_worker_last_showed_a_sign_is_known_before_anybody_asks(page: SharedPage) -> None:
     seen: dict[int, float] = {}
     limits = HangLimits(step_s=800.0, start_s=800.0)
-    node = NodeProgress(limits, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at=seen)
+    node = NodeProgress(ProgressWatch(limits, 0.0), page, None, (4, 5), frozenset(), seen, 0.0)
     pids = dict.fromkeys((0, 1), os.getpid())
     node.check(pids, node.wake_at)
     assert seen == {0: 0.0, 1: 0.0}
