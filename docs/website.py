@@ -31,7 +31,11 @@ def build(folder: Path) -> Path:
     """Build in this folder; the folder of the site. Raises CalledProcessError, with the output, for a warning."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__", "*.cast"))
-    shutil.copy(ROOT / "zensical.toml", folder)
+    version = subprocess.run([sys.executable, "-m", "meshrun", "--version"], check=True, capture_output=True, text=True)
+    settings = (ROOT / "zensical.toml").read_text()
+    (folder / "zensical.toml").write_text(
+        settings.replace('copyright = "', f'copyright = "{version.stdout.strip()} · ')
+    )
     (folder / "docs/release-notes.md").write_text(release_notes((ROOT / "CHANGELOG.md").read_text()))
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

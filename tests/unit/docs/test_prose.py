@@ -54,6 +54,10 @@ def test_the_share_of_odd_sentences_falls() -> None:
     assert shares[worst] <= PAGE_MAX, worst.relative_to(ROOT)
 
 
+def test_readme_is_read_in_a_minute() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
 @pytest.mark.parametrize(
     ("text", "odd"),
     [
