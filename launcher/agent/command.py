@@ -12,13 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher import extensions
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Value
-from launcher.extensions import EXPORTER
-from launcher.hardware.linux.shared_page import list_inherited_fds, make
+from launcher.hardware.linux.shared_page import make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
@@ -45,7 +45,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
-        keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
+        keep = (shared_page.descriptor, *(startup.inherited_fds if startup else ()))
         supervisor.start(keep, startup.node_lock.group if startup else "", draw_temporary_dirs())
         if startup is not None:
             from launcher.hardware.linux.limits import raise_descriptor_limit
@@ -69,9 +69,7 @@ def _make_exporter(options: Mapping[str, Value]) -> Any:
     """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
     if options.keys().isdisjoint(("metrics-port", "metrics-file")):
         return None
-    from launcher.config.plugins import load_entry
-
-    return load_entry(EXPORTER)(options)
+    return extensions.load_entry(extensions.EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

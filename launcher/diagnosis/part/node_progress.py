@@ -51,7 +51,7 @@ class NodeProgress(Struct, eq=False):
     """The workers of this node in one round."""
 
     watch: ProgressWatch
-    shared_page: SharedPage | None
+    shared_page: SharedPage
     pump: OutputPump | None
     ranks: Sequence[int]
     """By local rank."""
@@ -89,10 +89,9 @@ class NodeProgress(Struct, eq=False):
 
     def _note_each(self, pids: Mapping[int, int], now: float) -> None:
         """Note which workers show a sign that they did not at the last look, for those who ask how old it is."""
-        page, rows = self.shared_page, list[tuple[int, ...]]()
-        if page is not None:
-            columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
-            rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
+        page = self.shared_page
+        columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
+        rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
         for local_rank in pids:
             output = self._outputs.get(local_rank, _Output())
             counts = (output.size, *(rows[local_rank] if local_rank < len(rows) else ()))
@@ -100,17 +99,16 @@ class NodeProgress(Struct, eq=False):
                 self._counts[local_rank], self.progress_at[local_rank] = counts, now
 
     def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
-        signs: dict[str, int] = {}
-        phases: list[RankPhase] = []
-        if self.shared_page is not None:
-            signs[HEARTBEAT] = sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step()
-            page = self.shared_page.read_phases()
-            signs[PHASE] = sum(count for count, _, _ in page)
-            phases = [
-                RankPhase(rank=self.ranks[index], name=name, limit_s=limit_s)
-                for index, (_, limit_s, name) in enumerate(page)
-                if limit_s and index in pids
-            ]
+        seen = self.shared_page.read_phases()
+        signs = {
+            HEARTBEAT: sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step(),
+            PHASE: sum(count for count, _, _ in seen),
+        }
+        phases = [
+            RankPhase(rank=self.ranks[index], name=name, limit_s=limit_s)
+            for index, (_, limit_s, name) in enumerate(seen)
+            if limit_s and index in pids
+        ]
         is_paused, halted = False, []
         for local_rank, pid in pids.items():
             reads_output = local_rank in self.unpumped

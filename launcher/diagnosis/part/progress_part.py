@@ -24,7 +24,7 @@ class ProgressPart(Struct, eq=False):
 
     limits: HangLimits
     running: RunningRound
-    shared_page: SharedPage | None
+    shared_page: SharedPage
     pump: OutputPump | None
     list_unpumped: Callable[[int], frozenset[int]]
     """Returns the local ranks, of so many, whose output does not all go through the pump."""

@@ -27,8 +27,7 @@ from launcher.config.config import LocalityOptions, RendezvousOptions, WorkerOpt
 from launcher.config.options import command_line
 from launcher.config.options.readers import DeviceRequest, Value
 from launcher.config.options.table import find_row
-from launcher.config.plugins import load_entry
-from launcher.extensions import HINTS, OPTIONS
+from launcher.extensions import OPTIONS, ask
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
@@ -58,7 +57,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    misspelt: dict[str, str] = load_entry(HINTS["misspelt"])(environ)
+    misspelt: dict[str, str] = ask("misspelt", environ)
     run = config.resolve(
         replace(words, script=words.script or NO_SCRIPT),
         {name: text for name, text in environ.items() if name not in misspelt},
