@@ -10,14 +10,12 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from launcher import extensions
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.readers import Value
 from launcher.hardware.linux.shared_page import make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
@@ -32,8 +30,9 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config.extensions)
-    startup = None
+    exporter = startup = None
+    if not config.extensions.keys().isdisjoint(("metrics-port", "metrics-file")):
+        exporter = extensions.load_entry(extensions.EXPORTER)(config.extensions)
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
         from launcher.locality.explicit import check_file
@@ -63,13 +62,6 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             exporter.close()
         if startup is not None:
             startup.release()
-
-
-def _make_exporter(options: Mapping[str, Value]) -> Any:
-    """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
-    if options.keys().isdisjoint(("metrics-port", "metrics-file")):
-        return None
-    return extensions.load_entry(extensions.EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -162,7 +162,7 @@ class QuestionSource:
         return self._ask(Question(node=node, request=request), REPLY_KINDS[type(request)])
 
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
-        return self._ask_line(Question(request=Diagnose()), limit_s)
+        return msgspec.json.encode(self._ask(Question(request=Diagnose()), dict[str, Any], limit_s))
 
     def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:
         line = self._ask_line(question, limit_s)
