@@ -54,7 +54,7 @@ class Spec(Record, frozen=True, kw_only=True):
     """Those that decide which rounds there can be: all agents have the same."""
     digest: str
     script: str = ""
-    """Its file name, for people."""
+    """Its name, for people."""
     has_secret: bool = False
     arguments_digest: str = ""
     shared_options: Options = {}
