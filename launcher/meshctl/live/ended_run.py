@@ -51,6 +51,7 @@ from rendezvous.records import Verdict, name_run
 
 _EVENTS_MAX = 64 << 20
 """Bytes of a node's events that are read, the newest: of a run of months, too."""
+_VERDICTS = ("success", "failure", "stopped")
 _PAGE_MAX = 1 << 20
 """Bytes of a page of them."""
 _RANDOM = re.compile(r"_[0-9a-f]{8}")
@@ -182,7 +183,8 @@ def read_lost_events(run: RunView) -> list[EventView]:
 
 def has_events(folder: str) -> bool:
     """Return whether an agent has kept its events in a node's log directory."""
-    return os.path.isfile(os.path.join(folder, KEPT_FILE))
+    path = os.path.join(folder, KEPT_FILE)
+    return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _find_folders(run_dir: str) -> list[str]:
@@ -201,7 +203,7 @@ def _read_folder(folder: str, member_id: str) -> KeptNode:
     for line in _read_lines(os.path.join(folder, KEPT_FILE)):
         if (event := decode_event(line)) is not None:
             lines.append(line)
-            last[type(event)] = newest = event
+            last[type(event)] = newest = replace(event, run_id=event.run_id or newest.run_id)
             sentence = next((text for name in _SENTENCES if (text := getattr(event, name, ""))), "")
             timeline.take(event, Reason.of("views/sentence", sentence=sentence))
     for worker in timeline.workers.values():
@@ -258,7 +260,7 @@ def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) ->
     for one in sorted(seen, key=lambda one: (one.round, one.failed_rank < 0, not one.ended_at)):
         rounds.setdefault(one.round, replace(one, ranks=()))
     events = [event for node in nodes.values() for event in node.last.values()]
-    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
+    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict in _VERDICTS), None)
     root = (
         event.root_cause for event in events if isinstance(event, AgentEnded if ended is not None else RoundStopping)
     )

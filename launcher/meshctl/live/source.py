@@ -228,8 +228,12 @@ def open_source(
     with ExitStack() as stack:
         try:
             source = _find_source(store, run_id, log_dir, stack, reads_records=reads_records)
-        except (NoAgentError, NoRunError, TemporaryError, StoreError):
+        except (NoAgentError, NoRunError, TemporaryError, StoreError) as error:
             left = _open_files(run_id, log_dir)
+            if left is None and log_dir and isinstance(error, UsageError):
+                what = "run" if run_id is None else sanitize(name_run(run_id))
+                hint = "set it as it was set for meshrun, on a node of the run"
+                raise UsageError(f"--log-dir {sanitize(log_dir)} has no events of {what}", hint) from None
             if left is None:
                 raise
             source = left

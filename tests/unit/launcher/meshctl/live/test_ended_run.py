@@ -139,6 +139,7 @@ def test_nothing_but_files_of_the_directory_is_read(tmp_path: Path) -> None:
     os.rename(folder / KEPT_FILE, tmp_path / "events")
     os.symlink(tmp_path / "events", folder / KEPT_FILE)
     assert open_run_dir(str(folder)).read_run().rounds == ()
+    assert find_run_dir(str(tmp_path), "exp") == ""
 
 
 @pytest.fixture
@@ -181,3 +182,15 @@ def test_a_command_falls_back_on_files_that_are_named(
         assert not source.is_live
     with pytest.raises(UsageError, match="no agent of run other"), open_source({}, "other"):
         pass
+    with pytest.raises(UsageError, match="has no events of run other"), open_source({}, "other", str(log_dir)):
+        pass
+
+
+def test_what_a_stranger_has_written_costs_no_view(tmp_path: Path) -> None:
+    odd = make_event("agent_ended", "\u202eevil", "x", exit_code=0, verdict="nonsense", reason="\x1b[2J", run_id="")
+    keep_events(tmp_path / "exp_0123abcd", make_start(1), '{"event":"round_started","round":1e99}', odd)
+    source = open_run_dir(find_run_dir(str(tmp_path), "exp"))
+    assert source.run_id == "exp"
+    shown = describe(source.read_run()) + describe_ranks(source.read_run())
+    assert "no agent has recorded how" in " ".join(shown.split())
+    assert not {"\u202e", "\x1b"} & {*shown}
