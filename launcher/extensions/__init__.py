@@ -62,11 +62,14 @@ EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
 
 HINTS = {
     "alone": "launcher.extensions.hints.alone:explain",
+    "command": "launcher.extensions.hints.commands:explain_command",
+    "command option": "launcher.extensions.hints.commands:explain_option",
     "content": "launcher.extensions.hints.scripts:explain_content",
     "devices taken": "launcher.extensions.hints.refusals:refuse_devices",
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
+    "host": "launcher.extensions.hints.corrections:correct_host",
     "hidden": "launcher.extensions.hints.hidden:explain_import",
     "next step": "launcher.extensions.hints.next_step:choose_hint",
     "no listener": "launcher.extensions.hints.refusals:refuse_listener",
