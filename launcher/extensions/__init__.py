@@ -85,7 +85,7 @@ HINTS = {
     "stacks": "launcher.extensions.hints.last_words:keep_stacks",
     "text": "launcher.extensions.hints.remarks:remark_on",
     "unread": "launcher.extensions.hints.remarks:list_unread_variables",
-    "value": "launcher.extensions.hints.corrections:correct",
+    "value": "launcher.extensions.hints.corrections:choose_hint",
 }
 """What is known of what was refused or has failed, and what to do: functions that are asked on the way to an error."""
 

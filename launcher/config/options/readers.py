@@ -155,19 +155,8 @@ class Value(Struct, frozen=True):
             if error.hint == PASSWORD_HINT:
                 raise  # a correction would repeat it
             from launcher.config.plugins import load_entry
-            from launcher.model.odd_text import explain_empty
 
-            correction = load_entry(HINTS["value"])(self)
-            hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
-            raise UsageError(str(error), hint or None) from None
-
-    def explain_taken_script(self) -> str | None:
-        """Return how to write the option whose value was left out, so that it took the script for it."""
-        if not (self.is_flag and self.text.endswith(".py")):
-            return None
-        script, metavar = sanitize(self.text), self.option.metavar.partition("|")[0]
-        shown = f"{script} without quotes" if " " in script else f"{metavar} {script}"
-        return f"write {self.origin} {shown}: the option took {script} as its value"
+            raise UsageError(str(error), load_entry(HINTS["value"])(self, error.hint) or None) from None
 
     def __str__(self) -> str:
         """The spelling of the user, for messages."""

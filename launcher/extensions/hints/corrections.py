@@ -12,7 +12,7 @@ import re
 from launcher.config.options.readers import Value
 from launcher.config.options.table import find_row
 from launcher.model import odd_text
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, sanitize
 
 _TEXT_MAX = 100
 _WITH_TIMES = ("hang-timeout", "grow", "rdzv-conf")
@@ -28,6 +28,20 @@ _OF_WORDS = {
 }
 _CLOCK = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})"
 _AXIS = r"(?:(?<=\d)\s*x\s*)?([A-Za-z_]+)\s*[=:]?\s*(\d{1,9}|\*)"
+
+
+def choose_hint(value: Value, usual: str | None) -> str:
+    """Return the next step for a text that its option refuses, which has a `usual` one; "" if there is none."""
+    return explain_taken_script(value) or correct(value) or usual or odd_text.explain_empty(value.text)
+
+
+def explain_taken_script(value: Value) -> str:
+    """Return how to write the option whose value was left out, so that it took the script for it; "" otherwise."""
+    if not (value.is_flag and value.text.endswith(".py")):
+        return ""
+    script, metavar = sanitize(value.text), value.option.metavar.partition("|")[0]
+    shown = f"{script} without quotes" if " " in script else f"{metavar} {script}"
+    return f"write {value.origin} {shown}: the option took {script} as its value"
 
 
 def correct(value: Value) -> str:

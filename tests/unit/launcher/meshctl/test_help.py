@@ -19,9 +19,9 @@ NAMES = [name for names in SECTIONS.values() for name in names]
 def get_help(name: str) -> str:
     command = meshctl.get_command(click.Context(meshctl), name)
     assert command is not None
-    return command.get_help(
-        click.Context(command, info_name=f"meshctl {name}", terminal_width=80, max_content_width=80)
-    )
+    context = click.Context(command, info_name=f"meshctl {name}", terminal_width=80, max_content_width=80)
+    context.help_option_names = HELP
+    return command.get_help(context)
 
 
 @pytest.mark.parametrize("name", NAMES)
