@@ -202,7 +202,7 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
     cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
     cpu, memory, progress or state.
 
-    It needs the package textual: pip install 'meshrun[tui]'.
+    It needs the package textual: pip install 'textual>=8'.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise UsageError("meshctl top needs the package textual", "install it: pip install 'meshrun[tui]'") from None
+        raise UsageError("meshctl top needs the package textual", "run pip install 'textual>=8'") from None
     from launcher.meshctl.live.top_screen import run_screen
 
     with open_source(store, run_id) as source:
