@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from itertools import pairwise
 
 import click
 
 from launcher import extensions
-from launcher.config.options.command_line import find_option
+from launcher.config.options.table import find_row
 from launcher.config.plugins import load_entry
 from launcher.meshctl.group import ExtraArgumentError, meshctl
 from launcher.model import odd_text
@@ -68,15 +68,18 @@ def _show_usage(context: click.Context) -> str:
 
 def _explain_extra(extra: str, context: click.Context) -> str:
     """Return the next step for arguments beyond those that the command takes."""
-    extra = extra.partition(" ")[0]
+    words = [str(context.params.get("run_id")), *extra.split(" ")]
     flags = [flag for one in context.command.params for flag in one.opts]
-    mesh, word = context.params.get("mesh"), str(context.params.get("run_id"))
-    if "=" in extra and "--mesh" in flags:
-        return f"separate axes by commas: --mesh {mesh},{extra}" if mesh else f"write --mesh {sanitize(extra)}"
-    if f"--{word}" in flags or (extra.isdecimal() and "--rank" in flags):
-        return f"write --{word if f'--{word}' in flags else 'rank'} {sanitize(extra)}"
-    if word in ("rank", "node", "run", "job"):
-        return f"omit {word}{f' {sanitize(extra)}' * (word in ('rank', 'node'))}: {context.command_path} takes a run"
+    if "=" in words[1] and "--mesh" in flags:
+        mesh = context.params.get("mesh")
+        return f"separate axes by commas: --mesh {sanitize(','.join(filter(None, (mesh, *words[1:]))))}"
+    if words[1].isdecimal() and "--rank" in flags:
+        return f"write --rank {words[1]}"
+    for kind, name in pairwise(words):
+        if kind in ("rank", "node"):
+            return f"{'write --' if f'--{kind}' in flags else 'omit '}{kind} {sanitize(name)}"
+        if kind in ("run", "job"):
+            return f"omit {kind}: {context.command_path} {sanitize(name)}"
     return f"write {_show_usage(context)}, and repeat the command for others"
 
 
@@ -87,8 +90,7 @@ def _find_option_hint(spelling: str, context: click.Context) -> str:
     flags = [flag for param in command.params for flag in param.opts if flag.startswith("-")]
     if explained := load_entry(extensions.HINTS["command option"])(spelling, _show_usage(context), flags, others):
         return str(explained)
-    with suppress(UsageError):  # then it is none of meshrun's either
-        option = find_option(spelling)
+    if option := find_row(spelling.lstrip("-").partition("=")[0].replace("_", "-")):
         if command.name == "doctor":
             return f"put options of meshrun after --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
         return f"omit it: {option.flag} is an option of meshrun"

@@ -548,7 +548,7 @@ def parse_modules(value: Value) -> tuple[str, ...]:
     names = [] if value.is_default else [name.strip() for name in value.text.split(",")]
     for number, name in enumerate(names):
         if not name:
-            raise UsageError(f"{value} contains an empty name", f"{value.option.flag} {value.option.metavar}")
+            raise UsageError(f"{value} contains an empty name")
         if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
             raise UsageError(
                 f"{value}: {sanitize(name)} is not the name of a module",

@@ -55,7 +55,7 @@ def correct(value: Value) -> str:
         return _correct_times(value, text)
     if step := _OF_WORDS.get(option.name, {}).get(text.lower()):
         return step
-    if option.name == "nnodes" and (bounds := re.fullmatch(r"(\d+)\s*(?:[-:,~/]|\.\.+|to)\s*(\d+)", text)):
+    if option.name == "nnodes" and (bounds := re.fullmatch(r"(\d+)\s*(?:[-:,~/\s]|\.\.+|to)\s*(\d+)", text)):
         return _propose(value, ":".join(sorted(bounds.groups(), key=int)), "write {}")
     if option.name == "nproc-per-node" and (step := _correct_worker_count(value, text)):
         return step
@@ -65,8 +65,9 @@ def correct(value: Value) -> str:
         written = re.sub("^(?:cuda|gpu)", "nvidia", text.replace("=", ":")).removesuffix(":0")
         devices = re.fullmatch(r"\d+(?:,\d+)*", text)
         return f"set CUDA_VISIBLE_DEVICES={text}" if devices else _propose(value, written, "write {}")
-    if option.metavar in ("ID", "NAME"):
-        return _propose(value, text.replace("/", "-"), "write {}")
+    if option.metavar in ("ID", "NAME") or (option.metavar.endswith(",...") and "|" not in option.metavar):
+        listed = re.sub(r"[\s,;]+", ",", text.strip(" ,;"))
+        return _propose(value, listed if "," in option.metavar else text.replace("/", "-"), "write {}")
     return _correct_number(value, text) if option.metavar.partition("|")[0] in ("N", "PORT", "SETS") else ""
 
 
@@ -141,7 +142,7 @@ def _correct_mesh(value: Value, text: str) -> str:
     if re.fullmatch(r"\d+(?:\s*[x,* ]\s*\d+){0,2}", text):
         sizes = re.findall(r"\d+", text)
         text = " ".join(name + size for name, size in zip(("pp", "dp", "tp")[-len(sizes) :], sizes, strict=True))
-    if re.search(r"[^\s,;/]", re.sub(_AXIS, "", text)):
+    if re.search(r"[^\s,;/:\[\](){}]", re.sub(_AXIS, "", text)):
         return ""
     return _propose(value, ",".join(map("=".join, re.findall(_AXIS, text))), "write --mesh {}")
 

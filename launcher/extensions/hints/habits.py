@@ -14,8 +14,6 @@ from launcher.model.errors import sanitize, suggest
 
 _OPTIONS: Mapping[str, str] = {name: step for step, names, _ in read_words("options of meshrun") for name in names}
 _OF_SCRIPTS = ("fsdp-", "deepspeed-", "megatron-", "zero-", "dynamo-", "parallelism-config-", "tpu-")
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "meshrun")
-_BEFORE = ("srun", "ssh", "pdsh", "jsrun", "flux", "sbatch", "kubectl", "docker")
 
 
 def explain_unknown(word: str, known: Mapping[str, str], settings: Mapping[str, Option]) -> tuple[str, str]:
@@ -44,21 +42,13 @@ def explain_command(word: str) -> str:
     called, name = sanitize(word), word.rpartition("/")[2]
     if name.rstrip("0123456789.") == "python":  # a command in front of which meshrun was written
         return f"leave out {called}: meshrun starts it (or add --no-python)"
-    if word in ("help", "version"):
-        return f"run meshrun {'-h' if word == 'help' else '--version'}"
+    for step, words, _ in read_words("words before a script"):
+        if name in words:
+            return step.format(word=called)
     if word in COMMANDS:
         return f"run meshctl {COMMANDS[word]}"
-    if name in _LAUNCHERS:
-        command = "accelerate launch" if name == "accelerate" else called
-        return f"leave out {command}: meshrun takes its place, with the options of torchrun"
-    if word in _BEFORE:
-        return f"put {word} in front of meshrun, not after it"
-    if word in ("exec", "launch", "run", "start", "submit"):
-        return f"leave out {word}: the script comes first"
     if word.isdecimal():
         return f"leave out {word}, or set --nproc-per-node {word} for as many workers"
-    if word in ("=", "s", "sec", "seconds", "m", "min", "minutes", "h", "hours", "GB", "MB"):
-        return "write an option's value without blanks, a time in seconds"
     if word.startswith("-"):
         return "write the name of the script before its options"
     if "://" in word:
