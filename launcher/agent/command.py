@@ -10,15 +10,13 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from launcher import extensions
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.readers import Value
-from launcher.extensions import EXPORTER
-from launcher.hardware.linux.shared_page import list_inherited_fds, make
+from launcher.hardware.linux.shared_page import make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
@@ -32,8 +30,9 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config.extensions)
-    startup = None
+    exporter = startup = None
+    if not config.extensions.keys().isdisjoint(("metrics-port", "metrics-file")):
+        exporter = extensions.load_entry(extensions.EXPORTER)(config.extensions)
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
         from launcher.locality.explicit import check_file
@@ -45,7 +44,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
-        keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
+        keep = (shared_page.descriptor, *(startup.inherited_fds if startup else ()))
         supervisor.start(keep, startup.node_lock.group if startup else "", draw_temporary_dirs())
         if startup is not None:
             from launcher.hardware.linux.limits import raise_descriptor_limit
@@ -63,15 +62,6 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
             exporter.close()
         if startup is not None:
             startup.release()
-
-
-def _make_exporter(options: Mapping[str, Value]) -> Any:
-    """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
-    if options.keys().isdisjoint(("metrics-port", "metrics-file")):
-        return None
-    from launcher.config.plugins import load_entry
-
-    return load_entry(EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

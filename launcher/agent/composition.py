@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from launcher import extensions
 from launcher.agent.membership import NodeContext, NodeMembership
 from launcher.config.config import MonitoringOptions
-from launcher.extensions import PARTS
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.node import Slot
@@ -81,7 +81,7 @@ def add_parts(node: PartContext) -> Ask:
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, started_at),
-        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
+        LATER_S if is_written or not config.extensions.keys().isdisjoint(extensions.PARTS) else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -119,11 +119,9 @@ def add_parts(node: PartContext) -> Ask:
     watcher = parts.add(inquiries)
     if listener is not None:
         watcher.register(listener.fileno())
-    for option, entry in PARTS.items():
+    for option, entry in extensions.PARTS.items():
         if option in config.extensions:
-            from launcher.config.plugins import load_entry
-
-            load_entry(entry)(node, ask)
+            extensions.load_entry(entry)(node, ask)
     journal.is_written |= bool(node.sinks)  # with those of extensions
     return ask
 
@@ -133,12 +131,11 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
     from launcher.views.node.journal_part import JournalPart
 
     config, layout = node.config, node.layout
-    write_round = None
-    if layout.keeps_files and not layout.is_temporary:
-        from launcher.views.sinks.event_file import make_round_writer
-
-        write_round = make_round_writer(lambda: layout.root, log)
     sinks = [make() for make in node.sinks]
+    if layout.keeps_files and not layout.is_temporary:
+        from launcher.views.sinks.event_file import KEPT_FILE, EventFile
+
+        sinks.append(EventFile(KEPT_FILE, "--log-dir", log, lambda: layout.job_dir and layout.root))
     header = JournalHeader(
         run_id=layout.run_id,
         node=node.host,
@@ -150,7 +147,7 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         mesh_axes=tuple(axis.name for axis in config.placement.mesh.axes) if config.placement.mesh is not None else (),
     )
     find_failure = node.membership.driver.machine.find_failure
-    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round, find_failure), sinks)
+    return JournalPart(Journal(header, [sink.write for sink in sinks], find_failure), sinks)
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:
@@ -175,9 +172,11 @@ def _make_inquiries(
     from launcher.diagnosis.part.examination import Examination
     from launcher.diagnosis.part.inquiries import Inquiries
     from launcher.diagnosis.part.local_examiner import LocalExaminer
-    from launcher.views.questions.question_server import QuestionServer
+    from launcher.views.questions.messages import Submit
+    from launcher.views.questions.question_server import Answerer, QuestionServer
     from launcher.views.questions.question_socket import QuestionSocket
     from launcher.views.questions.reporter import Reporter
+    from launcher.views.questions.submitter import Submitter
     from launcher.views.questions.survey import Surveys
 
     machine, layout = node.membership.driver.machine, node.layout
@@ -190,6 +189,9 @@ def _make_inquiries(
         {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
         None if listener is None else QuestionSocket(watcher, listener),
     )
+    secret = None if node.startup is None else node.startup.credentials.secret
+    submitter = Submitter(node.membership.driver, secret, layout.run_id, reporter, effects.append)
+    server.answerers[Submit] = Answerer(submitter.answer)
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
         effects.append,

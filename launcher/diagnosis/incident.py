@@ -12,25 +12,21 @@ user's alone.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
-import zlib
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
 
 from launcher.diagnosis.gather import Examined
 from launcher.diagnosis.request import Target
 from launcher.hardware.linux.files import replacing
+from launcher.model.text import format_list
 from rendezvous import codec
 
 FOLDER_MAX = 64 * 2**20
 TAIL_MAX = 64 * 2**10
 TAIL_LINES = 100
 _GZIP_FROM = 2**20
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 def write_incident(
@@ -42,8 +38,6 @@ def write_incident(
     """
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        return False, f"the incident folder {path} already exists: nothing was written"
     except OSError as error:
         return False, f"the incident folder {path} cannot be created: {error.strerror}"
     size, left_out, problem = 0, [], ""
@@ -61,17 +55,13 @@ def write_incident(
             size += len(content)
     if not left_out:
         return True, ""
-    more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-    names = ", ".join(left_out[:3])
-    return True, f"the incident folder {path} lacks {names}{more}{problem or ': too large, or too late'}"
+    return True, f"the incident folder {path} lacks {format_list(left_out, 3)}{problem or ': too large, or too late'}"
 
 
 def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents."""
-    outputs = {target.rank: target.outputs for target in targets}
     for one in examined:
-        silent_s = _find_silence(outputs.get(one.evidence.rank, ()))
-        yield f"rank_{one.evidence.rank}.json", codec.encode(replace(one.evidence, silent_s=silent_s))
+        yield f"rank_{one.evidence.rank}.json", codec.encode(one.evidence)
     for one in examined:
         if one.stack_text:
             yield f"rank_{one.evidence.rank}.stacks.json", one.stack_text
@@ -80,19 +70,11 @@ def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iter
             yield f"rank_{target.rank}.tail.txt", tail
     for one in examined:
         if len(one.dump) > _GZIP_FROM:
-            packer = zlib.compressobj(1, wbits=_GZIP)
-            yield f"rank_{one.evidence.rank}.recorder.json.gz", packer.compress(one.dump) + packer.flush()
+            import gzip  # of few incidents
+
+            yield f"rank_{one.evidence.rank}.recorder.json.gz", gzip.compress(one.dump, 1)
         elif one.dump:
             yield f"rank_{one.evidence.rank}.recorder.json", one.dump
-
-
-def _find_silence(outputs: Sequence[str]) -> float | None:
-    """Return the seconds since the newest of these files was written; None if there is none."""
-    times = []
-    for path in outputs:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return max(0.0, time.time() - max(times)) if times else None
 
 
 def _read_tail(path: str) -> bytes:

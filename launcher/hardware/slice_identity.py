@@ -78,27 +78,18 @@ class SliceIdentity(Struct, frozen=True):
         first = self.hostnames[0] if self.hostnames else ""
         for at in reversed([at for at, letter in enumerate(first) if letter == "0"]):
             pattern = f"{first[:at]}{{}}{first[at + 1 :]}"
-            names = [format_host_name(pattern, index) for index in range(len(self.hostnames))]
+            names = [pattern.replace("{}", str(index), 1) for index in range(len(self.hostnames))]
             if len(pattern) <= _NAME_MAX and names == list(self.hostnames):
                 return pattern
         return ""
-
-
-def format_host_name(pattern: str, worker_id: int) -> str:
-    return pattern.replace("{}", str(worker_id), 1)
 
 
 def has_identity_variable(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in IDENTITY_VARIABLES)
 
 
-def find_identity(environ: Mapping[str, str]) -> SliceIdentity | None:
-    """Return this host's identity; None where it is unknown or contradictory."""
-    return read_identity(environ)[0]
-
-
 def read_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity | None, str]:
-    """Return this host's identity, and a sentence about its source, or why it is unknown."""
+    """Return this host's identity, and a sentence about its source, or why it is unknown or contradictory."""
     if not has_identity_variable(environ):
         return None, f"neither {WORKER_ID} nor {HOSTNAMES} is set"
     try:

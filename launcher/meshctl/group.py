@@ -18,7 +18,6 @@ import click
 from launcher import extensions
 from launcher.config.options.readers import Option, Value, parse_choice, parse_number, parse_seconds
 from launcher.config.options.table import BY_NAME, SETTING_BY_NAME
-from launcher.config.plugins import load_entry
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError, sanitize
 
@@ -103,7 +102,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in extensions.COMMANDS and name not in self.commands:
-            load_entry(extensions.COMMANDS[name])  # its decorator adds it
+            extensions.load_entry(extensions.COMMANDS[name])  # its decorator adds it
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -118,7 +117,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
-            likely: str = load_entry(extensions.HINTS["command"])(args, self.list_commands(ctx))
+            likely: str = extensions.ask("command", args, self.list_commands(ctx))
             raise UsageError(f"unknown command {sanitize(name)}", likely)
         return super().resolve_command(ctx, args)
 
@@ -177,6 +176,12 @@ def meshrun_options(*names: str) -> Callable[[Function], Function]:
 timeout_option = click.option(
     "--timeout", "timeout_s", type=Reader(parse_seconds), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="Time limit for the result.",
+)  # fmt: skip
+
+
+log_dir_option = click.option(
+    "--log-dir", metavar="DIR",
+    help=f"Log directory of a run that has ended, on a node of it. [{BY_NAME['log-dir'].variables[0]}]",
 )  # fmt: skip
 
 

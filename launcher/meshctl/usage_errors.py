@@ -9,7 +9,6 @@ import click
 
 from launcher import extensions
 from launcher.config.options.table import find_row
-from launcher.config.plugins import load_entry
 from launcher.meshctl.group import ExtraArgumentError, meshctl
 from launcher.model import odd_text
 from launcher.model.errors import UsageError, sanitize
@@ -88,7 +87,7 @@ def _find_option_hint(spelling: str, context: click.Context) -> str:
     known = {name: one for name in meshctl.list_commands(context) if (one := meshctl.get_command(context, name))}
     others = {flag: name for name, one in reversed(known.items()) for param in one.params for flag in param.opts}
     flags = [flag for param in command.params for flag in param.opts if flag.startswith("-")]
-    if explained := load_entry(extensions.HINTS["command option"])(spelling, _show_usage(context), flags, others):
+    if explained := extensions.ask("command option", spelling, _show_usage(context), flags, others):
         return str(explained)
     if option := find_row(spelling.lstrip("-").partition("=")[0].replace("_", "-")):
         if command.name == "doctor":

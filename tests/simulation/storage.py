@@ -122,7 +122,7 @@ class _Store(MemoryStore):
         """
         first = self._keyspace.revision + 1
         self._keyspace, self._leases = copy.deepcopy(content)
-        self._leases.renew_all(self._clock())
+        self.renew_leases()
         for watches in self._hub._groups.values():
             for watch in watches:
                 watch.start_revision = max(watch.start_revision, first)
@@ -276,7 +276,7 @@ class Storage:
     def deliver(self) -> None:
         self.store.deliver()
         deadline = self.store.find_next_deadline()
-        if deadline is None or self.clock.is_still:
+        if deadline == math.inf or self.clock.is_still:
             return
         late_s = self._timeline.random.uniform(*self._network.model.expiry_late_s)
         due_at = deadline + self.clock.stood_still_s + late_s

@@ -21,24 +21,22 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.agent.startup import stale_agents
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
 from launcher.hardware.linux.files import replacing
 from launcher.hardware.linux.locked_files import FILE_MODE, find_lock_path, open_locked, read_start_time
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.node import Slot
 from launcher.model.text import format_list, hash_words
 from rendezvous import __version__, codec
 from rendezvous.errors import RecordError
 from rendezvous.records import name_own_run
-
-if TYPE_CHECKING:
-    from launcher.model.node import Slot
 
 _SHOWN_MAX = 4  # devices in a message
 
@@ -122,7 +120,7 @@ class HostAgents(Struct, eq=False):
                 return
         there = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
         variable = devices[0].variable or find_visible_variable(devices[0].kind)
-        raise stale_agents.refuse("devices taken", there, variable)
+        raise extensions.ask("devices taken", there, variable)
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""

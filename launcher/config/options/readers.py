@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from launcher.extensions import HINTS
+from launcher import extensions
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
@@ -154,9 +154,7 @@ class Value(Struct, frozen=True):
         except UsageError as error:
             if error.hint == PASSWORD_HINT:
                 raise  # a correction would repeat it
-            from launcher.config.plugins import load_entry
-
-            raise UsageError(str(error), load_entry(HINTS["value"])(self, error.hint) or None) from None
+            raise UsageError(str(error), extensions.ask("value", self, error.hint) or None) from None
 
     def __str__(self) -> str:
         """The spelling of the user, for messages."""
@@ -423,10 +421,8 @@ def parse_host(value: Value, text: str | None = None) -> str:
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
     if not is_host(name):
-        from launcher.config.plugins import load_entry
-
         sentence = f"{value}: {name!r} is neither an address nor the name of a host"
-        raise UsageError(sentence, load_entry(HINTS["host"])(value, name))
+        raise UsageError(sentence, extensions.ask("host", value, name))
     return name
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from launcher.agent.composition import PartContext
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
 from launcher.parts.part import Effect, Fact, Publish
-from launcher.views.run_events import NodesRequested
+from launcher.views.run_events import NodesRequested, encode_event
 from launcher.views.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
 from launcher.views.sinks.shell_command import require_timeout_program, run_command
 from launcher.views.sinks.teller import Teller
@@ -47,11 +47,7 @@ class NodeRequester(Teller):
     ) -> None:
         label = f"{origin} {sanitize(command)}"
         require_timeout_program(label)
-
-        def tell(line: bytes, variables: Mapping[str, str]) -> str:
-            return run_command(command, line, LIMIT_S, variables)
-
-        super().__init__(tell, label, 1, warn)
+        super().__init__(lambda line, variables: run_command(command, line, LIMIT_S, variables), label, 1, warn)
         self._origin = origin
         self._wanted = wanted
         self._machine = machine
@@ -99,7 +95,7 @@ class NodeRequester(Teller):
 
     def _queue(self, event: NodesRequested) -> Iterable[Effect]:
         variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
-        self.put(event, variables)
+        self.put(encode_event(event), variables)
         return [Publish(event)]
 
 

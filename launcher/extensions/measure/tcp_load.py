@@ -85,18 +85,14 @@ class BulkReceiver:
 
     def _count(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            until = time.monotonic() + _HEADER_LIMIT_S
-            header = b""
-            while len(header) < _HEADER.size:
-                connection.settimeout(max(0.001, until - time.monotonic()))
-                piece = connection.recv(_HEADER.size - len(header))
-                if not piece:
-                    return
-                header += piece
-            connection.settimeout(_SILENCE_LIMIT_S)
+            connection.settimeout(_HEADER_LIMIT_S)
+            header = connection.recv(_HEADER.size)  # one segment: it is the first that a sender sends
+            if len(header) < _HEADER.size:
+                return
             token, serial = _HEADER.unpack(header)
             if len(self._token) != TOKEN_BYTES or not hmac.compare_digest(token, self._token):
                 return
+            connection.settimeout(_SILENCE_LIMIT_S)
             payload = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) or _MSS_USUAL
             factor = (payload + _FRAME_OVERHEAD) / payload
             buffer = bytearray(_CHUNK)
@@ -105,23 +101,16 @@ class BulkReceiver:
                     self._bytes[serial] += round(count * factor)
 
 
-class BulkSender:
-    """Sends to one receiver until `end`, a time of the monotonic clock, on a thread for each stream."""
-
-    def __init__(
-        self, address: tuple[str, int], token: bytes, serial: int, *, end: float, pace_bps: int, streams: int
-    ) -> None:
-        pace = max(1, pace_bps // streams // 8) if pace_bps else 0  # 0 is no limit
-        arguments = (address, _HEADER.pack(token, serial), end, pace)
-        self._threads = [
-            threading.Thread(target=_send, args=arguments, name="measure load", daemon=True) for _ in range(streams)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
+def start_sending(
+    address: tuple[str, int], token: bytes, serial: int, *, end: float, pace_bps: int, streams: int
+) -> list[threading.Thread]:
+    """Send to one receiver until `end`, a time of the monotonic clock, on a thread for each stream."""
+    pace = max(1, pace_bps // streams // 8) if pace_bps else 0  # 0 is no limit
+    arguments = (address, _HEADER.pack(token, serial), end, pace)
+    threads = [threading.Thread(target=_send, args=arguments, name="measure load", daemon=True) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 def choose_stream_count(speed_mbit: int) -> int:

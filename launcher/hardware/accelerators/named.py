@@ -8,20 +8,17 @@ accepted as given. Imported only where there is a sign of a device, or one is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from launcher import extensions
 from launcher.config import plugins
+from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
 from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
-
-if TYPE_CHECKING:
-    from launcher.config.options.readers import DeviceRequest
 
 GROUP = "meshrun.devices"
 
@@ -35,7 +32,7 @@ def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bo
         "amd": {"with_integrated": is_requested},
         "intel": {"with_integrated": is_requested},
     }
-    make = plugins.load_entry(extensions.DEVICES.get(kind, f"launcher.hardware.accelerators.{kind}:Detector"))
+    make = extensions.load_entry(extensions.DEVICES.get(kind, f"launcher.hardware.accelerators.{kind}:Detector"))
     detector: Detector = make(**options.get(kind, {}))
     return detector
 
@@ -56,7 +53,7 @@ def detect_requested(
     found = found.single_line
     count, reason = request.number, found.reason
     if request.shape:
-        count, reason = plugins.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
+        count, reason = extensions.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise contract.make_unresponsive_error(found)
     contract.refuse_mistake(found)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -73,6 +73,11 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     @property
     def pid(self) -> str:
         return read_name(self.name)[1]
+
+
+# docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
+class RunGoneError(TemporaryError):
+    """No agent of the run is on this machine any more."""
 
 
 class SilentNodeError(TemporaryError):
@@ -138,6 +143,10 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 class QuestionSource:
     """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
+    @property
+    def is_live(self) -> bool:
+        return True
+
     def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id
@@ -153,10 +162,10 @@ class QuestionSource:
         return self._ask(Question(node=node, request=request), REPLY_KINDS[type(request)])
 
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
-        return self._ask_line(Question(request=Diagnose()), limit_s)
+        return msgspec.json.encode(self._ask(Question(request=Diagnose()), dict[str, Any], limit_s))
 
-    def _ask(self, question: Question, kind: type[Answer]) -> Answer:
-        line = self._ask_line(question, INSPECT_LIMIT_S)
+    def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:
+        line = self._ask_line(question, limit_s)
         try:
             return msgspec.json.decode(line, type=kind)
         except _UNREADABLE as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +26,8 @@ from launcher.views.questions.messages import (
     Question,
     RefusedQuestion,
     Reply,
+    Submit,
+    pack,
 )
 from launcher.views.questions.question_socket import QuestionSocket
 from launcher.views.questions.reporter import Reporter
@@ -40,35 +42,40 @@ if TYPE_CHECKING:
 
 LIMIT_S = 3.0
 """Until who looks at the run gets what has come; less than what `local_socket` waits."""
-STORED_MAX = 250_000
-"""Bytes of what may be written to the store, as a text within a record of 1 MiB at most. What came from another node is
-shorter: it was a note.
-"""
+STORED_MAX = 400_000
+"""Letters of what may be written to the store, packed: with eight ranks each, about a thousand nodes."""
+SHORTER_MAX = 3
+"""How often an answer may be made shorter: a run loses details, then its ranks, then its nodes."""
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 Finish = Callable[[Any, str], object]
 """Takes an answer, or several, or None and a sentence."""
 
 
 class Asker(Protocol):
-    """Who waits for one line, of at most `bytes_max` if that can be."""
+    """Who waits for one line, for which there should be room."""
 
-    bytes_max: ClassVar[float]
+    def has_room(self, text: bytes) -> bool: ...
 
     def answer(self, text: bytes) -> None: ...
 
 
 class StoreAsker(Struct):
-    """Somebody who has asked through the store: all members of the job get what is written there."""
+    """Somebody who has asked through the store."""
 
-    bytes_max: ClassVar[float] = 60_000
     token: str
     ask: Callable[[Effect], object]
 
+    _packed: str = ""
+
+    def has_room(self, text: bytes) -> bool:
+        self._packed = pack(text)
+        return len(self._packed) <= STORED_MAX
+
     def answer(self, text: bytes) -> None:
-        if len(text) > STORED_MAX:
+        if not self.has_room(text):
             refusal = f"the answer has {len(text):,} bytes, too many for the store: ask on a node of the run"
-            text = codec.encode(RefusedQuestion(error=refusal))
-        self.ask(AnswerCommand(self.token, text.decode()))
+            self._packed = pack(codec.encode(RefusedQuestion(error=refusal)))
+        self.ask(AnswerCommand(self.token, self._packed))
 
 
 class Answerer(NamedTuple):
@@ -118,8 +125,8 @@ class QuestionServer(Struct, eq=False):
         except (msgspec.MsgspecError, RecursionError):
             _refuse(asker, "the question cannot be read")
         else:
-            if isinstance(question.request, Replace):
-                _refuse(asker, "only another agent of its node can replace an agent")
+            if isinstance(question.request, (Replace, Submit)):
+                _refuse(asker, "only a process of this node can ask for that")
                 return
             self.put(asker, question, now)
 
@@ -133,7 +140,7 @@ class QuestionServer(Struct, eq=False):
             case ReadRun():
                 answer_run = partial(_answer_run, asker, self.identity["run_id"])
                 self.surveys.ask(Survey(request=ReadState(), until=now + LIMIT_S, takes=[answer_run]))
-            case Replace() as request:
+            case Replace() | Submit() as request:
                 self.answer(request, partial(_answer, asker), now)
             case request if question.node or isinstance(request, Diagnose):
                 self.ask(request, question.node, partial(_answer_one, asker), now)
@@ -153,7 +160,7 @@ class QuestionServer(Struct, eq=False):
         else:
             self.surveys.take_note(member_id, note)
 
-    def answer(self, request: AgentRequest | Replace, finish: Finish, now: float) -> None:
+    def answer(self, request: AgentRequest | Replace | Submit, finish: Finish, now: float) -> None:
         """Have this node answer a request."""
         try:
             if (answerer := self.answerers.get(type(request))) is not None:
@@ -173,10 +180,7 @@ def _answer_run(asker: Asker, run_id: str, asked: Survey) -> None:
     if asked.result is None:
         asked.result = make_run_view(asked.answers, asked.members, asked.leader, run_id, time.time())
         asked.line = codec.encode(asked.result)
-    if len(asked.line) <= asker.bytes_max:
-        asker.answer(asked.line)
-    else:
-        _answer(asker, asked.result, "")
+    _answer(asker, asked.result, "", asked.line)
 
 
 def _answer_one(asker: Asker, asked: Survey) -> None:
@@ -191,16 +195,17 @@ def _answer_one(asker: Asker, asked: Survey) -> None:
         _refuse(asker, f"{next(iter(asked.members.values()))} has not answered in time", is_silent=True)
 
 
-def _answer(asker: Asker, answer: Any, problem: str) -> None:
+def _answer(asker: Asker, answer: Any, problem: str, text: bytes = b"") -> None:
+    """Answer by what is encoded as `text`, or by less where there is no room for it."""
     if answer is None:
         _refuse(asker, problem)
-    else:
-        text = codec.encode(answer)
-        for _ in range(2 if hasattr(answer, "shorten") else 0):
-            if len(text) > asker.bytes_max:
-                answer = answer.shorten()
-                text = codec.encode(answer)
-        asker.answer(text)
+        return
+    text = text or codec.encode(answer)
+    for _ in range(SHORTER_MAX if hasattr(answer, "shorten") else 0):
+        if not asker.has_room(text):
+            answer = answer.shorten()
+            text = codec.encode(answer)
+    asker.answer(text)
 
 
 def _refuse(asker: Asker, sentence: str, *, is_silent: bool = False) -> None:

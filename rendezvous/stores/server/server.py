@@ -46,8 +46,6 @@ _AUTHENTICATE, _KEEP_ALIVE, _WATCH = (
     method.path.encode() for method in (wire.AUTHENTICATE, wire.LEASE_KEEP_ALIVE, wire.WATCH)
 )
 
-_Clock = Callable[[], float]
-
 
 class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
@@ -65,7 +63,7 @@ class StoreServer:
         also: Sequence[str] = (),
         token: str = "",
         owner: StoreOwner | None = None,
-        clock: _Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
         self.host = host
@@ -157,8 +155,7 @@ class StoreServer:
                 notified_at = now
                 for stream in list(self._services.watch_streams):
                     stream.send_progress()
-            due = self._store.find_next_deadline()
-            await asyncio.sleep(TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock())))
+            await asyncio.sleep(min(TICK_S, max(0.0, self._store.find_next_deadline() - self._clock())))
 
     def _begin(self, connection: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         """Set the handler of a call, once its client is authenticated."""

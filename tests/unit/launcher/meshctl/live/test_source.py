@@ -5,25 +5,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.page.shared_run import SharedRun
 from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
-from launcher.meshctl.requests import hand_in
+from launcher.meshctl.live.source import LocalSource, NoAgentError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
-from launcher.views.questions.messages import Question
+from launcher.views.questions.local_socket import LocalAgent, QuestionSource, RunGoneError, SilentNodeError
+from launcher.views.questions.messages import Question, pack
+from launcher.views.questions.stored_request import hand_in
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
 from rendezvous.errors import StoreError
 from rendezvous.records import Command
 from rendezvous.stores.contract import Delete
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import REPORT
+from tests.support.run_reports import REPORT, keep_events, make_event, make_node, make_start
 from tests.support.stores.stored_job import StoredJob
 from tests.support.waiting import wait_until
 
@@ -41,6 +43,7 @@ class Machine:
         self.silent: set[LocalAgent] = set()
         self.asked: list[str] = []
         self.refusals = 0
+        self.report = REPORT
 
     def list_agents(self) -> list[LocalAgent]:
         return [agent for agent in self.named if agent not in self.silent]
@@ -52,7 +55,7 @@ class Machine:
         if self.refusals >= 0 or agent not in self.list_agents():
             raise TimeoutError
         is_run = isinstance(question.request, ReadRun)
-        return codec.encode(REPORT if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
+        return codec.encode(self.report if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
 
 
 @pytest.fixture
@@ -93,6 +96,27 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
     with pytest.raises(RunGoneError):
         source.read_node("h1", ReadEvents())
     assert "h3" not in machine.asked
+
+
+def test_when_all_agents_here_have_ended_their_files_are_read(machine: Machine, tmp_path: Path) -> None:
+    source, machine.named = LocalSource(A), [A]
+    node = make_node(0, name="h1", agent_pid=1, log_dir=str(tmp_path))
+    machine.report = replace(REPORT, nodes=(node, make_node(1, log_dir=str(tmp_path / "elsewhere"))))
+    assert source.read_run() == machine.report
+    end = make_event("agent_ended", "h1", "09:00:00.000", exit_code=0, verdict="success", reason="")
+    keep_events(tmp_path, make_start(1, "h1"), end)
+    machine.named = []
+    assert (source.is_live, source.switch_count) == (True, 0)
+    run = source.read_run()
+    assert [(node.member_id, node.state) for node in run.nodes] == [("m0", "gone")]
+    assert (source.is_live, source.switch_count) == (False, 1)
+    page = source.read_node("m0", ReadEvents())
+    assert isinstance(page, EventPage)
+    assert len(page.lines) == 2
+    assert b"succeeded" in source.ask_why()
+    source = LocalSource(A)
+    with pytest.raises(RunGoneError, match="run exp no longer has an agent on this machine"):
+        source.read_run()
 
 
 def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Machine) -> None:
@@ -137,9 +161,8 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
         prefix = job.keys.commands
         key = wait_until(lambda: [item.key for item in job.store.get(prefix, prefix=True).items], 20, "a question")[0]
         if text:
-            job.put(key, Command(kind="ask", answer=text))
-        else:
-            job.store.txn((), (Delete(key),))
+            job.put(job.keys.make_answer_key(key.rpartition("/")[2]), Command(kind="ask", answer=text))
+        job.store.txn((), (Delete(key),))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -148,14 +171,22 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
 
 def test_from_elsewhere_the_leader_is_asked_through_the_store(job: StoredJob) -> None:
     source = StoreSource(job.jobs, "exp")
-    leader = answer(job, codec.encode(REPORT).decode())
+    leader = answer(job, pack(codec.encode(REPORT)))
     assert source.read_run() == REPORT
     leader.join()
     assert not job.store.get(job.keys.commands, prefix=True).items, "who has read the answer deletes it"
-    leader = answer(job, '{"error":"h7 has not answered in time","is_silent":true}')
+    leader = answer(job, pack(b'{"error":"h7 has not answered in time","is_silent":true}'))
     with pytest.raises(SilentNodeError, match="h7 has not answered in time"):
         source.read_node("h7", ReadEvents())
     leader.join()
+
+
+def test_an_answer_through_the_store_that_is_none_is_a_sentence(job: StoredJob) -> None:
+    leader = answer(job, "no base64")
+    with pytest.raises(TemporaryError, match="the leader of run exp returned an answer that cannot be read"):
+        StoreSource(job.jobs, "exp").read_run()
+    leader.join()
+    assert not job.store.get(f"{job.keys.root}/answer/", prefix=True).items
 
 
 def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone(
@@ -194,7 +225,7 @@ def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, mon
     lease = job.store.lease_grant(60.0).id
     command = Command(kind="ask", target="{}")
     with pytest.raises(TemporaryError, match="has not responded"):
-        hand_in(job.jobs, "exp", command, 0.0, is_left=True, lease=lease)
+        hand_in(job.jobs.locate("exp"), command, 0.0, is_left=True, lease=lease)
     assert job.store.get(job.keys.commands, prefix=True).items
     job.store.lease_revoke(lease)
     assert not job.store.get(job.keys.commands, prefix=True).items
@@ -235,6 +266,7 @@ def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch:
     [
         (b'{"run_id":"exp","nodes":[{"name":"a","run":' * 9000, "an answer that cannot be read"),
         (b'{"run_id":"\xff"}', "an answer that cannot be read"),
+        (b"[]", "an answer that cannot be read"),
         (b'{"error":"' + b"\xff" + b'"}', "an error that cannot be read"),
         (b'{"error":"late","more":' + b"[" * 99_000, "an error that cannot be read"),
     ],
@@ -245,6 +277,8 @@ def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) ->
         source.read_run()
     with pytest.raises(TemporaryError, match="cannot be read"):
         why.ask(source, 1.0)
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        SharedRun(source).ask_why()
 
 
 def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
