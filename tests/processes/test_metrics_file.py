@@ -145,4 +145,4 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(exporter, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as refused:
         MetricsExporter(("127.0.0.1", 0), None)
-    assert refused.value.hint == "run pip install 'meshrun[metrics]'"
+    assert refused.value.hint == "run pip install 'prometheus-client>=0.22'"
