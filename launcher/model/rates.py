@@ -8,28 +8,36 @@
 
 Two commas are one in a name.
 
-A level without a rate never limits. A domain without one of its own has that of its level; if only some domains of a
-level have one, the others are assumed to be as slow as the slowest, since traffic that is routed over an overrated
-link costs more than a detour around an underrated one.
+A domain without a rate of its own has that of its level; if only some domains of a level have one, the others are
+assumed to be as slow as the slowest, since traffic that is routed over an overrated link costs more than a detour
+around an underrated one. For the same reason the links of a level of which nothing is told are assumed to be alike,
+and no faster than those of the nearest level with a rate: a pod's one uplink like a leaf's, and like a host's. A level
+whose cost is a multiple of the usual one is slower by that factor, and one that costs nothing is never full.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from launcher.model.errors import UsageError
 from launcher.model.text import format_list
-from launcher.model.topology import HOST, Tree
+from launcher.model.topology import HOST, Tree, resolve_level_costs
 
 DEVICE = "device"
 """The level below the host: a rank's own device."""
 
 RATE_LIMIT = 2**53
 """Bits per second below which every number is exact as a float."""
+
+HOST_LINKED = ("nvl", "slice")
+"""Levels inside which hosts have links of their own kind; what leaves a domain leaves it by each host's own NIC."""
+
+ALIKE = 10**9
+"""Bits per second of all links where no rate is known at all: only their proportions count."""
 
 _NAMES_MAX = 3
 _EXAMPLE = "use for example --rates leaf=400Gbit,host=200Gbit"
@@ -65,6 +73,8 @@ class LevelRates(Struct, frozen=True, kw_only=True):
     """Of each domain's uplink, by the number of the domain."""
     per_host: int | None = None
     """Of each host, for traffic that leaves its domain."""
+    is_assumed: bool = False
+    """Nothing is told of the links between several domains."""
 
 
 class TreeRates(Struct, frozen=True, kw_only=True):
@@ -132,38 +142,62 @@ def format_rate(rate: int, *, exactly: bool = False) -> str:
     return f"{rate}bit"
 
 
-def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
+def resolve_rates(rates: Rates | None, tree: Tree, level_costs: Mapping[str, int | float]) -> TreeRates:
     """Return the rates of this tree's links, with remarks on those that fit none of them or had to be assumed."""
+    links = rates.links if rates else {}
     names = (*tree.names, tuple(node.id for node in tree.nodes))
     known = (*tree.levels, HOST)
-    absent = dict.fromkeys(link.level for link in rates.links if link.level not in (*known, DEVICE))
+    absent = dict.fromkeys(link.level for link in links if link.level not in (*known, DEVICE))
     remarks = [f"rates of {level} are not used: no node has a {level}" for level in absent]
-    levels = []
+    levels: list[LevelRates] = []
+    told: list[int | None] = []
     for level, domains in zip(known, names, strict=True):
-        own, wrong = _find_own_rates(rates, level, domains)
-        usual = rates.links.get(LinkName(level))
-        per_host = rates.links.get(LinkName(level, member=HOST))
-        assumed = min(own.values()) if usual is None and own else usual
+        own, wrong = _find_own_rates(links, level, domains)
         remarks += wrong
-        if len(domains) > 1 and usual is None and len(own) < len(domains):
-            unknown = [name for domain, name in enumerate(domains) if domain not in own]
-            if own:
-                rate = format_rate(min(own.values()))
-                shown = format_list(unknown, _NAMES_MAX)
-                remarks.append(f"no rate is known for {level} {shown}: {rate} is assumed, the slowest of its level")
-            elif per_host is None:
-                remarks.append(f"no rate is known for {level}: its links are assumed to be never full")
-        rated = None if assumed is None else tuple(own.get(domain, assumed) for domain in range(len(domains)))
-        levels.append(LevelRates(domains=rated, per_host=per_host))
-    return TreeRates(levels=tuple(levels), device=rates.links.get(LinkName(DEVICE)), remarks=tuple(remarks))
+        rate = links.get(LinkName(level)) or min(own.values(), default=None)
+        if rate and LinkName(level) not in links and len(own) < len(domains):
+            shown = format_list([name for domain, name in enumerate(domains) if domain not in own], _NAMES_MAX)
+            what = f"{format_rate(rate)} is assumed, the slowest of its level"
+            remarks.append(f"no rate is known for {level} {shown}: {what}")
+        rated = None if rate is None else tuple(own.get(domain, rate) for domain in range(len(domains)))
+        levels.append(LevelRates(domains=rated, per_host=links.get(LinkName(level, member=HOST))))
+        told.append(levels[-1].per_host or rate)
+    told.append(links.get(LinkName(DEVICE)))
+    for at, rate in _assume_rates(told, tree, level_costs):
+        count = len(names[at])
+        alike = None if known[at] in HOST_LINKED else (rate,) * count
+        levels[at] = LevelRates(domains=alike, per_host=None if alike else rate, is_assumed=count > 1)
+        if count > 1 and rates:
+            remarks.append(f"no rate is known for {known[at]}: {format_rate(rate)} is assumed of all its links")
+    return TreeRates(levels=tuple(levels), device=told[-1], remarks=tuple(remarks))
 
 
-def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[dict[int, int], list[str]]:
+# docs/internals/decisions/0046-seconds-beside-the-cost.md
+def _assume_rates(
+    told: Sequence[int | None], tree: Tree, level_costs: Mapping[str, int | float]
+) -> Iterator[tuple[int, int]]:
+    """Yield the levels of which nothing is told and what costs something to leave, each with the rate of its links.
+
+    That of the nearest level with a rate, of two the inner one. `told`: of each level, the device's last. Inside a
+    `HOST_LINKED` domain hosts are never the limit.
+    """
+    usual, costs = (resolve_level_costs(tree.levels, given) for given in ({}, level_costs))
+    slowness = [*(cost / each or 1.0 for cost, each in zip(costs, usual, strict=True)), 1.0]
+    for at, cost in enumerate(costs[:-1] if {*HOST_LINKED}.intersection(tree.levels) else costs):
+        if cost and told[at] is None:
+            known = (other for other, rate in enumerate(told) if rate)
+            near = min(known, key=lambda other: (abs(other - at), -other), default=-1)
+            yield at, max(1, min(int((told[near] or ALIKE) * slowness[near] / slowness[at]), RATE_LIMIT - 1))
+
+
+def _find_own_rates(
+    links: Mapping[LinkName, int], level: str, domains: Sequence[str]
+) -> tuple[dict[int, int], list[str]]:
     """Return domain -> its own rate, and remarks on names of no domain or of several.
 
     The last part of a path is a name too, where no domain has it as its whole name. Of two rates the lower counts.
     """
-    wanted = {link.domain: rate for link, rate in rates.links.items() if link.level == level and link.domain}
+    wanted = {link.domain: rate for link, rate in links.items() if link.level == level and link.domain}
     if not wanted:
         return {}, []
     exact = {name: [domain] for domain, name in enumerate(domains)}

@@ -261,8 +261,9 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/cost": lambda cost, is_least: (
         f"the traffic's cost is {format_amount(cost)}" + (", and no layout of this world has less" if is_least else "")
     ),
-    "placement/slowest-link": lambda axes, link, share: (
-        f"{axes} waits for {link}: {round(100 * share)} % of the time of a step's parts"
+    "placement/slowest-link": lambda axes, link, share, is_assumed=False: (
+        f"{'assuming links of a level are alike, ' * is_assumed}{axes} waits for {link}: {round(100 * share)} % of the "
+        "time of a step's parts"
     ),
     "placement/step-time": lambda step_s, axes, link, part_s: (
         f"a step's communication takes {format_seconds(step_s)}; {axes} waits for {link}: {format_seconds(part_s)} of "

@@ -91,7 +91,7 @@ class PartTime(Struct, frozen=True, kw_only=True):
     amount: float = 0.0
     """The weight that the link carries one way."""
     rate: int = 0
-    """In bits per second, 0 without a link."""
+    """In bits per second, 0 without a link or where its rate is assumed."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,9 @@ class StepTime(Struct, frozen=True, kw_only=True):
     seconds: float
     """At most the sum of the parts."""
     is_absolute: bool
-    """In seconds; otherwise only in proportion, because the weights are not bytes."""
+    """In seconds; otherwise only in proportion, because weights are not bytes or rates are assumed."""
+    assumed: tuple[str, ...] = ()
+    """Levels of whose links nothing is told: they are assumed to be alike."""
 
     @property
     def overlap(self) -> float:
@@ -151,3 +153,4 @@ class LayoutChoice(Struct, frozen=True):
     runs: list[Run]
     cost: int | Fraction
     bound: int | Fraction
+    step_time: StepTime | None = None

@@ -51,13 +51,13 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     unused = {node.id: each.reason for each in world.supply.unused for node in each.nodes}
     cost = _simplify(answer.cost)
     remarks: tuple[str, ...] = ()
-    step_time: StepTime | None = None
+    step_time = answer.step_time
     if costs.rates:
         from launcher.model.rates import resolve_rates
         from launcher.placement.explain import compute_step_time  # it imports numpy
 
-        remarks = resolve_rates(costs.rates, tree).remarks
-        step_time = compute_step_time(ranks, shape, tree, mesh, costs)
+        remarks = resolve_rates(costs.rates, tree, costs.level_costs).remarks
+        step_time = step_time or compute_step_time(ranks, shape, tree, mesh, costs)
     reason = world.explain(len(tree.nodes))
     if spares:
         reason = reason.add(Reason.of("placement/spares", nodes=name_some([node.id for node in spares])))
@@ -235,14 +235,17 @@ def _explain_cost(choice: LayoutChoice, cost: float) -> list[Reason]:
 
 
 def _explain_time(time: StepTime | None) -> list[Reason]:
-    """Explain how long a step's communication takes, and for which link the longest part waits."""
-    if time is None or not time.seconds:
+    """Explain how long a step's communication takes, and for which link the longest part waits.
+
+    That the only part takes all of an unknown time tells nothing.
+    """
+    if time is None or not time.seconds or (time.assumed and len(time.parts) == 1):
         return []
     most = max(time.parts, key=lambda part: part.seconds)
     name = most.communicator.name
     if not time.is_absolute:
-        share = most.seconds / (time.seconds + time.overlap)
-        return [Reason.of("placement/slowest-link", axes=name, link=most.link, share=share)]
+        share, assumed = most.seconds / (time.seconds + time.overlap), bool(time.assumed)
+        return [Reason.of("placement/slowest-link", axes=name, link=most.link, share=share, is_assumed=assumed)]
     return [Reason.of("placement/step-time", step_s=time.seconds, axes=name, link=most.link, part_s=most.seconds)]
 
 

@@ -54,8 +54,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", readers.parse_text, "host=1, then 2, 4, 8, ...",
            "Cost of a hop that crosses a boundary of this level (rack, leaf, ...).", section="placement.texts"),
     Option("ours", "rates", "placement", "LEVEL=RATE,...", readers.parse_text, "",
-           "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit. With rates, plans minimise "
-           "predicted communication time.", section="placement.texts"),
+           "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit. Links without one are "
+           "assumed to be alike.", section="placement.texts"),
     Option("ours", "unit", "placement", "N", readers.parse_text, "inner axes that divide a node",
            "Number of consecutive ranks to keep on one node.", section="placement.texts"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", readers.parse_text, "",

@@ -20,6 +20,7 @@ import numpy as np
 
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import LOST, Change
+from launcher.meshctl.plan.explanation import Explanation
 from launcher.meshctl.table import measure_width
 from launcher.model.errors import describe
 from launcher.model.mesh import Mesh
@@ -28,7 +29,6 @@ from launcher.model.ranges import format_ranges
 from launcher.model.text import format_amount, format_count
 from launcher.model.topology import sort_nodes
 from launcher.model.traffic import DEFAULTS
-from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan
 
 WIDTH, MARGIN, PAD, GAP, HEADER, FRAME_MIN = 1120, 16, 6, 4, 20, 60

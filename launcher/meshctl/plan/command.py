@@ -25,6 +25,7 @@ from launcher.hardware.linux.files import replacing
 from launcher.meshctl.plan import cluster as clusters
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
+from launcher.meshctl.plan.explanation import explain
 from launcher.meshctl.plan.generate import generate, is_form, suggest_form
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
@@ -33,7 +34,6 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, NoWorldError, Plan
 from launcher.placement.split_groups import explain_split_groups
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from launcher.meshctl.plan.changes import LOST, Move
 from launcher.meshctl.plan.cluster import ClusterSpec
+from launcher.meshctl.plan.explanation import Explanation
 from launcher.meshctl.table import align, measure_width, pad
 from launcher.model.errors import describe
 from launcher.model.mesh import Mesh
@@ -23,7 +24,6 @@ from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
 from launcher.model.text import WIDTH, format_amount, format_count, format_list, format_seconds, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
-from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan, StepTime
 from rendezvous.reasons import Reason
 
@@ -56,7 +56,7 @@ def _list_time(time: StepTime) -> dict[str, object]:
         for part in time.parts
     ]
     whole = {"seconds": time.seconds, "overlap": time.overlap} if time.is_absolute else {}
-    return {**whole, "parts": parts}
+    return {**whole, "parts": parts, "assumed": time.assumed}
 
 
 def format_heading(
@@ -156,7 +156,7 @@ def format_time(time: StepTime, explanation: Explanation) -> str:
 def describe_time(time: StepTime) -> str:
     """Describe what the rows of `list_time_rows` add up to."""
     if not time.is_absolute:
-        return "shares of a step's communication"
+        return f"shares of a step's communication{', assuming links of a level are alike' * bool(time.assumed)}"
     overlap = f"; its parts overlap by {format_seconds(time.overlap)}" if time.overlap else ""
     return f"{format_seconds(time.seconds)} for a step's communication, without computation{overlap}"
 
@@ -168,7 +168,7 @@ def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
         share = Fraction(part.seconds / (time.seconds + time.overlap)) if part.seconds else Fraction(0)
         amount = format_seconds(part.seconds) if time.is_absolute else format_percent(share)
         carried = f": {format_amount(round(part.amount, 6))} MB at" if time.is_absolute else " at"
-        waits = f"{part.link}{carried} {format_rate(part.rate)}" if part.link else "waits for no link"
+        waits = f"{part.link}{carried} {format_rate(part.rate)}" if part.rate else part.link or "waits for no link"
         rows.append((part.communicator.name, amount, waits))
     return rows
 

@@ -30,7 +30,7 @@ from launcher.model.rates import resolve_rates
 from launcher.model.topology import HOST, Tree
 from launcher.model.traffic import Communicator, make_default_traffic
 from launcher.placement.limits import Costs, PartTime, StepTime
-from launcher.placement.problem.hops import Exchange, Hops
+from launcher.placement.problem.hops import Exchange, Hops, Ints
 from launcher.placement.problem.problem import Layout, Problem
 
 Seconds = NDArray[np.float64]
@@ -87,8 +87,7 @@ class StepTimer:
     """Computes the time of layouts.
 
     `problem`: its items are hosts, or those into which `spread` expands the items of a layout. `members[item]`: the
-    position of a host in `tree.nodes`. `shape`: of the mesh, in ranks. `is_complete`: whether every level that has
-    several domains has a rate, so that time tells all there is to tell of a layout; `is_useful`: whether any has.
+    position of a host in `tree.nodes`. `shape`: of the mesh, in ranks. `assumed`: levels of which no rate is told.
     """
 
     def __init__(
@@ -104,15 +103,13 @@ class StepTimer:
         self._traffic, self._labels = problem.traffic, problem.labels
         self._spread = spread
         self._tree = tree
-        assert costs.rates is not None
-        self._rates = resolve_rates(costs.rates, tree)
+        self._rates = resolve_rates(costs.rates, tree, costs.level_costs)
         sizes = {axis.name: size for axis, size in zip(mesh.axes, shape, strict=True)}
         communicators = [
             one
             for one in costs.traffic or make_default_traffic(mesh)
             if one.weight > 0 and any(sizes[axis] > 1 for axis in one.axes)
         ]
-        self._is_absolute = all(one.is_bytes for one in communicators)
         outside = {part.communicator: part for part in problem.traffic.parts}
         # For so long a rank's own device sends, in any layout.
         slowness = _BITS / self._rates.device if self._rates.device else 0.0
@@ -121,15 +118,17 @@ class StepTimer:
         above = [np.array(level, dtype=np.int64)[positions] for level in tree.domains]
         self._domains = [*(np.unique(level) for level in above), positions]  # number in the problem -> in the tree
         self._links = self._make_links()
-        rated = {link.level for link in self._links}
-        several = {level for level, domains in enumerate(self._domains) if len(domains) > 1}
-        self.is_complete, self.is_useful = several <= rated, bool(several & rated)
+        levels = zip((*tree.levels, HOST), self._rates.levels, strict=True)
+        self.assumed = tuple(name for name, level in levels if level.is_assumed)
+        self._is_absolute = not self.assumed and all(one.is_bytes for one in communicators)
 
     def _make_links(self) -> list[_Link]:
         unit = _BITS / self._traffic.weight_scale
         host = len(self._labels) - 1
         links = []
         for level, known in enumerate(self._rates.levels):
+            if len(self._domains[level]) == 1:
+                continue
             per_host = None if known.per_host is None else np.full(len(self._domains[host]), known.per_host)
             uplinks = None if known.domains is None else np.array(known.domains)[self._domains[level]]
             for holder, rates in ((level, uplinks), (host, per_host)):
@@ -159,7 +158,14 @@ class StepTimer:
         fullest = np.maximum(longest, np.max([link.max(axis=(0, 2)) for link in busy], axis=0))
         return total - OVERLAP * (total - fullest), crowding
 
-    def find_crowded(self, layout: Layout) -> list[int]:
+    def add_up_slowness(self) -> Seconds:
+        """Return of each item how slow the links around its slowest host are."""
+        every: Seconds = np.zeros(len(self._labels[-1]))
+        for link in self._links:
+            every += link.slowness[self._labels[link.holder]]
+        return np.asarray(every.reshape(-1, self._spread.hosts).max(axis=1), dtype=np.float64)
+
+    def find_crowded(self, layout: Layout) -> Ints:
         """Return the items inside the domains whose links are the fullest, of each communicator and of all together."""
         found: set[int] = set()
         busy = self._make_busy(1)
@@ -169,7 +175,7 @@ class StepTimer:
             if times[link][0, domain] > 0:
                 hosts = np.flatnonzero(self._labels[self._links[link].holder] == domain)
                 found.update((hosts // self._spread.hosts).tolist())
-        return sorted(found)
+        return np.array(sorted(found), dtype=np.int64)
 
     def explain(self, layout: Layout) -> StepTime | None:
         """Return the time of every communicator, and the link for which it waits; None where no rate applies."""
@@ -183,10 +189,13 @@ class StepTimer:
                 seconds, kind = float(times[link][0, domain]), self._links[link]
                 rate, name = int(kind.rates[domain]), self._name_link(kind, domain)
                 amount = seconds * rate / _BITS
+                rate = 0 if self._rates.levels[kind.level].is_assumed else rate
             elif part.least:
                 amount, rate, name = one.weight, self._rates.device or 0, "each device's own link"
             found.append(PartTime(communicator=one, seconds=seconds, link=name, amount=amount, rate=rate))
-        return StepTime(parts=tuple(found), seconds=self.compute(layout), is_absolute=self._is_absolute)
+        return StepTime(
+            parts=tuple(found), seconds=self.compute(layout), is_absolute=self._is_absolute, assumed=self.assumed
+        )
 
     def _make_busy(self, count: int) -> list[Seconds]:
         """Return no time yet for the devices' own links and all others, each out and in, for so many layouts."""

@@ -104,7 +104,7 @@ class DomainTree:
         rooms: list[int] = []
         layer = [self.root]
         for depth in range(len(self.levels)):
-            layer = [each for one in layer for each in (one.children if one.depth == depth else [one])]
+            layer = [each for one in layer for each in (one.depth == depth and one.children) or [one]]
             sizes = np.sort([one.room for one in layer])
             rooms.append(max(1, int(sizes[np.searchsorted(np.cumsum(sizes), sizes.sum() // 2)])))
         return rooms

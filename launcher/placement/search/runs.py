@@ -10,8 +10,7 @@ ragged ends and without gaps. At the end of a row comes an item that fits, if th
 
 `improve` exchanges blocks of one size. Exchanging two runs of unequal length shifts all runs between, so the gain has
 to be computed again, hop by hop: `reorder` does so for many exchanges at once, of items that are near each other, in
-clusters that are not large. Where no exchange helps any more, one that costs a little may lead to a better layout:
-`perturb` finds those.
+clusters that are not large.
 """
 
 from __future__ import annotations
@@ -124,15 +123,6 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
         else:
             return layout
     return layout
-
-
-def perturb(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
-    """Yield the `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
-    tried = _try_exchanges(problem, layout)
-    if tried is not None:
-        items, lengths, pairs, costs = tried
-        for index in np.argsort(costs, kind="stable")[:count].tolist():
-            yield next(_apply_exchanges(items, lengths, [pairs[index]]))[0].astype(np.int32)
 
 
 def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:

@@ -7,7 +7,7 @@ compared by their exact cost:
 2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
    where nodes hold runs of several units, also rows of runs, and runs in the order of a line (`runs`);
 3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift the
-   items between, some of them uphill (`runs`);
+   items between (`runs`);
 4. in small clusters, many layouts improved in parallel by a search that also goes uphill (`explore`).
 
 A layout whose cost equals the lower bound ends the search. All limits are counts, and all numbers integers, so every
@@ -30,7 +30,7 @@ from launcher.placement.search.explore import explore
 from launcher.placement.search.fit import DomainTree, SearchContext, fill_in_path_order, fit, list_outlines
 from launcher.placement.search.improve import improve
 from launcher.placement.search.line import compute_loads, list_orders
-from launcher.placement.search.runs import lay_rows, perturb, reorder
+from launcher.placement.search.runs import lay_rows, reorder
 
 
 class Effort(NamedTuple):
@@ -50,8 +50,6 @@ class Effort(NamedTuple):
     """Candidates that swaps improve."""
     sequences: int
     """How often runs get the lengths of the items found for them."""
-    perturbations: int = 0
-    """Exchanges of unequal runs tried on the best layout though they cost."""
     beam_width: int = 0
     """Of `explore`."""
     steps: int = 0
@@ -59,17 +57,13 @@ class Effort(NamedTuple):
 
 
 EFFORTS = (
-    Effort(24, 2, 3, 1, 1, 2, 1, perturbations=64, beam_width=24, steps=120),
-    Effort(64, 4, 8, 3, 2, 3, 3, perturbations=64, beam_width=6, steps=60),
-    Effort(256, 8, 8, 2, 2, 6, 3, perturbations=64),
+    Effort(24, 2, 3, 1, 1, 2, 1, beam_width=24, steps=120),
+    Effort(64, 4, 8, 3, 2, 3, 3, beam_width=6, steps=60),
+    Effort(256, 8, 8, 2, 2, 6, 3),
     Effort(1024, 4, 4, 2, 2, 3, 3),
     Effort(8192, 2, 3, 1, 2, 1, 1),
     Effort(1 << 60, 1, 2, 1, 1, 0, 1),
 )
-
-PERTURB_ROUNDS_MAX = 4
-"""How many times perturbations are tried in all, while they help."""
-
 
 ORDER_BUDGET = 4_000_000
 """Orders tried times units and hops between them: it keeps meshes of many axes within a second."""
@@ -134,19 +128,6 @@ def _search(problem: Problem, best: _BestLayouts) -> None:
 
     if any(best.add(polish(layout)) for layout in best.list_layouts(problem)[: effort.improved]):
         return
-    layouts = best.list_layouts(problem)[:1] if is_mixed and small.perturbations else []
-    left = small.perturbations * PERTURB_ROUNDS_MAX
-    while layouts:
-        here = layouts.pop()
-        cost = problem.compute_cost(here)
-        for perturbed in perturb(problem, here, min(small.perturbations, left)):
-            left -= 1
-            better = improve(problem, perturbed)
-            if problem.compute_cost(better) < cost:
-                layouts = [improve(problem, reorder(problem, better))]
-                if best.add(layouts[0]):
-                    return
-                break
     if small.beam_width:
         starts = best.list_layouts(problem)[: small.beam_width // 2]
         best.add(explore(problem, starts, small.beam_width, small.steps, best.target))

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from launcher.extensions.pictures.picture import render_html, render_svg
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change
+from launcher.meshctl.plan.explanation import explain
 from launcher.meshctl.plan.generate import generate
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
 from launcher.placement import planner
-from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 from rendezvous.reasons import Reason
 

@@ -58,14 +58,17 @@ def test_what_is_no_rate_is_refused(text: str, sentence: str) -> None:
 
 def test_a_domain_has_its_own_rate_or_that_of_its_level_or_of_the_slowest_there() -> None:
     tree = build_tree(nodes("p0/l0", "p0/l1", "p1/l2"), ("pod", "leaf"))
-    found = resolve_rates(parse_rates("leaf=40Mbit,leaf:p0/l1=10Mbit,leaf:l2=20Mbit,host:h1=5Mbit,host=9Mbit"), tree)
+    found = resolve_rates(
+        parse_rates("leaf=40Mbit,leaf:p0/l1=10Mbit,leaf:l2=20Mbit,host:h1=5Mbit,host=9Mbit"), tree, {}
+    )
     pod, leaf, host = found.levels
     assert (pod.domains, leaf.domains, host.domains) == (
-        None, (40 * MBIT, 10 * MBIT, 20 * MBIT), (9 * MBIT, 5 * MBIT, 9 * MBIT),
+        (40 * MBIT, 40 * MBIT), (40 * MBIT, 10 * MBIT, 20 * MBIT), (9 * MBIT, 5 * MBIT, 9 * MBIT),
     )  # fmt: skip
-    assert found.remarks == ("no rate is known for pod: its links are assumed to be never full",)
+    assert found.remarks == ("no rate is known for pod: 40Mbit is assumed of all its links",)
+    assert [level.is_assumed for level in found.levels] == [True, False, False]
     tree = build_tree(nodes("l0", "l1", "l2"), ("leaf",))
-    found = resolve_rates(parse_rates("leaf:l0=40Mbit,leaf:l2=20Mbit,host=1Gbit"), tree)
+    found = resolve_rates(parse_rates("leaf:l0=40Mbit,leaf:l2=20Mbit,host=1Gbit"), tree, {})
     assert found.levels[0].domains == (40 * MBIT, 20 * MBIT, 20 * MBIT)
     assert found.remarks == ("no rate is known for leaf l1: 20Mbit is assumed, the slowest of its level",)
 
@@ -73,7 +76,7 @@ def test_a_domain_has_its_own_rate_or_that_of_its_level_or_of_the_slowest_there(
 def test_ambiguous_rates_are_remarked_and_of_two_the_lower_counts() -> None:
     tree = build_tree(nodes("p0/l0", "p1/l0"), ("pod", "leaf"))
     absent = ",".join(f"leaf:l{number}=1Mbit" for number in range(5, 10))
-    found = resolve_rates(parse_rates(f"rack=1Gbit,leaf:l0=1Mbit,{absent},pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree)
+    found = resolve_rates(parse_rates(f"rack=1Gbit,leaf:l0=1Mbit,{absent},pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree, {})
     assert found.levels[1].domains == (1000 * MBIT, 1000 * MBIT)
     assert found.remarks == (
         "rates of rack are not used: no node has a rack",
@@ -82,11 +85,39 @@ def test_ambiguous_rates_are_remarked_and_of_two_the_lower_counts() -> None:
     )
     tree = build_tree(nodes("p0/l0", "p0/l1"), ("pod", "leaf"))
     for text in ("leaf:l0=10Gbit,leaf:p0/l0=90Gbit", "leaf:p0/l0=10Gbit,leaf:l0=90Gbit"):
-        found = resolve_rates(parse_rates(f"{text},leaf=1Tbit,host=1Tbit"), tree)
+        found = resolve_rates(parse_rates(f"{text},leaf=1Tbit,host=1Tbit"), tree, {})
         assert found.levels[1].domains == (10_000 * MBIT, 10**6 * MBIT)
         assert found.remarks == ("leaf p0/l0 has two rates: the lower counts",)
     unknown = Node(id="h9", slot_count=1, path=(None, "l0"))
     tree = build_tree([*nodes("p0/l0"), unknown], ("pod", "leaf"))
     assert tree.names[1] == ("p0/l0", "l0")
-    found = resolve_rates(parse_rates("leaf:l0=1Gbit,leaf:p0/l0=2Gbit,pod=1Gbit,host=1Gbit"), tree)
+    found = resolve_rates(parse_rates("leaf:l0=1Gbit,leaf:p0/l0=2Gbit,pod=1Gbit,host=1Gbit"), tree, {})
     assert (found.levels[1].domains, found.remarks) == ((2000 * MBIT, 1000 * MBIT), ())
+
+
+@pytest.mark.parametrize(
+    ("told", "level_costs", "pod", "leaf", "host"),
+    [
+        ("", {}, 1000, 1000, 1000),
+        ("host=8Mbit", {}, 8, 8, 8),
+        ("leaf:l0=8Mbit,host=2Mbit", {}, 8, 8, 2),
+        ("pod=8Mbit,host=2Mbit", {}, 8, 2, 2),  # of two levels as near, the inner one
+        ("device=8Mbit", {}, 8, 8, 8),
+        ("host=8Mbit", {"leaf": 4, "pod": 2}, 16, 4, 8),  # twice and half of what they cost by default
+        ("host=8Mbit", {"leaf": 0}, 8, None, 8),
+    ],
+)
+def test_links_of_which_nothing_is_told_are_like_those_of_the_nearest_level(
+    told: str, level_costs: dict[str, int], pod: int, leaf: int | None, host: int
+) -> None:
+    tree = build_tree(nodes("p0/l0", "p0/l1", "p1/l2"), ("pod", "leaf"))
+    found = resolve_rates(parse_rates(told) if told else None, tree, level_costs).levels
+    assert [level.domains[0] // MBIT if level.domains else None for level in found] == [pod, leaf, host]
+
+
+def test_what_leaves_an_nvlink_domain_leaves_it_by_each_hosts_link_and_hosts_inside_are_never_full() -> None:
+    tree = build_tree(nodes("l0/n0", "l0/n1", "l1/n2"), ("leaf", "nvl"))
+    leaf, nvl, host = resolve_rates(parse_rates("leaf=8Mbit"), tree, {}).levels
+    assert (leaf.domains, leaf.is_assumed) == ((8 * MBIT, 8 * MBIT), False)
+    assert (nvl.domains, nvl.per_host, nvl.is_assumed) == (None, 8 * MBIT, True)
+    assert (host.domains, host.per_host, host.is_assumed) == (None, None, False)

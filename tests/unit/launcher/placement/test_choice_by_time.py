@@ -1,4 +1,4 @@
-"""Plans of a network whose rates are known: seconds choose where J is blind, and keep ranks where they are."""
+"""Plans by the time of a step: it chooses where J is blind, with told rates and assumed ones, and keeps ranks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.topology import build_tree
 from launcher.model.traffic import parse as parse_traffic
+from launcher.placement import choice
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.problem import Problem, make_problem
-from launcher.placement.search.refine import lay_whole
+from launcher.placement.problem.step_time import StepTimer
+from launcher.placement.search.refine import lay_lines
 from tests.support.placement.members import spell
 from tests.support.placement.plans import count_moved
 
@@ -26,7 +28,7 @@ def on_leaves(*sizes: int, slots: int = 1, first: int = 0) -> list[Node]:
 
 
 def make_costs(mesh: str, traffic: str, rates: str) -> Costs:
-    return Costs(traffic=parse_traffic(traffic, parse(mesh)), rates=parse_rates(rates))
+    return Costs(traffic=parse_traffic(traffic, parse(mesh)), rates=parse_rates(rates) if rates else None)
 
 
 def get_seconds(found: Plan) -> float:
@@ -51,11 +53,15 @@ def test_seconds_choose_between_layouts_where_j_is_blind(
 ) -> None:
     slots = 4 if mesh == "pp=3,dp=12" else 1
     costs = make_costs(mesh, traffic, rates)
-    found = plan(on_leaves(*sizes, slots=slots), parse(mesh), LEAVES, costs, None)
-    by_cost = plan(on_leaves(*sizes, slots=slots), parse(mesh), LEAVES, Costs(traffic=costs.traffic), None)
+    nodes = on_leaves(*sizes, slots=slots)
+    found = plan(nodes, parse(mesh), LEAVES, costs, None)
     assert get_seconds(found) == seconds
-    assert cost is None or (found.cost, by_cost.cost < found.cost) == (cost, True)
-    assert by_cost.step_time is None
+    if cost is not None:  # all links are alike, which is what is assumed of unknown ones
+        blind = plan(nodes, parse(mesh), LEAVES, Costs(traffic=costs.traffic), None)
+        assert (found.cost, blind.cost, blind.ranks) == (cost, cost, found.ranks)
+        assert blind.step_time is not None
+        assert (blind.step_time.is_absolute, blind.step_time.assumed) == (False, ("leaf", "host"))
+        assert spell(blind.reasons[-1]).endswith("is_assumed=True")
 
 
 def test_reasons_name_the_slowest_link_and_of_equals_the_plan_of_least_j_is_made() -> None:
@@ -85,11 +91,26 @@ def test_time_is_worth_moves_where_a_third_is_won_and_none_where_nothing() -> No
     after = plan(left, parse(mesh), LEAVES, costs, before)
     assert after.moved == count_moved(before, after, parse(mesh)) == 1
     assert get_seconds(after) == get_seconds(before)
-    mesh, nodes = "pp=2,dp=6", on_leaves(5, 5, 2)
-    rates, traffic = "host=40Mbit,leaf=40Mbit", "dp=1MB,pp=300kB"
-    slow = plan(nodes, parse(mesh), LEAVES, Costs(traffic=parse_traffic(traffic, parse(mesh))), None)
-    fast = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates), slow)
+
+
+@pytest.mark.parametrize("rates", ["host=40Mbit", "host=40Mbit,leaf=40Mbit"])
+def test_ranks_move_for_a_third_of_the_time_but_not_where_all_of_it_is_assumed(rates: str) -> None:
+    mesh, nodes, traffic = "pp=2,dp=6", on_leaves(5, 5, 2), "dp=1MB,pp=300kB"
+    slow = Plan(shape=(2, 6), ranks={f"h{rank}": (rank,) for rank in range(12)}, spares=(), moved=0, reasons=())
+    assert plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, ""), slow).moved == 0
+    costs = make_costs(mesh, traffic, rates)
+    fast = plan(nodes, parse(mesh), LEAVES, costs, slow)
     assert (fast.moved > 0, get_seconds(fast)) == (True, 0.454)
+    assert plan(nodes, parse(mesh), LEAVES, costs, fast).moved == 0
+
+
+def test_among_many_nodes_more_j_must_buy_much_time_where_rates_are_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, mesh = on_leaves(10, 7, 3, 9, 11, 13, 4), parse("pp=4,dp=*")
+    guarded = plan(nodes, mesh, LEAVES, Costs(), None)
+    monkeypatch.setattr(choice, "TRUSTED_MAX", len(nodes))
+    trusted = plan(nodes, mesh, LEAVES, Costs(), None)
+    more, less = trusted.cost / guarded.cost, get_seconds(guarded) / get_seconds(trusted)
+    assert (more > 1.1, 1.1 < less < more**4) == (True, True)
 
 
 def test_slices_are_chosen_by_time_and_a_lone_one_with_fast_hosts() -> None:
@@ -108,21 +129,7 @@ def test_slices_are_chosen_by_time_and_a_lone_one_with_fast_hosts() -> None:
     assert (set(found.ranks), get_seconds(found)) == ({"h2", "h3"}, 0.008)
 
 
-@pytest.mark.parametrize("rates", ["host=40Mbit", "device=1GB", "leaf:l9=1Gbit"])
-def test_where_leaves_have_no_rate_j_decides_as_without_rates(rates: str) -> None:
-    mesh, nodes = "pp=2,dp=8", on_leaves(4, 4, 4, 4)
-    costs = make_costs(mesh, "dp=1MB,pp=300kB", rates)
-    shuffled = [node.id for node in sorted(nodes, key=lambda node: int(node.id[1:]) * 7 % 16)]
-    before = Plan(
-        shape=(2, 8), ranks={name: (rank,) for rank, name in enumerate(shuffled)}, spares=(), moved=0, reasons=()
-    )
-    without = plan(nodes, parse(mesh), LEAVES, Costs(traffic=costs.traffic), before)
-    assert without.moved > 0
-    found = plan(nodes, parse(mesh), LEAVES, costs, before)
-    assert (found.cost, found.moved) == (without.cost, without.moved)
-
-
-def test_a_slow_node_is_replaced_and_replicas_laid_whole_where_there_is_room() -> None:
+def test_a_slow_node_is_replaced() -> None:
     mesh, nodes = "pp=2,dp=6", on_leaves(4, 4, 4, 4)
     rates = "host=40Mbit,leaf=80Mbit"
     before = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
@@ -131,13 +138,21 @@ def test_a_slow_node_is_replaced_and_replicas_laid_whole_where_there_is_room() -
     after = plan(nodes, parse(mesh), LEAVES, costs, before)
     assert (after.moved, slow in after.ranks) == (1, False)
     assert get_seconds(after) == get_seconds(before)
-    problem = make_units((5, 3, 4), "pp=2,dp=6")
-    layout = lay_whole(problem, 1)
-    assert layout is not None
-    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
-    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
-    # Replicas would have two stages on one node, whose ranks are not consecutive.
-    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None
+
+
+def test_lines_keep_groups_in_leaves_and_leave_out_what_is_slow() -> None:
+    # A whole replica of three on each leaf; what is over makes the fourth. One after the other, two would be whole.
+    problem, timer = make_units((4, 4, 4), "pp=3,dp=4")
+    found = [(layout // 4).reshape(3, 4) for layout in lay_lines(problem, timer)]
+    assert max(np.count_nonzero((stages == stages[0]).all(axis=0)) for stages in found) == 3
+    leaf_of = np.array([0] * 5 + [1] * 3 + [2] * 4)
+    problem, timer = make_units((5, 3, 4), "pp=2,dp=4", rates="leaf=1Gbit,leaf:l2=10Mbit,host=1Gbit")
+    assert all(2 not in leaf_of[layout] for layout in lay_lines(problem, timer))
+    # A slow host: it is left out, or the whole of its leaf.
+    problem, timer = make_units((5, 3, 4), "pp=2,dp=4", rates="leaf=1Gbit,host:h6=10Mbit,host=1Gbit")
+    found = [set(layout.tolist()) for layout in lay_lines(problem, timer)]
+    assert not any(6 in held for held in found)
+    assert any({5, 6, 7}.isdisjoint(held) for held in found)
 
 
 @pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.832), ("h9", 2, 0.832), ("h4", 1, 0.724)])
@@ -153,6 +168,15 @@ def test_a_hole_is_filled_with_an_exchange_where_that_is_faster(lost: str, moved
     assert get_seconds(plan(left, parse(mesh), LEAVES, costs, None)) == seconds
 
 
+def test_what_is_assumed_is_said_unless_a_step_has_but_one_part() -> None:
+    nodes = on_leaves(2, 2)
+    one, two = (plan(nodes, parse(mesh), LEAVES, Costs(), None) for mesh in ("dp=4", "pp=2,dp=2"))
+    assert [spell(reason).partition(" ")[0] for reason in one.reasons] == ["world", "cost"]
+    assert one.step_time is not None
+    assert one.step_time.assumed == ("leaf", "host")
+    assert spell(two.reasons[-1]).endswith("is_assumed=True")
+
+
 def test_nodes_with_numbers_and_a_lone_node_have_a_time_as_well() -> None:
     numbered = [Node(id=f"h{at}", slot_count=1, path=("l0",), rank=at) for at in range(3)]
     found = plan(numbered, parse("dp=3"), LEAVES, make_costs("dp=3", "dp=1MB", "host=8Mbit,rack=1Gbit"), None)
@@ -164,7 +188,9 @@ def test_nodes_with_numbers_and_a_lone_node_have_a_time_as_well() -> None:
     assert get_seconds(alone) == 1.0
 
 
-def make_units(sizes: tuple[int, ...], mesh: str, room: int = 1) -> Problem:
+def make_units(sizes: tuple[int, ...], mesh: str, rates: str = "") -> tuple[Problem, StepTimer]:
     grid, tree = parse(mesh), build_tree(on_leaves(*sizes), ("leaf",))
-    rooms, shape = [room] * len(tree.nodes), grid.resolve_shape(grid.replica_size)
-    return make_problem(tree, grid, shape, 1, Limits(), Costs(), rooms, range(len(rooms)))
+    rooms, shape = [1] * len(tree.nodes), grid.resolve_shape(grid.replica_size)
+    costs, every = Costs(rates=parse_rates(rates) if rates else None), range(len(rooms))
+    problem = make_problem(tree, grid, shape, 1, Limits(), costs, rooms, every)
+    return problem, StepTimer(problem, tree, every, grid, shape, costs)

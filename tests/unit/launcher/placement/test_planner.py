@@ -119,11 +119,13 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
         (cluster(31), "pp=4,dp=*,tp=8", Limits(),
          ("world ranks=224 nodes=28 present=31 why=(largest size=dp=7 rules=) is_most=False; "
           "spares nodes=(names names=h7,h15,h23 count=3)",
-          "cost cost=3752 is_least=False")),
+          "cost cost=3752 is_least=False",
+          "slowest-link axes=pp link=level 1 leaf-0's uplink share=0.677419 is_assumed=True")),
         (cluster(9), "pp=4,dp=*,tp=8", Limits(elastic_max=1),
          ("world ranks=32 nodes=4 present=9 why=(most-allowed size=dp=1) is_most=False; "
           "spares nodes=(names names=h4,h5,h6,h7,h8 count=5)",
-          "cost cost=72 is_least=True")),
+          "cost cost=72 is_least=True",
+          "slowest-link axes=pp link=host h0's uplink share=1 is_assumed=True")),
         (cluster(1, 2), "dp=2", Limits(),
          ("world ranks=2 nodes=1 present=1 why=(fixed-size mesh=dp=2) is_most=False",)),
         (nodes_of(8, 8, 7), "dp=*,tp=8", Limits(),

@@ -75,6 +75,7 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
         "world ranks=224 nodes=28 present=31 why=(largest size=dp=7 rules=) is_most=False; "
         f"spares nodes=(names names={','.join(after.spares)} count=3)",
         "cost cost=3752 is_least=False",
+        "slowest-link axes=pp link=leaf s/l0's uplink share=0.677419 is_assumed=True",
         f"moved moved=8 ranks=224; without nodes=(names names=h17 count=1); with nodes=(names names={taker} count=1)",
     )
 

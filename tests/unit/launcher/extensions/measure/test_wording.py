@@ -85,7 +85,7 @@ def test_a_file_of_any_names_reads_back_with_all_its_places_and_rates(tmp_path: 
         assert found[0] == found[1] == found[2] != found[3]
         rates = shlex.split(text.splitlines()[0])[-1]
         nodes = [Node(id=name, slot_count=1, path=(path[0][1],)) for name, path in zip(names, found, strict=True)]
-        assert resolve_rates(parse_rates(rates), build_tree(nodes, ("leaf",))).remarks == ()
+        assert resolve_rates(parse_rates(rates), build_tree(nodes, ("leaf",)), {}).remarks == ()
 
 
 def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
@@ -113,7 +113,7 @@ def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
         found = parse_rates(spec.options["rates"])
         assert parse_rates(str(found)) == found
         assert {str(link): format_rate(rate) for link, rate in found.links.items()} == cluster["rates"]
-        assert resolve_rates(found, build_tree(spec.nodes, spec.levels)).remarks == ()
+        assert resolve_rates(found, build_tree(spec.nodes, spec.levels), {}).remarks == ()
         assert [node.id for node in spec.nodes] == names
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import pytest
 
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Move
+from launcher.meshctl.plan.explanation import explain
 from launcher.model.mesh import parse
 from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.topology import build_tree
 from launcher.model.traffic import parse as parse_traffic
-from launcher.placement.explain import compute_step_time, explain
+from launcher.placement.explain import compute_step_time
 from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.planner import plan as make_plan
 from rendezvous.reasons import Reason
 
 NODES = [Node(id=f"h{at}", slot_count=4, path=("l0" if at < 2 else None,)) for at in (10, 9, 1, 0)]
@@ -86,6 +89,21 @@ def test_the_time_is_told_part_by_part_beside_that_of_other_orders(is_absolute: 
             "         dp          87.0 %  leaf l0's uplink at 20Mbit",
             "         pp          13.0 %  host h0's uplink at 40Mbit",
         ]
+
+
+def test_a_time_by_assumed_rates_says_so_and_names_no_rate() -> None:
+    mesh, limits = parse("pp=2,dp=3"), Limits(levels=("leaf",))
+    nodes = [Node(id=f"h{at}", slot_count=1, path=(f"l{at % 3}",), order=at) for at in range(6)]
+    plan = make_plan(nodes, mesh, limits, Costs(traffic=parse_traffic("dp=1MB,pp=600kB", mesh)), None)
+    assert plan.step_time is not None
+    explanation = explain(plan, nodes, mesh, limits, Costs())
+    text = render.format_time(plan.step_time, explanation)
+    assert text.startswith("time     shares of a step's communication, assuming links of a level are alike\n")
+    assert "bit" not in text
+    time = json.loads(render.format_json(plan))["time"]
+    assert time["assumed"] == ["leaf", "host"]
+    assert "seconds" not in time
+    assert {part["bits_per_s"] for part in time["parts"]} == {0}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def add_up(holders: list[int], mesh: Mesh, tree: Tree, costs: Costs) -> float:
     is gained by parts that overlap.
     """
     assert costs.rates
-    rates = resolve_rates(costs.rates, tree)
+    rates = resolve_rates(costs.rates, tree, {})
     levels = (*tree.domains, range(len(tree.nodes)))
     shape = [axis.size or 0 for axis in mesh.axes]
     every = list(itertools.product(*map(range, shape)))
@@ -123,7 +123,7 @@ def test_the_time_is_that_of_all_transfers_added_up_by_link(world: tuple[list[in
     explained = timer.explain(layout)
     assert explained is not None
     assert explained.seconds == timer.compute(layout)
-    assert all(math.isclose(part.seconds, part.amount * 8e6 / part.rate) for part in explained.parts if part.link)
+    assert all(math.isclose(part.seconds, part.amount * 8e6 / part.rate) for part in explained.parts if part.rate)
 
 
 def _make_timer(mesh: Mesh, tree: Tree, costs: Costs, unit: int = 1) -> StepTimer:
@@ -147,7 +147,7 @@ LEAVES = tuple(f"l{leaf}" for leaf in (0, 0, 0, 1, 1, 1))
         ("host=8Mbit,leaf=4Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "leaf l0's uplink", 6.0),
         # Leaves are NVLink domains: hosts leave them by links of their own.
         ("host=80Mbit,leaf/host=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "host h0's link out of its leaf", 1.0),
-        ("device=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "each device's own link", 1.0),
+        ("device=8Mbit,host=1Gbit,leaf=1Gbit", "pp=2,dp=3", "dp=0,pp=1MB", "each device's own link", 1.0),
     ],
 )
 def test_a_part_names_the_link_it_waits_for(rates: str, mesh: str, weights: str, link: str, seconds: float) -> None:
@@ -171,12 +171,20 @@ def test_a_link_has_the_rate_of_its_domain_and_an_axis_of_one_rank_needs_none() 
     mesh = parse("dp=*,tp=6")
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     weights = traffic.parse("dp=9MB,tp=1MB", mesh)
-    found = _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("device=8Mbit"))).explain(np.arange(6))
+    found = _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("device=8Mbit,leaf=1Gbit"))).explain(
+        np.arange(6)
+    )
     assert found is not None
     assert [(part.communicator.name, part.seconds) for part in found.parts] == [("tp", 1.0)]
-    assert (
-        _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("rack=1Gbit"))).explain(np.arange(6)) is None
-    )
+    # Of no level is anything told: all links are alike, and only proportions count.
+    found = _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("rack=1Gbit"))).explain(np.arange(6))
+    assert found is not None
+    (part,) = found.parts
+    assert (part.link, part.rate, found.is_absolute, found.assumed) == (
+        "leaf l0's uplink", 0, False, ("leaf", "host"),
+    )  # fmt: skip
+    lone = build_tree([Node(id="h0", slot_count=6, path=("l0",))], ("leaf",))
+    assert _make_timer(mesh, lone, Costs(traffic=weights)).explain(np.zeros(6, dtype=np.int32)) is None
 
 
 def test_items_of_several_hosts_are_spread_and_crowded_ones_behind_the_fullest_link() -> None:
@@ -189,4 +197,4 @@ def test_items_of_several_hosts_are_spread_and_crowded_ones_behind_the_fullest_l
     costs = Costs(
         traffic=traffic.parse("dp=1MB,pp=0", mesh), rates=parse_rates("host=8Mbit,leaf:l0=8Mbit,leaf:l1=4Mbit")
     )
-    assert _make_timer(mesh, tree, costs).find_crowded(np.arange(6, dtype=np.int32)) == [3, 4, 5]
+    assert _make_timer(mesh, tree, costs).find_crowded(np.arange(6, dtype=np.int32)).tolist() == [3, 4, 5]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.meshctl.plan.explanation import Explanation, explain
 from launcher.meshctl.plan.generate import generate
 from launcher.model import traffic as communicators
 from launcher.model.mesh import parse
 from launcher.model.node import Node
 from launcher.model.topology import resolve_level_costs
-from launcher.placement.explain import Explanation, explain
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
