@@ -235,7 +235,7 @@ bench-ray: .ray-venv/installed ## meshrun-ray beside Ray Train: start, a worker 
 bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
-# 25 minutes; TRUTH=--quick tries three cases.
+# 20 minutes; TRUTH=--quick tries three cases.
 TRUTH ?=
 bench-truth: .venv/installed ## predicted seconds of a step beside real steps on emulated networks; for root
 	$(BENCH) -m benchmarks.truth $(TRUTH) --json benchmarks/records/truth.jsonl

@@ -170,7 +170,7 @@ def main(bench: pairs.Bench, chosen: Sequence[str]) -> str:
                     bench.failures.append(f"{case.name}, {', '.join(line['names'])}: no step counts, the CPU was busy")
             print(f"{case.name}: {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
     history = bench.history()
-    return "\n\n".join(table(history) for table in (truth_tables.aims, truth_tables.cases))
+    return "\n\n".join(table(history) for table in (truth_tables.leads, truth_tables.aims, truth_tables.cases))
 
 
 if __name__ == "__main__":

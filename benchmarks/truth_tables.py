@@ -20,6 +20,7 @@ from benchmarks.tables import Row, date
 
 # Names of orders in a record.
 PLAN, BY_J, JOIN, ADDRESS, PATH, RANDOM = "plan", "by J", "join", "address", "path", "random {n}"
+TOLD, BLIND, ANNEALED = "plan, rates told", "plan without rates", "annealed"
 DIFFERENCE = 0.05
 FASTER = 0.10  # by which no order should beat the plan
 PAIRS_GOAL, SIZE_GOAL, JOIN_GOAL, ADDRESS_GOAL = 0.99, 0.15, 2.0, 1.9
@@ -202,6 +203,24 @@ def cases(history: History) -> str:
         "case", "mesh", "plan", "by J", "join order", "by address", "by path", "fastest random",
         "Spearman", "pairs right", "size off", "bytes", "CPU left",
     )  # fmt: skip
+    return date(heads, rows)
+
+
+def leads(history: History) -> str:
+    """Every plan beside the fastest other order."""
+    rows = []
+    for case in find_cases(history):
+        plan = case.find(PLAN)
+        others = [order for order in case.orders if PLAN not in order.names]
+        if plan and others:
+            best = min(others, key=lambda order: order.measured_s)
+            ratio = plan.measured_s / best.measured_s
+            found = (case.name, f"{plan.measured_s:.3f}", f"{best.measured_s:.3f}", ", ".join(best.names))
+            is_held = "yes" if ratio <= 1 + FASTER else "**no**"
+            rows.append(
+                Row([case.run], (*found, f"{plan.predicted_s / best.predicted_s:.2f}", f"{ratio:.2f}", is_held))
+            )
+    heads = ("case", "plan s", "best other order s", "which", "ratio by the model", "ratio", f"within {FASTER:.0%}")
     return date(heads, rows)
 
 
