@@ -10,14 +10,11 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.readers import Value
-from launcher.extensions import EXPORTER
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
@@ -32,7 +29,6 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = _make_exporter(config.extensions)
     startup = None
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
@@ -57,21 +53,10 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config.notes)
-        return node_main.run(config, supervisor, startup, shared_page, exporter and exporter.start)
+        return node_main.run(config, supervisor, startup, shared_page)
     finally:
-        if exporter is not None:
-            exporter.close()
         if startup is not None:
             startup.release()
-
-
-def _make_exporter(options: Mapping[str, Value]) -> Any:
-    """Bind the port of the metrics; None if nobody asks for them. Raises UsageError if it is taken."""
-    if options.keys().isdisjoint(("metrics-port", "metrics-file")):
-        return None
-    from launcher.config.plugins import load_entry
-
-    return load_entry(EXPORTER)(options)
 
 
 def _log_notes(notes: Sequence[str]) -> None:

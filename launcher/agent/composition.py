@@ -69,8 +69,8 @@ class PartContext(NodeContext, frozen=True, kw_only=True):
     """Make what events go to, once there are any; extensions add theirs."""
 
 
-def add_parts(node: PartContext) -> Ask:
-    """Add the parts that are asked for, in the order in which they are told; return what asks this agent.
+def add_parts(node: PartContext) -> None:
+    """Add the parts that are asked for, in the order in which they are told.
 
     That of the notices is there already (`node_main`).
 
@@ -125,7 +125,6 @@ def add_parts(node: PartContext) -> Ask:
 
             load_entry(entry)(node, ask)
     journal.is_written |= bool(node.sinks)  # with those of extensions
-    return ask
 
 
 def _make_journal(node: PartContext, started_at: float) -> Part:

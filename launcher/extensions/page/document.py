@@ -60,7 +60,7 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
     `has_stacks`: ask why now. What cannot be read is left out, with its reason in the page. Raises TemporaryError if
     the run does not answer at all.
     """
-    view = shared.read_run().text
+    view = shared.read_run().body
     remarks: list[str] = []
     events = None
     try:

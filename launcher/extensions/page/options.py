@@ -1,4 +1,4 @@
-"""The option of the live page, and its part, which is imported once this agent leads."""
+"""The option of the live page, and its paths, which are imported with the first request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from launcher.config.options.readers import Option, make_optional, parse_listen_address
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.agent.composition import Ask, PartContext
-    from launcher.parts.part import Part
+    from launcher.views.http.http_server import Answer
 
 # fmt: off
 ROWS = (
@@ -19,12 +21,15 @@ ROWS = (
 
 
 def add_page(node: PartContext, ask: Ask) -> None:
-    """Add the part of --serve."""
-    from launcher.parts.part import LATER_S, LatePart, LeadershipChanged
+    """Serve the page of --serve where this agent leads."""
+    from launcher.views.http.http_part import add_paths
+    from launcher.views.http.http_server import PathGroup
 
-    def make() -> Part:
-        from launcher.extensions.page.part import make_page
+    def load() -> Mapping[str, Answer]:
+        from launcher.extensions.page.paths import make_paths
+        from launcher.views.questions.local_socket import QuestionSource
 
-        return make_page(node, ask)
+        return make_paths(QuestionSource(ask, node.layout.run_id))
 
-    node.parts.add(LatePart("--serve", make, {LeadershipChanged: LATER_S}))
+    group = PathGroup(load, is_leaders=True, announcement="live page: {url}")
+    add_paths(node.parts, node.config.extensions["serve"], group)

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.event_view import read_event
+from launcher.views.http.http_server import JSON, Response
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
@@ -40,13 +40,6 @@ Answer = TypeVar("Answer")
 EVENTS_MAX, EVENTS_BYTES_MAX = 1000, 1 << 20
 EVENT_PAGES_MAX = 50  # of one refresh
 _COMPRESSION = 1  # an eighth of the time of the usual 6, and a tenth more bytes
-
-
-class Body(Struct, frozen=True, kw_only=True):
-    """An answer as JSON, and the same compressed, for browsers that take it."""
-
-    text: bytes
-    gzip: bytes
 
 
 class SharedRun:
@@ -70,7 +63,7 @@ class SharedRun:
         self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
 
-    def read_run(self) -> Body:
+    def read_run(self) -> Response:
         """Return the run by the schema of `run_json`, its ranks as rows of `rank_fields`.
 
         After the first, it is an old one with a `problem` if the run does not answer; `age_s` is since it was made.
@@ -122,7 +115,7 @@ class SharedRun:
         nodes = sorted((one for one in self._run[0].nodes if one.log_dir), key=worth, reverse=True)
         return [node.name for node in nodes[:most]]
 
-    def _make_run(self) -> Body:
+    def _make_run(self) -> Response:
         now = self._clock()
         problem = ""
         try:
@@ -135,7 +128,7 @@ class SharedRun:
         run, at = self._run
         own = {"problem": problem, "age_s": round(now - at, 1), "rank_fields": RankView.__struct_fields__}
         text = msgspec.json.encode({**encode_run(run, has_rows=True), **own})
-        return Body(text=text, gzip=compress(text))
+        return Response(body=text, gzip=compress(text), content_type=JSON)
 
     def _fill_in(self, run: RunView, now: float) -> RunView:
         """Return the run with what nodes that are silent or lost have said last: the picture keeps its shape."""

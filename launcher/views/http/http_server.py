@@ -1,30 +1,37 @@
-"""A small HTTP server for readers that may mean no good: the page and the metrics are functions that it calls.
+"""A small HTTP server for readers that may mean no good: what it serves are paths, of the page and of the metrics.
 
 A connection carries one GET, which has `HEAD_LIMIT_S` to arrive as a whole; its answer has `SEND_LIMIT_S` to be taken.
-Each has a thread, or where none can be started, the thread that accepts. Beyond half of `places_max` the oldest
+Each has a thread, or where none can be started, the thread that accepts. Beyond half of `PLACES_MAX` the oldest
 connection whose reader is not admitted makes room, of the user or address that has the most: so strangers, however many
 they open, keep no reader out, and leave the agent descriptors. No request is logged: its address may hold a token, and
-whoever can reach the port could fill the log.
+whoever can reach the port could fill the log. Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from launcher.model.concurrency import start_thread
-from launcher.model.errors import UsageError
-from rendezvous.errors import StoreError
-from rendezvous.stores.listeners import limit_connections, listen
+from launcher.model.errors import UsageError, describe_bug
+from launcher.views.http.admission import Admission, Refusal
+from rendezvous.errors import MeshrunError, StoreError
+from rendezvous.stores.addresses import join_address
+from rendezvous.stores.listeners import find_listeners, find_owner, limit_connections, listen
 
+PLACES_MAX = 256
+"""Of readers that are admitted; others have half as many."""
 HEAD_MAX = 16 << 10
 """Bytes of a request: Prometheus sends 300, a browser 1,000."""
 HEAD_LIMIT_S = 10.0
@@ -35,7 +42,8 @@ and a reader waits as long."""
 REFUSED_PAUSE_S = 0.05
 RETRY_S = 0.1
 """After a connection that could not be accepted, as where there are no more descriptors, or no memory."""
-TEXT = "text/plain; charset=utf-8"
+TARGET_MAX = 4096
+TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -51,30 +59,61 @@ _HEADERS = {
 class Request(Struct, frozen=True, kw_only=True):
     """A GET."""
 
-    target: str
-    """As it was sent: path and query."""
+    query: Mapping[str, str]
     headers: Mapping[str, str]
     """Names in small letters."""
-    is_admitted: bool
-    """Whether the kernel has told that the reader is this user, or root."""
-    admit: Callable[[], bool]
-    """Gives a reader that has proved itself a place among the admitted; whether there is one."""
 
 
 class Response(Struct, frozen=True, kw_only=True):
     """What is sent back."""
 
-    status: int
     body: bytes
+    status: int = 200
     content_type: str = TEXT
+    gzip: bytes = b""
+    """The body compressed, for readers that take it."""
     headers: Mapping[str, str] = {}
     """In addition to those of every answer."""
 
-    def encode(self) -> bytes:
-        fixed = {"Content-Type": self.content_type, "Content-Length": str(len(self.body))}
+    def encode(self, *, takes_gzip: bool = False) -> bytes:
+        packed = {"Content-Encoding": "gzip"} if takes_gzip and self.gzip else {}
+        body = self.gzip if packed else self.body
+        fixed = {"Content-Type": self.content_type, "Content-Length": str(len(body)), **packed}
         lines = [f"{name}: {text}\r\n" for name, text in {**_HEADERS, **fixed, **self.headers}.items()]
         status = HTTPStatus(self.status)
-        return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode("latin-1") + self.body
+        return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode("latin-1") + body
+
+
+Answer = Callable[[Request], Response]
+"""Called in threads. What it raises is the answer: a UsageError is the reader's fault (400), a TemporaryError 503."""
+
+
+class PathGroup:
+    """What an extension serves. `load`: returns its answers by path, with the first request.
+
+    `is_open`: to everybody who reaches the port. `is_leaders`: only where this agent leads. `announcement`: logged when
+    it is served; {url} is the address with the token, {address} without.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Mapping[str, Answer]],
+        *,
+        is_open: bool = False,
+        is_leaders: bool = False,
+        announcement: str = "",
+    ) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._answers: Mapping[str, Answer] = {}
+        self.is_open = is_open
+        self.is_leaders = is_leaders
+        self.announcement = announcement
+
+    def read(self) -> Mapping[str, Answer]:
+        with self._lock:
+            self._answers = self._answers or self._load()
+            return self._answers
 
 
 class _Place(Struct, kw_only=True):
@@ -85,28 +124,40 @@ class _Place(Struct, kw_only=True):
     is_admitted: bool
 
 
+# docs/internals/decisions/0051-a-page-of-one-file.md
 class HttpServer:
-    """Serves at a listener, which it closes. `answer` is called in threads; where it raises, nothing is sent.
+    """Serves `groups` at a listener, which it closes. `host`: a name of the listener's that readers may use.
 
-    `find_user`: of the other end of a connection, None for unknown. Not given: nobody is admitted by that.
+    On loopback the kernel says whose a connection is: this user and root are admitted. Elsewhere, and where the kernel
+    does not even tell of this socket, a reader of a group that is not open needs the token.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        places_max: int,
-        answer: Callable[[Request], Response],
-        find_user: Callable[[socket.socket], int | None] = lambda end: None,
+        self, listener: socket.socket, groups: Sequence[PathGroup], host: str = "", *, token: str = ""
     ) -> None:
-        self.port = int(listener.getsockname()[1])
+        self.groups = groups
+        self.host, self.port = listener.getsockname()[:2]
+        names = {socket.gethostname().lower(), socket.getfqdn().lower(), host.lower()}
+        self._gate = Admission(token=token or secrets.token_urlsafe(24), names=names)
+        self._is_local = self.host == "::1" or self.host.startswith("127.")
+        self.needs_token = not self._is_local or not find_listeners(self.port)
         self._listener = listener
-        self._places_max = limit_connections(places_max)
-        self._answer = answer
-        self._find_user = find_user
+        self._places_max = limit_connections(PLACES_MAX)
         self._connections: dict[socket.socket, _Place] = {}  # the oldest first
         self._lock = threading.Lock()  # of the connections
         self._refused_count = 0  # since the last pause; all threads add to it, so it may be a few too low
         self._is_closed = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """Where others find it: by this machine's name, if it listens on all addresses."""
+        name = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{join_address(name, self.port)}/"
+
+    @property
+    def url(self) -> str:
+        """The address, with the token if readers need it."""
+        return self.address + (f"?token={self._gate.token}" if self.needs_token else "")
 
     def run(self) -> None:
         """Accept connections until it is closed."""
@@ -140,7 +191,7 @@ class HttpServer:
 
     def _enter(self, end: socket.socket, address: str) -> bool:
         """Give a new connection a place, another's if need be; False if there is none."""
-        user = self._find_user(end)
+        user = find_peer_user(end) if self._is_local else None
         place = _Place(origin=address if user is None else f"user {user}", is_admitted=user in (os.geteuid(), 0))
         with self._lock:
             if place.is_admitted and self._count_admitted() >= self._places_max:
@@ -173,10 +224,12 @@ class HttpServer:
 
     def _serve(self, end: socket.socket) -> None:
         try:
-            answer = self._respond(end, read_head(end))
+            found = parse_head(read_head(end))
+            answer = self._respond(end, *found) if found is not None else _refuse("", 400, "this is no HTTP request")
             self._refused_count += answer.status >= 400
             end.settimeout(SEND_LIMIT_S)
-            end.sendall(answer.encode())
+            takes_gzip = found is not None and "gzip" in found[2].get("accept-encoding", "")
+            end.sendall(answer.encode(takes_gzip=takes_gzip))
             end.shutdown(socket.SHUT_WR)
         except Exception:  # it has gone, is too slow, or has found a fault here: that costs an answer, and no job
             pass
@@ -188,18 +241,64 @@ class HttpServer:
             self._connections.pop(end, None)
         end.close()
 
-    def _respond(self, end: socket.socket, head: bytes) -> Response:
-        found = parse_head(head)
-        if found is None:
-            return Response(status=400, body=b"this is not an HTTP request\n")
-        method, target, headers = found
+    def _respond(self, end: socket.socket, method: str, target: str, headers: Mapping[str, str]) -> Response:
         if method != "GET":
             return Response(status=405, body=b"only GET is supported\n" * (method != "HEAD"), headers={"Allow": "GET"})
+        path, query = _parse_target(target)
+        try:
+            found = ((group, answer) for group in self.groups if (answer := group.read().get(path)) is not None)
+            group, answer = next(found, (self.groups[-1], None))
+            refusal = None if group.is_open else self._check(end, query.get("token"), headers)
+            if refusal is not None:
+                return _refuse(path, refusal.status, refusal.sentence)
+            if answer is None:
+                return _refuse(path, 404, "this path does not exist")
+            if "token" in query and path == "/":
+                # The token is handed over to a cookie, so that it stands in no address bar and no history.
+                cookie = f"{self._gate.cookie_name}={self._gate.token}; Path=/; HttpOnly; SameSite=Lax"
+                return Response(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
+            return answer(Request(query=query, headers=headers))
+        except MeshrunError as error:
+            return _refuse(path, 400 if isinstance(error, UsageError) else 503, str(error))
+        except Exception as error:  # a bug here must cost an answer, and no job
+            return _refuse(path, 500, f"an error in meshrun itself: {describe_bug(error)}")
+
+    def _check(self, end: socket.socket, token: str | None, headers: Mapping[str, str]) -> Refusal | None:
         place = self._connections.get(end)
-        is_admitted = place is not None and place.is_admitted
-        return self._answer(
-            Request(target=target, headers=headers, is_admitted=is_admitted, admit=lambda: self._admit(end))
-        )
+        refusal = self._gate.check_origin(headers)
+        if refusal is not None or (place is not None and place.is_admitted):
+            return refusal
+        refusal = self._gate.check_token(token, headers)
+        if refusal is None and not self._admit(end):
+            return Refusal(status=503, sentence="this page has too many readers at the moment")
+        return refusal
+
+
+def _refuse(path: str, status: int, sentence: str) -> Response:
+    if path.startswith("/api/"):
+        return Response(status=status, body=msgspec.json.encode({"error": sentence}), content_type=JSON)
+    return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
+
+
+def _parse_target(target: str) -> tuple[str, dict[str, str]]:
+    """Return the path and the query; an empty path for what is too long, or no address."""
+    try:
+        parts = urlsplit(target[:TARGET_MAX])
+        query = {name: texts[-1] for name, texts in parse_qs(parts.query, max_num_fields=10).items()}
+    except ValueError:
+        return "", {}
+    return parts.path if len(target) <= TARGET_MAX else "", query
+
+
+def find_peer_user(end: socket.socket) -> int | None:
+    """Return the user id of the process of this machine at the other end of a TCP connection; None if unknown."""
+    if end.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        ends = [(socket.inet_pton(end.family, name[0]), name[1]) for name in (end.getpeername(), end.getsockname())]
+    except (OSError, ValueError):
+        return None
+    return find_owner(end.family, *ends)
 
 
 def read_head(end: socket.socket) -> bytes:

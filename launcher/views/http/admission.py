@@ -1,9 +1,9 @@
-"""Who may read the page: a request is admitted, or refused with a status and a sentence.
+"""Who may read a path that is not open to all: a request is admitted, or refused with a status and a sentence.
 
 The page shows log lines and stacks, which are the user's alone. Three checks:
 
 - **Who asks.** A page on loopback admits processes of its own user and of root without more: the kernel says whose a
-  connection is (`find_peer_user` in `server`, asked by `views/http_server`). Everybody else, and everybody where the
+  connection is (`find_peer_user` in `http_server`). Everybody else, and everybody where the
   page listens on another address, needs the token.
 - **By which name.** A page of another site can point a name of its own at this address and read the answer (DNS
   rebinding), so a request names an IP address, localhost or this machine, and no other host.
