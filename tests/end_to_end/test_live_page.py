@@ -88,7 +88,7 @@ def test_meshctl_serves_and_saves_a_job_whose_own_page_found_its_port_taken(tmp_
         job = Job(tmp_path, "--nproc-per-node=2", f"--serve={port}", script=WORK)
         with job:
             job.marks("up", range(2))
-            job.says(f"--serve: the page cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} (")
+            job.says(f"--serve cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} (")
             with Served(tmp_path / "meshctl", job.pid) as served:
                 assert [row[0] for row in read(served.url, "api/run")["nodes"][0]["ranks"]] == [0, 1]
                 served.says("hint: from another machine: ssh -N -L ")

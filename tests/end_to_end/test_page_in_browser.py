@@ -16,10 +16,10 @@ pytest.importorskip("playwright")
 from playwright.sync_api import Browser, Page, expect
 
 from launcher.extensions.page.document import save_document
-from launcher.extensions.page.server import PageServer
 from launcher.extensions.page.shared_run import SharedRun
 from tests.support.page.browser import DESKTOP, PHONE, Window, needs_browser
 from tests.support.page.fake_run import SCRIPT, FakeRun
+from tests.support.page.serving import serve_page
 
 pytestmark = needs_browser
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -35,7 +35,7 @@ def look(browser: Browser) -> Iterator[Look]:
 
         def opened(source: FakeRun, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> Window:
             window = stack.enter_context(closing(Window(browser, size, scheme)))
-            server = stack.enter_context(closing(PageServer(source, "127.0.0.1", 0)))
+            server = stack.enter_context(closing(serve_page(source)))
             window.close_server = server.close
             window.page.goto(server.url)
             expect(window.page.locator("#content")).to_be_visible()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -78,16 +78,3 @@ class FixedSource:
 
     def ask_why(self) -> bytes:
         raise NotImplementedError
-
-
-class Lasting(Protocol):
-    def run(self) -> None: ...
-
-
-LastingPart = TypeVar("LastingPart", bound=Lasting)
-
-
-def begin(part: LastingPart) -> LastingPart:
-    """Have a part of the metrics run in a thread, as the exporter does; return it."""
-    threading.Thread(target=part.run, name="metrics", daemon=True).start()
-    return part

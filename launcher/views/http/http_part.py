@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from launcher.config.options.readers import Value
 from launcher.model.concurrency import LateThread
 from launcher.model.console import log
+from launcher.model.errors import UsageError, describe_bug
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.views.http.http_server import HttpServer, PathGroup, open_listener
@@ -38,7 +39,7 @@ class HttpPart:
         self._problem: type[Exception] | None = None  # the kind that was said last
         self._changed = threading.Event()
         self._closed = threading.Event()
-        self._thread = LateThread(self._run, "http service")
+        self._thread = LateThread(self._run, origin)
         self.wake_at = math.inf
 
     def listen(self) -> int:
@@ -107,7 +108,8 @@ class HttpPart:
         except Exception as error:  # a port that is taken, no descriptor, or a bug: it costs what is served, and no job
             if type(error) is not self._problem:
                 self._problem = type(error)
-                self._log(f"{self._origin}: {error}; the job continues; retrying every {REOPEN_S:g} s")
+                why = str(error) if isinstance(error, UsageError) else f"{self._origin}: {describe_bug(error)}"
+                self._log(f"{why}; the job continues; retrying every {REOPEN_S:g} s")
             return None
         self._problem = None
         return server

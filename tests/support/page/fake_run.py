@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.answer import Conclusion, CulpritStack, Gap, HangAnswer
 from launcher.diagnosis.evidence import Frame
-from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError
 from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.requests import (
@@ -40,6 +39,7 @@ from launcher.views.run_events import (
     encode_event,
 )
 from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from tests.support.page.serving import serve_page
 from tests.support.reasons import because
 
 BEGAN = 1_796_100_000.0
@@ -228,7 +228,7 @@ def make_events(text: str = "") -> list[RunEvent]:
 
 def main() -> None:
     node_count, port = int(sys.argv[1]), int(sys.argv[2])
-    page = PageServer(FakeRun(node_count, calm=len(sys.argv) > 3), "127.0.0.1", port)
+    page = serve_page(FakeRun(node_count, calm=len(sys.argv) > 3), port=port)
     print(page.url, flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     page.close()

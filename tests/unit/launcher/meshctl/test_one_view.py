@@ -54,7 +54,7 @@ def test_every_view_says_the_same_of_a_run(name: str) -> None:
     run, headline = VIEWS[name], HEADLINES[name]
     top = TopState("exp")
     top.report = run
-    page = msgspec.json.decode(SharedRun(FakeSource(run)).read_run().text)
+    page = msgspec.json.decode(SharedRun(FakeSource(run)).read_run().body)
     text = msgspec.json.decode(msgspec.json.encode(encode_run(run)))
     told = [" ".join(one.split()) for one in (describe(run), top.describe_head(NOW))]
     assert all(headline in one for one in (*told, page["now"], text["now"], ListedRun(run_id="exp", run=run).now))

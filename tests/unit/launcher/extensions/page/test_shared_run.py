@@ -35,14 +35,14 @@ def test_readers_share_one_question_a_second_and_its_compressed_answer() -> None
         answers = [readers.submit(shared.read_run) for _ in range(200)]
         wait_until(lambda: source.counts.get("run"), 20, "the first question")
         source.gate.set()
-        assert len({answer.result().text for answer in answers}) == 1
+        assert len({answer.result().body for answer in answers}) == 1
     assert source.counts == {"run": 1}
     clock.now += 1.0
     shared.read_run()
     shared.read_run()
     assert source.counts == {"run": 2}
     body = SharedRun(FakeRun(4)).read_run()
-    assert gzip.decompress(body.gzip) == body.text
+    assert gzip.decompress(body.gzip) == body.body
 
 
 def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -> None:
@@ -50,7 +50,7 @@ def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -
     shared = SharedRun(source, clock)
     shared.read_run()
     source.problem, clock.now = "the agent has ended", 190.0
-    view = msgspec.json.decode(shared.read_run().text)
+    view = msgspec.json.decode(shared.read_run().body)
     assert (view["problem"], view["age_s"], len(view["nodes"])) == ("the agent has ended", 90.0, 6)
     source, clock = FakeRun(4), Clock()
     source.problem = "no leader has answered"

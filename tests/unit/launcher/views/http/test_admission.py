@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.extensions.page.admission import Admission, parse_host
+from launcher.views.http.admission import Admission, parse_host
 
 GATE = Admission(token="right", names={"node7", "node7.cluster"})
 
