@@ -73,7 +73,7 @@ def explain_shortness(run: RunView) -> str:
     """Explain that the answer lacks something; "" if it does not."""
     if not run.is_short:
         return ""
-    what = "the ranks of " if run.nodes else ""
+    what = "the ranks of " if any(node.state != "lost" for node in run.nodes) else ""
     nodes = format_count(run.member_count, "node")
     return f"an answer through the store has no room for {what}{nodes}: ask on a node of the run"
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from launcher.extensions.metrics.exposition import encode_report
 from launcher.model.errors import describe
-from launcher.views.http.http_server import Answer, Request, Response
+from launcher.views.http.http_server import Answer, Request, Response, say
 from launcher.views.questions.kept_answer import KeptAnswer
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import ReadState
@@ -50,13 +50,9 @@ def make_paths(source: RunSource) -> Mapping[str, Answer]:
 
     return {
         "/metrics": read_metrics,
-        "/healthz": lambda request: _say(200, "ok" if read() else ""),
-        "/readyz": lambda request: _say(*describe_readiness(read())),
+        "/healthz": lambda request: say(200, "ok" if read() else ""),
+        "/readyz": lambda request: say(*describe_readiness(read())),
     }
-
-
-def _say(status: int, sentence: str) -> Response:
-    return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
 
 
 def describe_readiness(report: NodeView) -> tuple[int, str]:

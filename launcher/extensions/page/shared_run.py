@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from launcher.extensions.page.tables import make_tables
 from launcher.model.errors import TemporaryError
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.event_view import read_event
@@ -25,7 +26,7 @@ from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
 from launcher.views.run_json import encode_run
-from launcher.views.run_view import SILENT, NodeView, RankView, RunView
+from launcher.views.run_view import SILENT, NodeView, RunView
 from rendezvous.errors import MeshrunError
 
 RUN_AGE_S = 1.0
@@ -126,8 +127,8 @@ class SharedRun:
                 raise
             problem = str(error)
         run, at = self._run
-        own = {"problem": problem, "age_s": round(now - at, 1), "rank_fields": RankView.__struct_fields__}
-        text = msgspec.json.encode({**encode_run(run, has_rows=True), **own})
+        own = {"problem": problem, "age_s": round(now - at, 1)}
+        text = msgspec.json.encode({**encode_run(run, has_rows=True), **make_tables(run), **own})
         return Response(body=text, gzip=compress(text), content_type=JSON)
 
     def _fill_in(self, run: RunView, now: float) -> RunView:

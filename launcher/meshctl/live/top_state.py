@@ -17,7 +17,6 @@ from launcher.meshctl.table import Column, fit_columns, format_clock
 from launcher.model.console import escape
 from launcher.views.event_view import EventView
 from launcher.views.run_view import RunView
-from launcher.views.sentences import explain_shortness
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
@@ -66,7 +65,7 @@ class TopState:
         elif self.problem:
             remark = f"state as of {format_clock(report.at, now)}: {self.problem}"
         else:
-            remark = explain_shortness(report)
+            remark = ""
         return describe_head(replace(report, at=now)) + escape(remark)
 
     def make_rank_columns(self, width: int = 0) -> list[Column]:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from launcher.model.concurrency import start_thread
-from launcher.model.errors import UsageError, describe_bug
+from launcher.model.errors import UsageError, describe_bug, sanitize
 from launcher.views.http.admission import Admission, Refusal
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.stores.addresses import join_address
@@ -225,7 +225,7 @@ class HttpServer:
     def _serve(self, end: socket.socket) -> None:
         try:
             found = parse_head(read_head(end))
-            answer = self._respond(end, *found) if found is not None else _refuse("", 400, "this is no HTTP request")
+            answer = self._respond(end, *found) if found is not None else refuse("", 400, "this is no HTTP request")
             self._refused_count += answer.status >= 400
             end.settimeout(SEND_LIMIT_S)
             takes_gzip = found is not None and "gzip" in found[2].get("accept-encoding", "")
@@ -250,18 +250,18 @@ class HttpServer:
             group, answer = next(found, (self.groups[-1], None))
             refusal = None if group.is_open else self._check(end, query.get("token"), headers)
             if refusal is not None:
-                return _refuse(path, refusal.status, refusal.sentence)
+                return refuse(path, refusal.status, refusal.sentence)
             if answer is None:
-                return _refuse(path, 404, "this path does not exist")
+                return refuse(path, 404, "this path does not exist")
             if "token" in query and path == "/":
                 # The token is handed over to a cookie, so that it stands in no address bar and no history.
                 cookie = f"{self._gate.cookie_name}={self._gate.token}; Path=/; HttpOnly; SameSite=Lax"
                 return Response(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
             return answer(Request(query=query, headers=headers))
         except MeshrunError as error:
-            return _refuse(path, 400 if isinstance(error, UsageError) else 503, str(error))
+            return refuse(path, 400 if isinstance(error, UsageError) else 503, str(error))
         except Exception as error:  # a bug here must cost an answer, and no job
-            return _refuse(path, 500, f"an error in meshrun itself: {describe_bug(error)}")
+            return refuse(path, 500, f"an error in meshrun itself: {describe_bug(error)}")
 
     def _check(self, end: socket.socket, token: str | None, headers: Mapping[str, str]) -> Refusal | None:
         place = self._connections.get(end)
@@ -274,10 +274,16 @@ class HttpServer:
         return refusal
 
 
-def _refuse(path: str, status: int, sentence: str) -> Response:
+def refuse(path: str, status: int, sentence: str) -> Response:
+    """Answer with an error, as JSON to a script."""
     if path.startswith("/api/"):
         return Response(status=status, body=msgspec.json.encode({"error": sentence}), content_type=JSON)
-    return Response(status=status, body=f"{sentence}\n".encode(errors="replace"))
+    return say(status, sentence)
+
+
+def say(status: int, sentence: str) -> Response:
+    """Answer with a sentence, in which names cannot control a terminal."""
+    return Response(status=status, body=f"{sanitize(sentence)}\n".encode())
 
 
 def _parse_target(target: str) -> tuple[str, dict[str, str]]:

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
-from launcher.meshctl.table import Column, align, format_age, format_size, format_table, measure_width, pad
+from launcher.meshctl.table import Column, align, format_table, measure_width, pad
+from launcher.views.rows import format_age, format_size
 from launcher.views.run_view import NodeView, RunView
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT, make_node, make_rank, make_silent
@@ -44,7 +45,7 @@ def test_every_worker_has_a_line_and_a_sentence_that_begins_with_its_state_stand
         == """\
 rank  node   pid  state        cpu  memory  step  progress   place      phase   devmem  device  read
    0  h0    4711  running      1.0    1.5G    12  3m04s ago  dp=0,tp=0  save   20G/80G  cuda0   4.9K
-   1  h0    4712  failed (-9)    -       -     -  -                     -            -  -          -
+   1  h0    4712  failed (-9)    -       -     -  -          -          -            -  -          -
 
 h3: spare: full
 h7: no answer"""

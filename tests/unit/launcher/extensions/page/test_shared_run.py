@@ -189,3 +189,17 @@ def test_events_and_answers_are_bounded() -> None:
         shared.list_logs("h0", ReadLogs(rank=rank))
     assert len(shared._answers) == shared_run.ANSWERS_MAX
     assert threading.active_count() < before + 50
+
+
+def test_what_a_silent_node_has_said_before_counts_in_no_row() -> None:
+    source, clock = FakeRun(4), Clock()
+    shared = SharedRun(source, clock)
+    shared.read_run()
+    source.silent, clock.now = True, 110.0
+    source.began -= 100.0
+    view = msgspec.json.decode(shared.read_run().body)
+    silent = next(node for node in view["nodes"] if node["name"] == "h1")
+    rows = {label: text for label, text, *_ in view["rows"]}
+    assert (len(silent["ranks"]), silent["silent_s"]) == (8, 10.0)
+    assert rows["silent"] == "h1: no answer"
+    assert rows["step"] == "1,291 to 1,300"
