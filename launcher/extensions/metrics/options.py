@@ -10,10 +10,7 @@ from launcher.config.options.readers import Option, make_optional, parse_listen_
 from launcher.model.errors import UsageError, sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from launcher.agent.composition import Ask, PartContext
-    from launcher.views.http.http_server import Answer
 
 # fmt: off
 ROWS = (
@@ -28,19 +25,12 @@ ROWS = (
 def add_metrics(node: PartContext, ask: Ask) -> None:
     """Serve the paths of --metrics-port. Raises UsageError for an address that cannot be had."""
     from launcher.views.http.http_part import add_paths
-    from launcher.views.http.http_server import PathGroup
 
     require_library()
     option = node.config.extensions["metrics-port"]
-
-    def load() -> Mapping[str, Answer]:
-        from launcher.extensions.metrics.paths import make_paths
-        from launcher.views.questions.local_socket import QuestionSource
-
-        return make_paths(QuestionSource(ask, node.layout.run_id))
-
+    origin = node.parts, option, "launcher.extensions.metrics.paths:make_paths", ask, node.layout.run_id
     sentence = "" if option.read()[1] else "metrics at {address}metrics"
-    add_paths(node.parts, option, PathGroup(load, is_open=True, announcement=sentence)).listen()
+    add_paths(*origin, is_open=True, announcement=sentence).listen()
 
 
 def add_file(node: PartContext, ask: Ask) -> None:

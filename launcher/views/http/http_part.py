@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Value
 from launcher.model.concurrency import LateThread
@@ -18,7 +20,10 @@ from launcher.model.console import log
 from launcher.model.errors import UsageError, describe_bug
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact, LeadershipChanged
-from launcher.views.http.http_server import HttpServer, PathGroup, open_listener
+from launcher.views.http.http_server import Answer, HttpServer, PathGroup, open_listener
+
+if TYPE_CHECKING:
+    from launcher.views.questions.local_socket import Exchange
 
 REOPEN_S = 30.0
 
@@ -115,13 +120,28 @@ class HttpPart:
         return server
 
 
-def add_paths(parts: PartHost, option: Value, group: PathGroup) -> HttpPart:
-    """Serve a group at the address of an option; return the part, which others with the same address share."""
+def add_paths(
+    parts: PartHost, option: Value, entry: str, ask: Exchange, run_id: str, *, is_open: bool = False,
+    is_leaders: bool = False, announcement: str = "",
+) -> HttpPart:  # fmt: skip
+    """Serve paths at the address of an option; return the part, which others with the same address share.
+
+    `entry`: of an extension, as in its tables: makes the answers by path from what asks this agent. The rest as in
+    PathGroup.
+    """
+
+    @cache
+    def read() -> Mapping[str, Answer]:
+        from launcher.config.plugins import load_entry
+        from launcher.views.questions.local_socket import QuestionSource
+
+        return load_entry(entry)(QuestionSource(ask, run_id))  # type: ignore[no-any-return]
+
     address = option.read()
     found = (part for part in parts.list_parts() if isinstance(part, HttpPart) and part.address == address)
     part = next(found, None)
     if part is None:
         part = HttpPart(address, option.origin, log)
         parts.add(part)
-    part.groups.append(group)
+    part.groups.append(PathGroup(read, is_open, is_leaders, announcement))
     return part

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -25,7 +26,7 @@ from msgspec import Struct
 
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError, describe_bug, sanitize
-from launcher.views.http.admission import Admission, Refusal
+from launcher.views.http.admission import Admission, Refused
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.stores.addresses import join_address
 from rendezvous.stores.listeners import find_listeners, find_owner, limit_connections, listen
@@ -88,32 +89,17 @@ Answer = Callable[[Request], Response]
 """Called in threads. What it raises is the answer: a UsageError is the reader's fault (400), a TemporaryError 503."""
 
 
-class PathGroup:
-    """What an extension serves. `load`: returns its answers by path, with the first request.
+class PathGroup(NamedTuple):
+    """What an extension serves."""
 
-    `is_open`: to everybody who reaches the port. `is_leaders`: only where this agent leads. `announcement`: logged when
-    it is served; {url} is the address with the token, {address} without.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[], Mapping[str, Answer]],
-        *,
-        is_open: bool = False,
-        is_leaders: bool = False,
-        announcement: str = "",
-    ) -> None:
-        self._load = load
-        self._lock = threading.Lock()
-        self._answers: Mapping[str, Answer] = {}
-        self.is_open = is_open
-        self.is_leaders = is_leaders
-        self.announcement = announcement
-
-    def read(self) -> Mapping[str, Answer]:
-        with self._lock:
-            self._answers = self._answers or self._load()
-            return self._answers
+    read: Callable[[], Mapping[str, Answer]]
+    """Returns its answers by path; imported with the first request."""
+    is_open: bool = False
+    """To everybody who reaches the port."""
+    is_leaders: bool = False
+    """Only where this agent leads."""
+    announcement: str = ""
+    """Logged when it is served: {url} is the address with the token, {address} without."""
 
 
 class _Place(Struct, kw_only=True):
@@ -248,9 +234,8 @@ class HttpServer:
         try:
             found = ((group, answer) for group in self.groups if (answer := group.read().get(path)) is not None)
             group, answer = next(found, (self.groups[-1], None))
-            refusal = None if group.is_open else self._check(end, query.get("token"), headers)
-            if refusal is not None:
-                return refuse(path, refusal.status, refusal.sentence)
+            if not group.is_open:
+                self._check(end, query.get("token"), headers)
             if answer is None:
                 return refuse(path, 404, "this path does not exist")
             if "token" in query and path == "/":
@@ -258,20 +243,20 @@ class HttpServer:
                 cookie = f"{self._gate.cookie_name}={self._gate.token}; Path=/; HttpOnly; SameSite=Lax"
                 return Response(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
             return answer(Request(query=query, headers=headers))
+        except Refused as refused:
+            return refuse(path, refused.status, str(refused))
         except MeshrunError as error:
             return refuse(path, 400 if isinstance(error, UsageError) else 503, str(error))
         except Exception as error:  # a bug here must cost an answer, and no job
             return refuse(path, 500, f"an error in meshrun itself: {describe_bug(error)}")
 
-    def _check(self, end: socket.socket, token: str | None, headers: Mapping[str, str]) -> Refusal | None:
+    def _check(self, end: socket.socket, token: str | None, headers: Mapping[str, str]) -> None:
+        self._gate.check_origin(headers)
         place = self._connections.get(end)
-        refusal = self._gate.check_origin(headers)
-        if refusal is not None or (place is not None and place.is_admitted):
-            return refusal
-        refusal = self._gate.check_token(token, headers)
-        if refusal is None and not self._admit(end):
-            return Refusal(status=503, sentence="this page has too many readers at the moment")
-        return refusal
+        if place is None or not place.is_admitted:
+            self._gate.check_token(token, headers)
+            if not self._admit(end):
+                raise Refused(503, "this page has too many readers at the moment")
 
 
 def refuse(path: str, status: int, sentence: str) -> Response:

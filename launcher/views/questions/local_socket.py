@@ -80,6 +80,8 @@ class SilentNodeError(TemporaryError):
 
 
 Answer = TypeVar("Answer")
+Exchange = Callable[[Question, float], bytes]
+"""Sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
 
 def list_local_agents() -> list[LocalAgent]:
@@ -136,9 +138,9 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 
 
 class QuestionSource:
-    """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
+    """A RunSource."""
 
-    def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
+    def __init__(self, exchange: Exchange, run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id
 

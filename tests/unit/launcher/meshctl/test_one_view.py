@@ -136,7 +136,7 @@ def test_no_view_lets_a_name_control_a_terminal_or_become_markup() -> None:
     told = {
         "status": describe(run),
         "ps": describe_ranks(run),
-        "top": top.describe_head(NOW) + "\n".join(cell for one in top.make_rank_columns() for cell in one.cells),
+        "top": top.describe_head(NOW) + top.describe_ranks(),
         "events": "\n".join(format_events([event], NOW)),
         "list": describe_runs([listed], has_store=False),
         "readiness": say(*describe_readiness(make_node(0, state="waiting", why=because(RUDE)))).body.decode(),
