@@ -206,22 +206,21 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
     from launcher.views.node.device_memory import make_device_memory
     from launcher.views.node.local_state import LocalState
     from launcher.views.node.node_answers import NodeAnswers
-    from launcher.views.node.snapshot import SnapshotSource
 
     memory = make_device_memory(node.slots)
-    source = SnapshotSource(
+    return NodeAnswers(
+        open_journal=open_journal,
         driver=node.membership.driver,
         slots=node.slots,
         shared_page=node.shared_page,
         pump=node.pump,
         describe_rank=node.spec_builder.describe_rank,
         parts=node.parts,
-        progress_at=node.running.progress_at,
+        running=node.running,
         locality=node.membership.locality,
         find_log_dir=lambda: node.layout.root,
+        state=LocalState(memory.read if memory else None),
     )
-    state = LocalState(memory.read if memory else None)
-    return NodeAnswers(open_journal, source, state, lambda: node.layout.root, node.running.files)
 
 
 def read_local_round(node: PartContext) -> LocalRound | None:

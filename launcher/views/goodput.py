@@ -11,46 +11,15 @@ A clock that is set back, or a report that comes late, makes no time negative or
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.views.run_view import Goodput, RoundView
+
 START = "start"
 UNDOING = ("failure", "loss", "isolation")
 """The causes after which the workers begin again at their last checkpoint."""
-
-
-class TimedRound(Protocol):
-    """What counts of a round; see launcher.views.run_view.RoundView."""
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def began_at(self) -> float: ...
-
-    @property
-    def ended_at(self) -> float: ...
-
-    @property
-    def saved_at(self) -> float: ...
-
-    @property
-    def cause(self) -> str: ...
-
-
-class Goodput(Struct, frozen=True, kw_only=True):
-    """Seconds since the run began here: all, those of training, and those lost, by cause."""
-
-    total_s: float
-    trained_s: float
-    lost_s: dict[str, float]
-
-    @property
-    def ratio(self) -> float:
-        """The part of the time that was training, 0 to 1; 0 before there is any."""
-        return self.trained_s / self.total_s if self.total_s > 0 else 0.0
 
 
 Span = tuple[str, float, int]
@@ -71,7 +40,7 @@ class TimeSpent(Struct, kw_only=True):
     """All of it in order, if `keeps_spans`."""
     keeps_spans: bool = False
 
-    def add(self, one: TimedRound, now: float) -> None:
+    def add(self, one: RoundView, now: float) -> None:
         """Add a round, and the pause before it; one that still runs is counted up to `now`."""
         self._lose(one.began_at)
         self.until = max(one.began_at, one.ended_at or now)
@@ -98,7 +67,7 @@ class TimeSpent(Struct, kw_only=True):
             self.spans.append((cause, lasted_s, round))
 
 
-def compute_goodput(rounds: Iterable[TimedRound], before: TimeSpent, now: float) -> Goodput:
+def compute_goodput(rounds: Iterable[RoundView], before: TimeSpent, now: float) -> Goodput:
     """Compute it from the rounds that are known one by one, and what became of the time before them."""
     spent = replace(before, lost_s=dict(before.lost_s))
     _spend(rounds, spent, now)
@@ -109,14 +78,14 @@ def compute_goodput(rounds: Iterable[TimedRound], before: TimeSpent, now: float)
     )
 
 
-def list_spans(rounds: Sequence[TimedRound], since: float, now: float) -> list[Span]:
+def list_spans(rounds: Sequence[RoundView], since: float, now: float) -> list[Span]:
     """List how the time since then was spent, in order."""
     spent = TimeSpent(until=since, keeps_spans=True)
     _spend(rounds, spent, now)
     return spent.spans
 
 
-def _spend(rounds: Iterable[TimedRound], spent: TimeSpent, now: float) -> None:
+def _spend(rounds: Iterable[RoundView], spent: TimeSpent, now: float) -> None:
     last = None
     for last in rounds:
         spent.add(last, now)

@@ -87,19 +87,6 @@ def format_size(count: int) -> str:
     return f"{size:.0f}P"
 
 
-def format_age(seconds: float) -> str:
-    """ "4s", "3m05s", "2h40m", "3d04h", "-" for less than nothing."""
-    if seconds < 0:
-        return "-"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60)):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // part:02d}{small}"
-    return f"{whole // 60}m{whole % 60:02d}s"
-
-
 def _format_share(used: int, rank: RankView) -> str:
     return "-" if used < 0 else f"{format_size(used)}/{format_size(rank.device_memory_total_bytes)}"
 
@@ -111,7 +98,7 @@ FORMS: dict[str, Callable[[Any, RankView], str]] = {
     "count": lambda count, _: str(count) if count >= 0 else "-",
     "cores": lambda cores, _: f"{cores:.1f}" if cores >= 0 else "-",
     "size": lambda count, _: format_size(count or -1),
-    "age": lambda age_s, _: f"{format_age(age_s)} ago" if age_s >= 0 else "-",
+    "age": lambda age_s, _: f"{format_duration(age_s)} ago" if age_s >= 0 else "-",
     "share": _format_share,
 }
 """How a value is shown; all but "text" and "state" are numbers."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.errors import describe
 from launcher.model.text import format_count, format_duration
-from launcher.views.goodput import Goodput
-from launcher.views.run_view import ENDED, FORMING, RUNNING, STOPPING, NodeView, RunView
+from launcher.views.run_view import ENDED, FORMING, RUNNING, STOPPING, Goodput, NodeView, RunView
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 

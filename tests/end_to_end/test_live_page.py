@@ -140,7 +140,8 @@ def test_a_real_job_in_a_browser(tmp_path: Path, browser: Browser) -> None:
         page.click("#ask-stack")
         expect(page.locator("#own-stack")).to_contain_text("load", timeout=30_000)
         page.keyboard.press("Escape")
-        expect(page.locator("#facts")).to_contain_text("round 1 runs 4 ranks on 1 node · mesh dp=2, tp=2")
+        expect(page.locator("#facts")).to_contain_text("round 1 runs 4 ranks on 1 node")
+        expect(page.locator("#rows")).to_contain_text("dp=2, tp=2")
         assert page.title() != "owned"
         assert window.faults == []
         assert window.overflow() == 0

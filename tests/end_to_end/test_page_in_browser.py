@@ -81,7 +81,7 @@ def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(look: Look, size
     page = window.page
     page.click("i[data-rank='5']")
     shows(page, "#detail-title", "Rank 5")
-    shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5m12s ago", "load data", "61G/80G")
+    shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5 min 12 s ago", "load data", "61G/80G")
     shows(page, "#log", "step 1259 loss 1.0101 rank 5")
     shows(page, "#log", "round_3/5/stdout.log")
     page.click("#ask-stack")

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from launcher.model.errors import TemporaryError
-from launcher.views.goodput import Goodput
 from launcher.views.questions.messages import Question
 from launcher.views.requests import NodeReply, NodeRequest, ReadState
-from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from launcher.views.run_view import Goodput, NodeView, RankView, RoundView, RunView
 
 
 def make_report(rank_count: int = 2, **changes: Any) -> NodeView:

@@ -35,8 +35,8 @@ def serve_page(source: QuestionSource, host: str, port: int) -> int:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    group = PathGroup(lambda: make_paths(source))
-    page = HttpServer(open_listener(host, port, "the page"), [group], host)
+    paths = make_paths(source)
+    page = HttpServer(open_listener(host, port, "the page"), [PathGroup(lambda: paths)], host)
     if start_thread(page.run, "page") is None:
         raise TemporaryError(f"the page cannot be served: {NO_THREAD}")
     write_stdout(page.url)

@@ -130,12 +130,18 @@ def add_paths(
     PathGroup.
     """
 
+    lock = threading.Lock()  # the first readers share what is made, too
+
     @cache
-    def read() -> Mapping[str, Answer]:
+    def make() -> Mapping[str, Answer]:
         from launcher.config.plugins import load_entry
         from launcher.views.questions.local_socket import QuestionSource
 
         return load_entry(entry)(QuestionSource(ask, run_id))  # type: ignore[no-any-return]
+
+    def read() -> Mapping[str, Answer]:
+        with lock:
+            return make()
 
     address = option.read()
     found = (part for part in parts.list_parts() if isinstance(part, HttpPart) and part.address == address)

@@ -6,7 +6,7 @@ another thread (`reporter`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -35,26 +35,10 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     workers: tuple[RankView, ...]
     signs: Mapping[int, RankSigns]
     """By local rank."""
-    places: Mapping[int, str]
-    """Coordinates by rank."""
-    devices: Mapping[int, tuple[str, ...]]
-    """By local rank."""
     now: float
     """On the agent's clock."""
-    run: RunSnapshot | None = None
-    """If this node leads and was asked for the run."""
-
-
-class RunSnapshot(Struct, frozen=True, kw_only=True):
-    """What a leader knows about the run."""
-
-    records: JobRecords
-    rounds: tuple[RoundView, ...]
-    """As this node saw them."""
-    before: TimeSpent
-    """How the time before these was spent."""
-    max_restarts: int
-    """The records of a job of one machine do not have it."""
+    view_run: Callable[[float], RunView] | None = None
+    """Makes the view of the run, if this node leads and was asked for it. Takes the time, in seconds since 1970."""
 
 
 class LocalState(Struct, eq=False):
@@ -91,21 +75,20 @@ class LocalState(Struct, eq=False):
             ranks=ranks,
             agent_rss_bytes=own.rss_bytes if own is not None else 0,
             agent_cpu_s=own.cpu_s if own is not None else 0.0,
-            run=_view_run(snapshot.run, base.at) if snapshot.run is not None else None,
+            run=snapshot.view_run(base.at) if snapshot.view_run is not None else None,
         )
 
     def _report_rank(self, snapshot: NodeSnapshot, worker: RankView, use: Mapping[int, ProcessUse]) -> RankView:
         own = use.get(worker.pid) if worker.state == "running" else None
         spent = self._note_spent(worker, own)
         signs = snapshot.signs.get(worker.local_rank, RankSigns())
-        names = snapshot.devices.get(worker.local_rank, ())
+        names = [name for name in worker.device.split(",") if name]
         is_seen = own is not None and names
         used, total = self.read_devices(names) if is_seen and self.read_devices is not None else (-1, -1)
         is_running = worker.state == "running"
         return replace(
             worker,
             state=(own.state or worker.state) if own is not None else worker.state,
-            place=snapshot.places.get(worker.rank, ""),
             cores=self._compute_cores(worker, own, snapshot),
             cpu_s=spent[0],
             rss_bytes=own.rss_bytes if own is not None else 0,
@@ -114,7 +97,6 @@ class LocalState(Struct, eq=False):
             progress_age_s=self._compute_age(snapshot, worker.local_rank, signs, own) if is_running else -1.0,
             step=signs.counts[-1] - 1 if signs.counts else -1,
             phase=signs.phase,
-            device=",".join(names),
             device_memory_bytes=used,
             device_memory_total_bytes=total,
         )
@@ -148,10 +130,15 @@ class LocalState(Struct, eq=False):
         return round(max(0.0, snapshot.now - last), 1) if last else -1.0
 
 
-def _view_run(snapshot: RunSnapshot, now: float) -> RunView:
-    """Return the run as its leader knows it: by the records, and by what this node has seen itself."""
-    run = build_run(snapshot.records)
-    rounds, before = merge_rounds(run.rounds, snapshot.rounds), snapshot.before
+def view_run(
+    records: JobRecords, own: Sequence[RoundView], before: TimeSpent, max_restarts: int, now: float
+) -> RunView:
+    """Return the run as its leader knows it: by the records, and by what this node has seen itself.
+
+    `before`: how the time before its own rounds was spent. The records of a job of one machine lack `max_restarts`.
+    """
+    run = build_run(records)
+    rounds = merge_rounds(run.rounds, own)
     if rounds and 0 < rounds[0].began_at < before.until:  # others led before this agent began
         before = TimeSpent(until=rounds[0].began_at)
-    return replace(run, rounds=rounds, max_restarts=snapshot.max_restarts, goodput=compute_goodput(rounds, before, now))
+    return replace(run, rounds=rounds, max_restarts=max_restarts, goodput=compute_goodput(rounds, before, now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from launcher.extensions.metrics.paths import make_paths as make_metrics
 from launcher.extensions.page.paths import make_paths as make_page
@@ -28,12 +28,12 @@ def serve_metrics(source: RunSource) -> HttpServer:
 
 
 def make_page_group(source: RunSource, **fields: bool | str) -> PathGroup:
-    return _make_group(lambda: make_page(source), **fields)
+    return _make_group(make_page(source), **fields)
 
 
 def make_metrics_group(source: RunSource, **fields: bool | str) -> PathGroup:
-    return _make_group(lambda: make_metrics(source), is_open=True, **fields)
+    return _make_group(make_metrics(source), is_open=True, **fields)
 
 
-def _make_group(load: Callable[[], Mapping[str, Answer]], **fields: bool | str) -> PathGroup:
-    return PathGroup(load, **fields)  # type: ignore[arg-type]
+def _make_group(paths: Mapping[str, Answer], **fields: bool | str) -> PathGroup:
+    return PathGroup(lambda: paths, **fields)  # type: ignore[arg-type]

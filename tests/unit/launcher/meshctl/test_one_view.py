@@ -19,12 +19,11 @@ from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.status import describe
 from launcher.views.event_view import read_event
-from launcher.views.goodput import Goodput
 from launcher.views.http.http_server import refuse, say
 from launcher.views.questions.local_socket import LocalAgent
 from launcher.views.rows import list_rows
 from launcher.views.run_json import encode_run
-from launcher.views.run_view import NodeView, RunView, join_nodes
+from launcher.views.run_view import Goodput, NodeView, RunView, join_nodes
 from rendezvous.records import Verdict
 from tests.support.reasons import because
 from tests.support.run_reports import FIRST, NOW, FakeSource, make_node, make_rank, make_round, make_silent

@@ -10,8 +10,7 @@ from launcher.meshctl.live import top_state
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.status import describe
 from launcher.views.event_view import read_event
-from launcher.views.goodput import Goodput
-from launcher.views.run_view import NodeView
+from launcher.views.run_view import Goodput, NodeView
 from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from launcher.config import plugins
 from launcher.config.options import command_line
 from launcher.model.errors import UsageError
 from launcher.parts.host import PartHost
@@ -89,13 +92,13 @@ def test_two_options_with_one_address_share_a_listener_and_the_page_is_the_leade
     assert said == [f"metrics at http://127.0.0.1:{port}/metrics", f"live page: http://127.0.0.1:{port}/"]
 
 
-def test_the_address_of_two_options_is_one_part(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_address_of_two_options_is_one_part() -> None:
     parts = PartHost(select.poll(), lambda: 0.0, print)
     values = command_line.resolve_values({"serve": "9400", "metrics-port": "127.0.0.1:9400"}, {})
     other = command_line.resolve_values({"serve": "0.0.0.0:9400"}, {})
     one, two, three = (
-        add_paths(parts, value, make_group(path))
-        for value, path in ((values["metrics-port"], "/metrics"), (values["serve"], "/"), (other["serve"], "/"))
+        add_paths(parts, value, "nothing.is:imported", lambda question, limit_s: b"", "exp")
+        for value in (values["metrics-port"], values["serve"], other["serve"])
     )
     assert one is two
     assert one is not three
@@ -126,3 +129,26 @@ def test_a_part_that_ends_frees_its_port(make_part: Callable[..., HttpPart]) -> 
     for part in (begun, new):
         part.close()
     wait_until(lambda: not any(get(port, "/") for port in ports))
+
+
+def test_the_first_readers_share_what_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def make(source: object) -> dict[str, object]:
+        made.append(source)
+        begun.set()
+        assert go.wait(20)
+        return {"/": source}
+
+    option = command_line.resolve_values({"serve": "9400"}, {})["serve"]
+    option.read()
+    monkeypatch.setattr(plugins, "load_entry", lambda entry: make)
+    parts = PartHost(select.poll(), lambda: 0.0, print)
+    group = add_paths(parts, option, "an:entry", lambda question, limit_s: b"", "exp").groups[0]
+    assert not made, "nothing is imported before the first request"
+    with ThreadPoolExecutor(20) as readers:
+        answers = [readers.submit(group.read) for _ in range(20)]
+        assert begun.wait(20)
+        go.set()
+        assert len({id(answer.result()) for answer in answers}) == len(made) == 1
