@@ -36,9 +36,8 @@ class TimeSpent(Struct, kw_only=True):
     lost_s: dict[str, float] = field(default_factory=dict)
     has_saved: bool = False
     """Whether a checkpoint was ever reported."""
-    spans: list[Span] = field(default_factory=list)
-    """All of it in order, if `keeps_spans`."""
-    keeps_spans: bool = False
+    spans: list[Span] | None = None
+    """All of it in order; None if that is not wanted."""
 
     def add(self, one: RoundView, now: float) -> None:
         """Add a round, and the pause before it; one that still runs is counted up to `now`."""
@@ -63,7 +62,7 @@ class TimeSpent(Struct, kw_only=True):
         self._keep(self.cause, lost_s, 0)
 
     def _keep(self, cause: str, lasted_s: float, round: int) -> None:
-        if self.keeps_spans and lasted_s > 0:
+        if self.spans is not None and lasted_s > 0:
             self.spans.append((cause, lasted_s, round))
 
 
@@ -80,9 +79,9 @@ def compute_goodput(rounds: Iterable[RoundView], before: TimeSpent, now: float) 
 
 def list_spans(rounds: Sequence[RoundView], since: float, now: float) -> list[Span]:
     """List how the time since then was spent, in order."""
-    spent = TimeSpent(until=since, keeps_spans=True)
-    _spend(rounds, spent, now)
-    return spent.spans
+    found: list[Span] = []
+    _spend(rounds, TimeSpent(until=since, spans=found), now)
+    return found
 
 
 def _spend(rounds: Iterable[RoundView], spent: TimeSpent, now: float) -> None:

@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +22,12 @@ import pytest
 
 from launcher.model.errors import UsageError
 from launcher.views.http import http_server
-from launcher.views.http.http_server import REFUSED_MAX, REFUSED_PAUSE_S, HttpServer
+from launcher.views.http.http_server import REFUSED_MAX, REFUSED_PAUSE_S, HttpServer, open_listener
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun
-from tests.support.page.serving import LOCAL, serve_page
+from tests.support.page.serving import LOCAL, begin, make_metrics_group, make_page_group, serve_page
+from tests.support.reports import FixedSource, make_report
 from tests.support.waiting import wait_until
 
 
@@ -311,3 +313,34 @@ def test_after_some_refused_requests_the_next_one_waits_a_moment(
     for _ in range(3 * REFUSED_MAX):
         assert ask(strict, "/?token=the-token").status == 303
     assert naps == [REFUSED_PAUSE_S] * 3, "who has the token costs none"
+
+
+@pytest.fixture
+def shared(source: FakeRun) -> Iterator[HttpServer]:
+    """One listener for page and metrics, on all addresses."""
+    groups = [make_metrics_group(FixedSource(make_report())), make_page_group(source)]
+    with closing(begin(HttpServer(open_listener("0.0.0.0", 0, "--serve"), groups, token="the-token"))) as served:
+        yield served
+
+
+def test_metrics_beside_the_page_are_open_and_the_page_is_not(shared: HttpServer, source: FakeRun) -> None:
+    for host in ("localhost", "prometheus.example", "evil.example"):
+        assert ask(shared, "/healthz", Host=host).body == b"ok\n"
+        assert b"meshrun_round{" in ask(shared, "/metrics?token=the-token", Host=host).body
+    assert [ask(shared, path).status for path in ("/", "/api/run", "/api/why", "/save", "/nothing")] == [401] * 5
+    assert ask(shared, "/api/run", Host="evil.example", Authorization="Bearer the-token").status == 421
+    assert source.counts == {}
+    assert ask(shared, "/api/run", Authorization="Bearer the-token").status == 200
+    assert ask(shared, "/nothing", Authorization="Bearer the-token").status == 404
+
+
+def test_two_hundred_readers_of_both_are_one_question_of_each(shared: HttpServer, source: FakeRun) -> None:
+    source.gate.clear()
+    paths = ["/api/run", "/healthz"] * 100
+    with ThreadPoolExecutor(200) as readers:
+        answers = [readers.submit(ask, shared, path, Authorization="Bearer the-token") for path in paths]
+        wait_until(lambda: source.counts.get("run"), 20, "the question")
+        source.gate.set()
+        statuses = {answer.result(20).status for answer in answers if answer.exception(20) is None}
+    assert statuses == {200}, "beyond the limit, the oldest are cut"
+    assert source.counts["run"] <= 2, "on a slow machine a second may have gone by"

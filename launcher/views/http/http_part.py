@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Value
@@ -21,6 +22,7 @@ from launcher.model.errors import UsageError, describe_bug
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.views.http.http_server import Answer, HttpServer, PathGroup, open_listener
+from launcher.views.questions.kept_answer import KeptAnswer
 
 if TYPE_CHECKING:
     from launcher.views.questions.local_socket import Exchange
@@ -130,18 +132,13 @@ def add_paths(
     PathGroup.
     """
 
-    lock = threading.Lock()  # the first readers share what is made, too
+    made: KeptAnswer[Mapping[str, Answer]] = KeptAnswer(time.monotonic)  # the first readers wait for one, too
 
-    @cache
     def make() -> Mapping[str, Answer]:
         from launcher.config.plugins import load_entry
         from launcher.views.questions.local_socket import QuestionSource
 
         return load_entry(entry)(QuestionSource(ask, run_id))  # type: ignore[no-any-return]
-
-    def read() -> Mapping[str, Answer]:
-        with lock:
-            return make()
 
     address = option.read()
     found = (part for part in parts.list_parts() if isinstance(part, HttpPart) and part.address == address)
@@ -149,5 +146,5 @@ def add_paths(
     if part is None:
         part = HttpPart(address, option.origin, log)
         parts.add(part)
-    part.groups.append(PathGroup(read, is_open, is_leaders, announcement))
+    part.groups.append(PathGroup(partial(made.read, math.inf, make), is_open, is_leaders, announcement))
     return part

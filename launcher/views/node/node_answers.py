@@ -20,7 +20,7 @@ from launcher.parts.host import PartHost
 from launcher.parts.part import RunningRound
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.views.node.journal import Journal
-from launcher.views.node.local_state import LocalState, NodeSnapshot, RankSigns, view_run
+from launcher.views.node.local_state import LocalState, RankSigns, view_run
 from launcher.views.node.log_pages import LogSource, read_page
 from launcher.views.questions.messages import is_sendable
 from launcher.views.questions.reporter import Kind
@@ -63,7 +63,7 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
         journal = self.open_journal()
         match request:
             case ReadState(of_run=of_run):
-                return "state", partial(self.state.report, self.take_snapshot(journal, now, of_run=of_run))
+                return "state", self._take_snapshot(journal, now, of_run=of_run)
             case ReadEvents(after=after):
                 return "state", partial(fit_event_page, journal.buffer.read(after))
             case ReadLogs():
@@ -79,8 +79,8 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
             for (rank, stream), path in sorted(paths.items())
         ]
 
-    def take_snapshot(self, journal: Journal, now: float, *, of_run: bool) -> NodeSnapshot:
-        """Take a snapshot. `now`: on the agent's clock; `of_run`: with what the leader knows of the run."""
+    def _take_snapshot(self, journal: Journal, now: float, *, of_run: bool) -> Callable[[], NodeView]:
+        """Return what makes the report of this moment. `now`: on the agent's clock; `of_run`: as in ReadState."""
         header, timeline, assignment = journal.header, journal.timeline, journal.assignment
         machine = self.driver.machine
         current = timeline.current
@@ -121,7 +121,7 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
             rounds = tuple(replace(one) for one in timeline.rounds)
             before = replace(timeline.before, lost_s=dict(timeline.before.lost_s))
             make_run = partial(view_run, records, rounds, before, header.max_restarts)
-        return NodeSnapshot(base=base, workers=workers, signs=self._read_signs(now), now=now, view_run=make_run)
+        return partial(self.state.report, base, workers, self._read_signs(now), now, make_run)
 
     def _copy_worker(self, worker: RankView, assignment: NodeAssignment | None) -> RankView:
         is_here = assignment is not None and worker.rank in assignment.ranks
