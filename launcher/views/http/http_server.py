@@ -1,10 +1,11 @@
 """A small HTTP server for readers that may mean no good: what it serves are paths, of the page and of the metrics.
 
 A connection carries one GET, which has `HEAD_LIMIT_S` to arrive as a whole; its answer has `SEND_LIMIT_S` to be taken.
-Each has a thread, or where none can be started, the thread that accepts. Beyond half of `PLACES_MAX` the oldest
-connection whose reader is not admitted makes room, of the user or address that has the most: so strangers, however many
-they open, keep no reader out, and leave the agent descriptors. No request is logged: its address may hold a token, and
-whoever can reach the port could fill the log. Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
+Each has a thread, or where none can be started, the thread that accepts. Beyond `PLACES_MAX` of readers that are
+admitted, and half as many of others, the oldest such connection makes room, of the user or address that has the most:
+so nobody, however many they open, keeps a probe out, nor strangers a reader, and the agent has descriptors left. No
+request is logged: its address may hold a token, and whoever can reach the port could fill the log. Why no framework:
+docs/internals/decisions/0051-a-page-of-one-file.md.
 """
 
 from __future__ import annotations
@@ -158,9 +159,8 @@ class HttpServer:
                 self._refused_count = 0
                 self._is_closed.wait(REFUSED_PAUSE_S)
             try:
-                if not self._enter(end, str(address[0])):
-                    end.close()
-                elif start_thread(self._serve, "reader", end) is None:
+                self._enter(end, str(address[0]))
+                if start_thread(self._serve, "reader", end) is None:
                     self._serve(end)
             except Exception:  # such as a lack of memory: that costs a connection, and not all later ones
                 self._let_go(end)
@@ -175,32 +175,20 @@ class HttpServer:
             for end in list(self._connections):
                 self._cut(end)
 
-    def _enter(self, end: socket.socket, address: str) -> bool:
-        """Give a new connection a place, another's if need be; False if there is none."""
+    def _enter(self, end: socket.socket, address: str) -> None:
         user = find_peer_user(end) if self._is_local else None
         place = _Place(origin=address if user is None else f"user {user}", is_admitted=user in (os.geteuid(), 0))
         with self._lock:
-            if place.is_admitted and self._count_admitted() >= self._places_max:
-                self._refused_count += 1
-                return False
             self._connections[end] = place
-            strangers = [one for one, other in self._connections.items() if not other.is_admitted]
-            if len(strangers) > max(1, self._places_max // 2):
-                counts = Counter(self._connections[one].origin for one in strangers)
-                busiest = max(counts, key=counts.__getitem__)
-                self._cut(next(one for one in strangers if self._connections[one].origin == busiest))
-        return True
+            self._make_room(is_admitted=place.is_admitted)
 
-    def _admit(self, end: socket.socket) -> bool:
-        with self._lock:
-            place = self._connections.get(end)
-            if place is None:  # it has been cut
-                return False
-            place.is_admitted = place.is_admitted or self._count_admitted() < self._places_max
-            return place.is_admitted
-
-    def _count_admitted(self) -> int:
-        return sum(place.is_admitted for place in self._connections.values())
+    def _make_room(self, *, is_admitted: bool) -> None:
+        """Cut a connection if there are too many like that: the oldest of who has the most."""
+        origins = {one: place.origin for one, place in self._connections.items() if place.is_admitted == is_admitted}
+        if len(origins) > max(1, self._places_max // (1 if is_admitted else 2)):
+            counts = Counter(origins.values())
+            busiest = max(counts, key=counts.__getitem__)
+            self._cut(next(one for one, origin in origins.items() if origin == busiest))
 
     def _cut(self, end: socket.socket) -> None:
         """End a connection: its thread closes it, and its place is free from now on."""
@@ -252,11 +240,13 @@ class HttpServer:
 
     def _check(self, end: socket.socket, token: str | None, headers: Mapping[str, str]) -> None:
         self._gate.check_origin(headers)
-        place = self._connections.get(end)
-        if place is None or not place.is_admitted:
-            self._gate.check_token(token, headers)
-            if not self._admit(end):
-                raise Refused(503, "this page has too many readers at the moment")
+        with self._lock:
+            place = self._connections.get(end)
+            if place is None or not place.is_admitted:
+                self._gate.check_token(token, headers)
+            if place is not None and not place.is_admitted:
+                place.is_admitted = True
+                self._make_room(is_admitted=True)
 
 
 def refuse(path: str, status: int, sentence: str) -> Response:
