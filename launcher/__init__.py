@@ -34,10 +34,9 @@ def __getattr__(name: str) -> object:
     try:
         found = getattr(import_module(_HOMES[name]), name)
     except ImportError as error:
-        from launcher.extensions import HINTS
+        from launcher.extensions import ask
 
-        module, _, function = HINTS["hidden"].partition(":")
-        raise getattr(import_module(module), function)(error) from error.__cause__
+        raise ask("hidden", error) from error.__cause__
     globals()[name] = found
     return found
 

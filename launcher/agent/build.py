@@ -101,18 +101,9 @@ def build_agent(node: NodeContext, layout: LogLayout, slots: Sequence[Slot], rea
     for remark in spec_builder.list_remarks():
         log(remark)
     return Agent(
-        script=config.workers.script,
-        supervisor=node.supervisor,
-        fork_server=node.fork_server,
-        membership=membership,
-        termination=node.termination,
-        wakeup=wakeup,
+        node=context,
         port=port,
-        spec_builder=spec_builder,
         worker_channel=worker_channel,
-        pump=pump,
-        parts=node.parts,
-        running=context.running,
         round_log=RoundLog(is_standalone=startup is None, settings=settings),
         failures=Failures(
             host,
@@ -123,7 +114,6 @@ def build_agent(node: NodeContext, layout: LogLayout, slots: Sequence[Slot], rea
             is_python=config.workers.launch_mode != "program",
             page=node.shared_page,
         ),
-        progress_file=config.hangs.progress_file,
     )
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.agent.membership import NodeMembership, draw_random, read_clock
 from launcher.agent.startup import stores
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant
-from launcher.agent.startup.stale_agents import refuse
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
 from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
 from launcher.locality.gather import Locality, resolve_locality
@@ -148,14 +148,14 @@ def meet(
             except StoreError as error:  # it is gone again: this agent may have to serve it now
                 sentence, what = str(error), type(error).__name__
             except VersionError as error:
-                raise refuse("other version", error.version, endpoint, own.node_name, port_option) from None
+                raise extensions.ask("other version", error.version, endpoint, own.node_name, port_option) from None
             else:
                 # A store whose run has ended is about to go, and this agent may have to serve the next.
                 is_ours = occupant is None or occupant.is_of(own)
                 is_kept = is_ours and not is_earlier and settings.on_finished == "exit"
                 if occupant is None or not (occupant.is_over or is_earlier) or is_kept:
                     if occupant is not None and not is_ours:
-                        raise refuse("other run", occupant, own, endpoint, port_option)
+                        raise extensions.ask("other run", occupant, own, endpoint, port_option)
                     opened.enter_context(tried.pop_all())
                     return store, server, None if occupant is None else occupant.owner, version
                 what, state = name_run(occupant.owner.run_id), "has ended"

@@ -15,7 +15,7 @@ from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
-from launcher.hardware.linux.shared_page import list_inherited_fds, make
+from launcher.hardware.linux.shared_page import make
 from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
@@ -41,7 +41,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         begin_stamps(config.output.log_times, startup.name)
     try:
         shared_page = make()
-        keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
+        keep = (shared_page.descriptor, *(startup.inherited_fds if startup else ()))
         supervisor.start(keep, startup.node_lock.group if startup else "", draw_temporary_dirs())
         if startup is not None:
             from launcher.hardware.linux.limits import raise_descriptor_limit

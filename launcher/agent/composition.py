@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from launcher import extensions
 from launcher.agent.membership import NodeContext, NodeMembership
 from launcher.config.config import MonitoringOptions
-from launcher.extensions import PARTS
 from launcher.logs.layout import LogLayout
 from launcher.model.console import log
 from launcher.model.node import Slot
@@ -35,6 +35,7 @@ from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.messages import Exited
 from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
+from rendezvous.records import Keys
 
 if TYPE_CHECKING:
     from _socket import socket
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from launcher.views.node.journal import Journal
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.questions.messages import Question
+    from launcher.views.questions.stored_request import JobAddress
     from launcher.views.sinks.event_file import EventSink
 
 UNFINISHED_S = 60.0
@@ -81,7 +83,7 @@ def add_parts(node: PartContext) -> None:
     journal = LatePart(
         "the view of this run",
         lambda: _make_journal(node, started_at),
-        LATER_S if is_written or not config.extensions.keys().isdisjoint(PARTS) else math.inf,
+        LATER_S if is_written or not config.extensions.keys().isdisjoint(extensions.PARTS) else math.inf,
         is_written=is_written,
     )
     parts.add(journal)
@@ -119,11 +121,9 @@ def add_parts(node: PartContext) -> None:
     watcher = parts.add(inquiries)
     if listener is not None:
         watcher.register(listener.fileno())
-    for option, entry in PARTS.items():
+    for option, entry in extensions.PARTS.items():
         if option in config.extensions:
-            from launcher.config.plugins import load_entry
-
-            load_entry(entry)(node, ask)
+            extensions.load_entry(entry)(node, ask)
     journal.is_written |= bool(node.sinks)  # with those of extensions
 
 
@@ -132,12 +132,11 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
     from launcher.views.node.journal_part import JournalPart
 
     config, layout = node.config, node.layout
-    write_round = None
-    if layout.keeps_files and not layout.is_temporary:
-        from launcher.views.sinks.event_file import make_round_writer
-
-        write_round = make_round_writer(lambda: layout.root, log)
     sinks = [make() for make in node.sinks]
+    if layout.keeps_files and not layout.is_temporary:
+        from launcher.views.sinks.event_file import KEPT_FILE, EventFile
+
+        sinks.append(EventFile(KEPT_FILE, "--log-dir", log, lambda: layout.job_dir and layout.root))
     header = JournalHeader(
         run_id=layout.run_id,
         node=node.host,
@@ -149,7 +148,7 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         mesh_axes=tuple(axis.name for axis in config.placement.mesh.axes) if config.placement.mesh is not None else (),
     )
     find_failure = node.membership.driver.machine.find_failure
-    return JournalPart(Journal(header, [sink.write for sink in sinks], write_round, find_failure), sinks)
+    return JournalPart(Journal(header, [sink.write for sink in sinks], find_failure), sinks)
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:
@@ -174,9 +173,11 @@ def _make_inquiries(
     from launcher.diagnosis.part.examination import Examination
     from launcher.diagnosis.part.inquiries import Inquiries
     from launcher.diagnosis.part.local_examiner import LocalExaminer
-    from launcher.views.questions.question_server import QuestionServer
+    from launcher.views.questions.messages import Submit
+    from launcher.views.questions.question_server import Answerer, QuestionServer
     from launcher.views.questions.question_socket import QuestionSocket
     from launcher.views.questions.reporter import Reporter
+    from launcher.views.questions.submitter import Submitter
     from launcher.views.questions.survey import Surveys
 
     machine, layout = node.membership.driver.machine, node.layout
@@ -189,6 +190,7 @@ def _make_inquiries(
         {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
         None if listener is None else QuestionSocket(watcher, listener),
     )
+    server.answerers[Submit] = Answerer(Submitter(lambda: _locate_job(node), reporter, effects.append).answer)
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
         effects.append,
@@ -200,6 +202,16 @@ def _make_inquiries(
         keeps_failures=not layout.is_temporary,
     )
     return Inquiries(server, examination, node.running, effects, node.config.hangs.on_hang)
+
+
+def _locate_job(node: PartContext) -> JobAddress | None:
+    """Return where requests to the job are written; None for a job of one machine."""
+    from launcher.views.questions.stored_request import JobAddress
+
+    if node.startup is None:
+        return None
+    driver, secret = node.membership.driver, node.startup.credentials.secret
+    return JobAddress(driver.store, Keys(driver.machine.joined_root), secret, node.layout.run_id)
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.membership import NodeMembership, read_clock
-from launcher.agent.signals import Termination, Wakeup, name_signal
+from launcher.agent.composition import PartContext
+from launcher.agent.membership import read_clock
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log
 from launcher.model.errors import ShortageError, UsageError, describe, describe_bug, find_shortage_hint, sanitize
-from launcher.parts.host import PartHost
 from launcher.parts.part import (
     LATER_S,
     Diagnosed,
@@ -43,14 +42,12 @@ from launcher.parts.part import (
     Publish,
     QuitSignalled,
     RoundStarting,
-    RunningRound,
     VictimSuspected,
     WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
-from launcher.ranks.spec_builder import WorkerSpecBuilder
-from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from launcher.supervisor.handle import SWEEP_LIMIT_S
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
     Exited,
@@ -60,15 +57,14 @@ from launcher.supervisor.messages import (
     SpawnFailed,
     SupervisorLost,
     WorkersFenced,
+    name_signal,
 )
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
 from rendezvous.reasons import Reason
 
 if TYPE_CHECKING:
-    from launcher.agent.preload import ForkServerClient
     from launcher.diagnosis.leftovers import Leftovers
-    from launcher.logs.pump import OutputPump
 
 Answer = TypeVar("Answer")
 
@@ -88,22 +84,12 @@ GRACE_LEAST_S = 5.0
 class Agent(Struct, kw_only=True, eq=False):
     """The loop of one node's agent. Its pieces come from `build`."""
 
-    script: str
-    supervisor: Supervisor
-    fork_server: ForkServerClient | None
-    membership: NodeMembership
-    termination: Termination
-    wakeup: Wakeup
+    node: PartContext
+    """Its `running` is of `_round`, for the parts to look at."""
     port: MasterPort
-    spec_builder: WorkerSpecBuilder
     worker_channel: WorkerChannel
-    pump: OutputPump | None
-    parts: PartHost
-    running: RunningRound
-    """Of `_round`, for the parts to look at."""
     round_log: RoundLog
     failures: Failures
-    progress_file: str | None = None
 
     _round: lifecycle.Round | None = None
     _number: int = 0  # of the current or last round
@@ -127,27 +113,28 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._wait()
             return self._finish(self._exit)
         finally:
-            self.parts.close()
-            self.membership.close()
-            if self.pump is not None:
-                self.pump.close()
+            self.node.parts.close()
+            self.node.membership.close()
+            if self.node.pump is not None:
+                self.node.pump.close()
 
     def _wait(self) -> None:
         """Wait for an event."""
-        clocks = (self.membership.driver, self.parts, self.supervisor, self.termination, self.round_log)
-        of_round = (self.worker_channel, self._round, self.fork_server)
+        node = self.node
+        clocks = (node.membership.driver, node.parts, node.supervisor, node.termination, self.round_log)
+        of_round = (self.worker_channel, self._round, node.fork_server)
         times = [one.wake_at for one in (*clocks, *of_round) if one is not None]
         left_s = min(*times, *self._timers.values()) - read_clock()
-        ready = self.parts.poll.poll(math.ceil(min(max(0.0, left_s), POLL_LIMIT_S) * 1000))
-        self.parts.tell_ready([descriptor for descriptor, _ in ready], self._make_fact(None))
+        ready = self.node.parts.poll.poll(math.ceil(min(max(0.0, left_s), POLL_LIMIT_S) * 1000))
+        self.node.parts.tell_ready([descriptor for descriptor, _ in ready], self._make_fact(None))
 
     def _run_once(self) -> None:
         """Handle everything that has happened since the last time."""
-        for signum in self.wakeup.take():
+        for signum in self.node.wakeup.take():
             self._take_signal(signum)
-        if leave := self.termination.check(read_clock()):
+        if leave := self.node.termination.check(read_clock()):
             self._leave(leave)
-        for report in self.supervisor.read_reports() if not self._loss_reason else ():
+        for report in self.node.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
         for call, at in [*self._timers.items()]:
             if read_clock() >= at:
@@ -155,25 +142,25 @@ class Agent(Struct, kw_only=True, eq=False):
                 call()
         if self._round is not None and self._pending is None:
             for rank in self.worker_channel.check_heartbeats(self._round, read_clock()):
-                pid = self.running.pids.get(rank, 0)
+                pid = self.node.running.pids.get(rank, 0)
                 self._take_exit(self._round, Exited(self._round.round, rank, pid, -signal.SIGKILL, time.time()))
             if self.worker_channel.check_saves(read_clock()):
                 self._submit(events.CheckpointSaved(self._round.round))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
-        if self.fork_server is not None:
-            self.fork_server.advance(read_clock())
+        if self.node.fork_server is not None:
+            self.node.fork_server.advance(read_clock())
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
-        while actions := self.membership.driver.run():
+        while actions := self.node.membership.driver.run():
             for action in actions:
                 self._carry_out(action)
         if self.round_log.advance(read_clock()):
             self._tell(WaitUnexplained())
-        if (is_leader := self.membership.driver.machine.is_leader) != self._is_leader:
+        if (is_leader := self.node.membership.driver.machine.is_leader) != self._is_leader:
             self._is_leader = is_leader
             self._tell(LeadershipChanged(is_leader))
-            self.membership.log_remarks()
-        self.parts.run(self._carry_out_effect)
+            self.node.membership.log_remarks()
+        self.node.parts.run(self._carry_out_effect)
 
     # --- facts and effects ---
 
@@ -181,10 +168,10 @@ class Agent(Struct, kw_only=True, eq=False):
         return Fact(what, self._number, read_clock(), time.time())
 
     def _tell(self, what: object) -> None:
-        self.parts.tell(self._make_fact(what))
+        self.node.parts.tell(self._make_fact(what))
 
     def _submit(self, event: events.Event) -> None:
-        self.membership.driver.submit(event)
+        self.node.membership.driver.submit(event)
         self._tell(event)
 
     def _carry_out_effect(self, effect: Effect) -> None:
@@ -192,9 +179,9 @@ class Agent(Struct, kw_only=True, eq=False):
         round = self._round
         match effect:
             case events.SendNote() | events.AnswerCommand():
-                self.membership.driver.submit(effect)
+                self.node.membership.driver.submit(effect)
             case events.LeaveRequest():
-                if leave := self.termination.leave(effect):
+                if leave := self.node.termination.leave(effect):
                     self._leave(leave)
             case Publish(what):
                 self._tell(what)
@@ -209,7 +196,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._end_window(round)
             case Diagnosed(number, finding) if round is not None and round.round == number:
                 self.failures.finding = finding
-                if (share := self.running.share) is not None and share.group_rank == 0:
+                if (share := self.node.running.share) is not None and share.group_rank == 0:
                     self._submit(events.RoundExamined(number, finding.sentences))
             case EndWorkers(number, local_ranks, why) if round is not None and round.round == number:
                 self._is_explained = True
@@ -226,14 +213,14 @@ class Agent(Struct, kw_only=True, eq=False):
             case events.StopRound(round):
                 if self._round is not None and self._round.round == round:
                     self.round_log.log_end(round, action.reason)
-                    self.running.is_stopping = True
+                    self.node.running.is_stopping = True
                     self._tell(action)
                     if action.mode != "fence":
-                        self.parts.run(self._carry_out_effect)
+                        self.node.parts.run(self._carry_out_effect)
                     self._stop(self._round, action.mode, action.reason)
                     return
             case events.ExtendWatchdog(until):
-                self.supervisor.extend_watchdog(until)
+                self.node.supervisor.extend_watchdog(until)
                 return
             case events.Log():
                 self.round_log.note(action, read_clock())
@@ -244,13 +231,13 @@ class Agent(Struct, kw_only=True, eq=False):
     def _start(self, start: events.StartRound) -> None:
         self._number = start.round
         try:
-            share = self.spec_builder.read_assignment(start.assignment, start.coordinator)
+            share = self.node.spec_builder.read_assignment(start.assignment, start.coordinator)
         except RecordError as error:
             self._refuse(start.round, error)
             return
         self.round_log.log_start(start, share)
-        builder = self.spec_builder
-        builder.enter_job(self.membership.driver.machine.joined_root)
+        builder = self.node.spec_builder
+        builder.enter_job(self.node.membership.driver.machine.joined_root)
         self.failures.begin(
             start.round,
             share,
@@ -259,12 +246,12 @@ class Agent(Struct, kw_only=True, eq=False):
             partial(builder.describe_rank, share),
         )
         # No wait helps a first round that asks for more than this user's limit allows.
-        limit_s = 0.0 if self.running.share is None else SHORTAGE_LIMIT_S
+        limit_s = 0.0 if self.node.running.share is None else SHORTAGE_LIMIT_S
         self._round = lifecycle.Round(start.round, len(share.ranks))
-        self.running.begin(start.round, share)
+        self.node.running.begin(start.round, share)
         self._is_explained, self._stop_reason = False, ""
         self._tell(RoundStarting(start, share))
-        self.parts.run(self._carry_out_effect)
+        self.node.parts.run(self._carry_out_effect)
         self._start_workers(start, share, read_clock() + limit_s)
 
     def _start_workers(self, start: events.StartRound, share: NodeAssignment, until: float) -> None:
@@ -272,10 +259,10 @@ class Agent(Struct, kw_only=True, eq=False):
 
         The others of the round wait in torch's store meanwhile. Raises ShortageError after `until`.
         """
-        if self.pump is not None:
-            self.pump.reset_counts()
+        if self.node.pump is not None:
+            self.node.pump.reset_counts()
         try:
-            specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
+            specs = self.node.spec_builder.make_specs(start.round, start.restart_count, share, self.node.pump)
         except ShortageError as error:
             if read_clock() >= until:
                 for_s = "" if self._pending is None else f", for {SHORTAGE_LIMIT_S:g} s"
@@ -286,12 +273,12 @@ class Agent(Struct, kw_only=True, eq=False):
             self._timers[self._retry_start] = read_clock() + SHORTAGE_PAUSE_S
             return
         self._pending = None
-        self.worker_channel.begin(self.running.pids, len(share.ranks), read_clock())
+        self.worker_channel.begin(self.node.running.pids, len(share.ranks), read_clock())
         self._timers[self._prepare_end] = read_clock() + LATER_S
-        self.supervisor.spawn(start.round, specs)
-        self.running.note_start(self.spec_builder.list_log_files(share))
-        if self.fork_server is not None:
-            self.fork_server.expect_workers(read_clock())
+        self.node.supervisor.spawn(start.round, specs)
+        self.node.running.note_start(self.node.spec_builder.list_log_files(share))
+        if self.node.fork_server is not None:
+            self.node.fork_server.expect_workers(read_clock())
 
     def _retry_start(self) -> None:
         if self._pending is not None:
@@ -319,8 +306,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if (leftovers := _attempt(self._find_leftovers, None)) is not None:
             self._wait_for_leftovers(round, leftovers)
             return
-        signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
-        grace_s = self.membership.driver.machine.settings.get_grace_s(mode)
+        signum = self.node.termination.signum if mode == "grace" and self.node.termination.signum else signal.SIGTERM
+        grace_s = self.node.membership.driver.machine.settings.get_grace_s(mode)
         if mode == "grace":
             self._stop_reason = describe(reason)
             grace_s = self._request_stop(round, grace_s)
@@ -329,26 +316,26 @@ class Agent(Struct, kw_only=True, eq=False):
             is_typed = signum == signal.SIGINT and (os.isatty(0) or os.isatty(2))
             more = "; press Ctrl-C again to kill them now" if is_typed else ""
             passed = f"{signal.Signals(signum).name} is passed to the workers"
-            if notice := self.termination.notice_signum:
+            if notice := self.node.termination.notice_signum:
                 passed = f"{name_signal(notice)} is passed to the workers that handle it, SIGTERM to the others"
             log(f"{passed}, which have {grace_s:g} s{more}")
 
     def _find_leftovers(self) -> Leftovers | None:
         """Return what the workers of a job that has succeeded have left; None if that is nothing."""
-        machine = self.membership.driver.machine
-        if machine.verdict is None or machine.verdict.kind != "success" or not self.supervisor.list_left():
+        machine = self.node.membership.driver.machine
+        if machine.verdict is None or machine.verdict.kind != "success" or not self.node.supervisor.list_left():
             return None
         from launcher.diagnosis.leftovers import find_leftovers
 
         # The rest of what the agreement waits for this node is the sweep's.
         limit_s = min(machine.settings.shutdown_timeout_s, machine.settings.stop_limit_s - SWEEP_LIMIT_S)
-        return find_leftovers(self.supervisor, self.running, read_clock(), max(0.0, limit_s))
+        return find_leftovers(self.node.supervisor, self.node.running, read_clock(), max(0.0, limit_s))
 
     def _wait_for_leftovers(self, round: lifecycle.Round, leftovers: Leftovers) -> None:
         def check() -> None:
             if self._round is not round:  # another stop has swept it meanwhile
                 return
-            is_hurried = self.termination.signum is not None
+            is_hurried = self.node.termination.signum is not None
             if wait_s := _attempt(partial(leftovers.advance, read_clock(), is_hurried=is_hurried), 0.0):
                 self._timers[check] = read_clock() + wait_s
             else:
@@ -359,14 +346,14 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- reports of the supervisor ---
 
     def _take_report(self, report: Report) -> None:
-        if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
+        if self.node.fork_server is not None and (refusal := self.node.fork_server.take(report, read_clock())):
             self._fork_server_error = refusal  # without the fork server no worker can start
             self._leave(events.LeaveRequest(Reason.of("agent/fork-server-failed", error=str(refusal)), EXIT_USAGE))
         self._tell(report)
         round = self._round
         match report:
             case Spawned(number, local_rank, pid) if round is not None and round.round == number:
-                self.running.pids[local_rank] = pid
+                self.node.running.pids[local_rank] = pid
             case Exited(number, local_rank):
                 # Not live: its end was noted when it stopped responding.
                 if round is not None and round.round == number and local_rank in round.live:
@@ -389,7 +376,7 @@ class Agent(Struct, kw_only=True, eq=False):
     def _take_exit(self, round: lifecycle.Round, end: Exited, spawn_error: int = 0, sentence: str = "") -> None:
         """`spawn_error`, `sentence`: why it could not be started."""
         local_rank, exit_code = end.local_rank, end.exit_code
-        claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
+        claim = self.node.shared_page.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
         has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
         origin: Origin = "own"
@@ -402,12 +389,12 @@ class Agent(Struct, kw_only=True, eq=False):
                 sentence or self.worker_channel.end_reasons.get(local_rank),
                 spawn_error=spawn_error,
                 claim=claim,
-                is_leaving=self.termination.signum is not None,
+                is_leaving=self.node.termination.signum is not None,
             )
         # One that was ended because of a hang has been explained. Those that lose it as a peer still wait for it here.
         may_be_victim = origin == "another" or (origin == "unclear" and not self._is_explained)
         may_be_victim &= self._has_survivors(round, local_rank)
-        self.running.exit_codes[local_rank] = exit_code
+        self.node.running.exit_codes[local_rank] = exit_code
         if may_be_victim and not self._is_explained and not round.failures:
             self._tell(VictimSuspected(local_rank))
         worker_exit = lifecycle.WorkerExit(
@@ -421,7 +408,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _has_survivors(self, round: lifecycle.Round, local_rank: int) -> bool:
         """Whether other workers may live than this one that has failed, here or on another node."""
-        share = self.running.share
+        share = self.node.running.share
         return (share is not None and share.group_world_size > 1) or bool(round.live - {local_rank})
 
     def _end_window(self, round: lifecycle.Round) -> None:
@@ -429,14 +416,14 @@ class Agent(Struct, kw_only=True, eq=False):
         from launcher.hardware.linux.kernel import read_stat
 
         self._is_explained = True
-        stats = [read_stat(pid) for pid in self.running.list_live().values()]
+        stats = [read_stat(pid) for pid in self.node.running.list_live().values()]
         if all(stat is not None and not stat.is_ending for stat in stats):  # else it may be the cause
             self._carry_out_all(round, round.end_window(read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
-        self.parts.poll.unregister(self.supervisor)
-        left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
+        self.node.parts.poll.unregister(self.node.supervisor)
+        left = self.node.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f"; {format_pids(left)} could not be killed" if left else ""))
         self._timers.pop(self._report_stuck, None)
         self._loss_reason = Reason.of("agent/supervisor-lost", error=sentence)
@@ -447,9 +434,9 @@ class Agent(Struct, kw_only=True, eq=False):
     def _report_stuck(self) -> None:
         log(
             f"some processes still exist {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
-            f"{self.supervisor.describe_remaining()}"
+            f"{self.node.supervisor.describe_remaining()}"
         )
-        self.supervisor.wake()
+        self.node.supervisor.wake()
 
     def _prepare_end(self) -> None:
         """Load what the end of a round takes, and begin to read the kernel's log."""
@@ -463,10 +450,10 @@ class Agent(Struct, kw_only=True, eq=False):
         for action in actions:
             match action:
                 case lifecycle.SignalWorkers(signum):
-                    self.worker_channel.signal_workers(round, signum, self.termination.notice_signum)
+                    self.worker_channel.signal_workers(round, signum, self.node.termination.notice_signum)
                 case lifecycle.SweepRound():
                     self._pending = None
-                    self.supervisor.sweep(round.round)
+                    self.node.supervisor.sweep(round.round)
                     self._timers[self._report_stuck] = read_clock() + STUCK_LIMIT_S
                 case lifecycle.ReportSucceeded():
                     self._submit(events.RoundSucceeded(round.round))
@@ -475,11 +462,11 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
         """Report the cause, with what a worker claims and what follows from its class."""
-        share = self.running.share
+        share = self.node.running.share
         taken = share is not None and _attempt(lambda: self.port.is_taken(share), False)
         root = self.failures.set_root_cause(cause.local_rank, is_port_taken=taken)
         final_reason, is_node_fault = root.consequence
-        for kind, reason in self.worker_channel.list_claims().values():
+        for kind, reason in self.node.shared_page.list_claims().values():
             if kind == shared_page.CLAIM_GIVES_UP:
                 final_reason = Reason.of("agent/gave-up", text=sanitize(reason))
             is_node_fault |= kind == shared_page.CLAIM_BLAMES_NODE
@@ -502,10 +489,10 @@ class Agent(Struct, kw_only=True, eq=False):
         """Report that nothing of the round is left."""
         if self.worker_channel.check_saves(math.inf):  # after the last look: what a failure undoes counts from here
             self._submit(events.CheckpointSaved(round.round))
-        step = self._read_step() if self.running.has_workers else -1
+        step = self._read_step() if self.node.running.has_workers else -1
         self._round, self._pending = None, None
         self._timers.pop(self._report_stuck, None)
-        self.running.has_workers = False
+        self.node.running.has_workers = False
         self.round_log.end_round()
         self.worker_channel.end()
         self.port.renew()
@@ -513,21 +500,21 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _read_step(self) -> int:
         """Return the highest training step of the round that has ended, -1 if none is known."""
-        step = self.worker_channel.read_step()
-        if self.progress_file:
-            step = max(step, _attempt(partial(_read_progress_file, self.progress_file), -1))
+        step = self.node.shared_page.read_step()
+        if self.node.config.hangs.progress_file:
+            step = max(step, _attempt(partial(_read_progress_file, self.node.config.hangs.progress_file), -1))
         return step
 
     # --- signals and the end ---
 
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            self.supervisor.reap()
-        elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_hold():
+            self.node.supervisor.reap()
+        elif signum == signal.SIGQUIT and self.node.termination.signum is None and self._can_hold():
             self._has_quit, self._timers[self._quit] = True, -math.inf
             self._tell(QuitSignalled())
-            self.parts.run(self._carry_out_effect)  # one may hold it, to show first what the workers do
-        elif leave := self.termination.take_signal(signum):
+            self.node.parts.run(self._carry_out_effect)  # one may hold it, to show first what the workers do
+        elif leave := self.node.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._carry_out_all(self._round, self._round.kill())
@@ -538,7 +525,7 @@ class Agent(Struct, kw_only=True, eq=False):
         return self._round is not None and bool(self._round.live) and not self._has_quit
 
     def _quit(self) -> None:
-        if leave := self.termination.take_signal(signal.SIGQUIT):
+        if leave := self.node.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
 
     def _leave(self, leave: events.LeaveRequest) -> None:
@@ -548,13 +535,13 @@ class Agent(Struct, kw_only=True, eq=False):
     def _finish(self, end: events.Exit) -> int:
         """Leave nothing behind, then report how it ended."""
         if self._round is not None and not self._loss_reason:
-            self.supervisor.sweep(self._round.round)
-        self.supervisor.close(SWEEP_LIMIT_S)
-        if self.pump is not None:
-            self.pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
+            self.node.supervisor.sweep(self._round.round)
+        self.node.supervisor.close(SWEEP_LIMIT_S)
+        if self.node.pump is not None:
+            self.node.pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
-        _attempt(partial(self.failures.report_end, end, self.script, self._loss_reason), None)
+        _attempt(partial(self.failures.report_end, end, self.node.config.workers.script, self._loss_reason), None)
         return end.exit_code
 
 

@@ -41,8 +41,8 @@ class NodeContext(Struct, frozen=True):
     supervisor: Supervisor
     startup: Startup | None
     """The preparation, before the supervisor's fork, of a node that is one of several."""
-    shared_page: SharedPage | None
-    """Created then, too; None where the kernel refused one."""
+    shared_page: SharedPage
+    """Created then, too."""
     fork_server: ForkServerClient | None
     """None without --preload and --standby."""
     termination: Termination

@@ -17,12 +17,12 @@ import select
 import signal
 from typing import TYPE_CHECKING
 
+from launcher import extensions
 from launcher.agent.membership import NodeContext, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.config.files import require_log_space
 from launcher.config.options.readers import Value
-from launcher.extensions import NOTICES
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from launcher.agent.startup.startup import Startup
 
 
-def run(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage | None) -> int:
+def run(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
     `startup`, `shared_page`: as in NodeContext.
@@ -118,9 +118,7 @@ def _make_notices(asked: Value | None, shutdown_timeout_s: float, wakeup: Wakeup
 
         if asked is None and not find_cloud():
             return None  # as on most machines, which then load nothing more
-        from launcher.config.plugins import load_entry
-
-        make_part = load_entry(NOTICES)
+        make_part = extensions.load_entry(extensions.NOTICES)
         part: Part | None = make_part(asked, shutdown_timeout_s, os.environ, wakeup.wake, read_clock)
         return part
 

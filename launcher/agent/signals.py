@@ -20,6 +20,7 @@ import signal
 from collections.abc import Iterable, Sequence
 
 from launcher.config.config import ShutdownOptions
+from launcher.supervisor.messages import name_signal
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
 
@@ -95,13 +96,6 @@ def _list_forwarded_signals(options: ShutdownOptions) -> Sequence[str]:
     if options.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]
     return names
-
-
-def name_signal(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:  # a real-time one: Python names the first and the last
-        return f"SIGRTMIN+{signum - signal.SIGRTMIN}"
 
 
 class Wakeup:

@@ -23,7 +23,6 @@ from msgspec import Struct, field
 
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
@@ -36,10 +35,7 @@ SAVES_CHECK_S = 1.0
 
 
 class WorkerChannel(Struct, eq=False):
-    """Raises UsageError if an option needs a shared page where the kernel refused one."""
-
-    shared_page: SharedPage | None
-    """None: the kernel refused one."""
+    shared_page: SharedPage
     supervisor: Supervisor
     heartbeat_timeout_s: float | None
     reads_saves: bool = False
@@ -55,11 +51,6 @@ class WorkerChannel(Struct, eq=False):
     _stop_round: int = 0
     _unresponsive: dict[int, float] = field(default_factory=dict)  # local rank -> when it is killed, then infinite
 
-    def __post_init__(self) -> None:
-        if (self.heartbeat_timeout_s is not None or self.reads_saves) and self.shared_page is None:
-            option = "--grow checkpoint" if self.reads_saves else "--heartbeat-timeout"
-            raise UsageError(f"{option}: workers cannot report to their agent, because memfd_create fails")
-
     @property
     def wake_at(self) -> float:
         """When to call `check_heartbeats` and `check_saves`."""
@@ -73,9 +64,8 @@ class WorkerChannel(Struct, eq=False):
             from launcher.supervisor.heartbeats import Heartbeats
 
             self._heartbeats = Heartbeats(self.heartbeat_timeout_s, now)
-        if self.shared_page is not None:
-            wanted = {"reads_heartbeats": self.watches_progress, "reads_saves": self.reads_saves}
-            self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
+        wanted = {"reads_heartbeats": self.watches_progress, "reads_saves": self.reads_saves}
+        self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
         if self.reads_saves:
             self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 
@@ -86,8 +76,7 @@ class WorkerChannel(Struct, eq=False):
     def request_stop(self, round_number: int, until: float, reason: str) -> None:
         """Ask the workers of this round to save and end, `until` a time of the agent's clock."""
         self._stop_round = round_number
-        if self.shared_page is not None:
-            self.shared_page.request_stop(round_number, until, reason)
+        self.shared_page.request_stop(round_number, until, reason)
 
     def signal_workers(self, local_round: Round, signum: int, notice_signum: int = 0) -> None:
         """Send a stop's signal to all workers except those that poll and would not handle it.
@@ -98,8 +87,8 @@ class WorkerChannel(Struct, eq=False):
         would die of it before the worker has saved. Of any other program the whole group gets it, since a shell handles
         a signal only when the command that it runs has ended.
         """
-        page = self.shared_page if local_round.round == self._stop_round else None
-        pollers = page.list_stop_pollers(local_round.round) if page is not None else ()
+        is_asked = local_round.round == self._stop_round
+        pollers = self.shared_page.list_stop_pollers(local_round.round) if is_asked else ()
         handling = {rank for rank in local_round.live if self._has_handler(rank, signum)}
         noticing = {rank for rank in local_round.live if notice_signum and self._has_handler(rank, notice_signum)}
         spared = {rank for rank in pollers if signum == signal.SIGINT or rank not in handling} | (noticing - handling)
@@ -119,7 +108,7 @@ class WorkerChannel(Struct, eq=False):
         limited anyway.
         """
         live: Collection[int] = () if local_round.is_stopping else local_round.live
-        if self.shared_page is not None and self._heartbeats is not None and now >= self._heartbeats.wake_at:
+        if self._heartbeats is not None and now >= self._heartbeats.wake_at:
             hung = self._heartbeats.observe(self.shared_page.read_heartbeats(), live, now)
             self.abort(local_round, hung, f"no heartbeat for {self.heartbeat_timeout_s:g} s", now)
         stuck = [rank for rank, at in self._unresponsive.items() if at <= now and rank in live]
@@ -133,7 +122,7 @@ class WorkerChannel(Struct, eq=False):
 
         `now`: infinite at the end of the round.
         """
-        if self.shared_page is None or not self.reads_saves or now < self._saves_at:
+        if not self.reads_saves or now < self._saves_at:
             return False
         before, self._save_count = self._save_count, self.shared_page.read_save_count()
         self._saves_at = now + SAVES_CHECK_S
@@ -145,14 +134,6 @@ class WorkerChannel(Struct, eq=False):
             self._unresponsive.update(dict.fromkeys(local_ranks, now + ABORT_GRACE_S))
             self.end_reasons.update(dict.fromkeys(local_ranks, reason))
             self.supervisor.signal(local_round.round, signal.SIGABRT, local_ranks)
-
-    def read_step(self) -> int:
-        """Return the highest training step that the round's workers have reported; -1 for none."""
-        return self.shared_page.read_step() if self.shared_page is not None else -1
-
-    def list_claims(self) -> dict[int, tuple[int, str]]:
-        """Return what workers claim about their failures, by local rank, as in the shared page."""
-        return self.shared_page.list_claims() if self.shared_page is not None else {}
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:
         """Whether the worker's process catches the signal."""

@@ -259,12 +259,12 @@ def resolve(
         values, notes, missing = resolved.values, [*resolved.notes], resolved.missing
     is_explained = bool(notes)
     if args.script is None:
-        raise UsageError("no script given", _ask("no script", args))
+        raise UsageError("no script given", extensions.ask("no script", args))
     passed = {word.partition("=")[0][2:].replace("_", "-") for word in args.script_args}
     if not passed.isdisjoint(BY_NAME) or any(name.startswith(FAMILIES) for name in environ):
-        notes += _ask("remarks", args, environ)
+        notes += extensions.ask("remarks", args, environ)
     if not environ.keys().isdisjoint(UNREAD_VARIABLES):
-        notes += _ask("unread", environ)
+        notes += extensions.ask("unread", environ)
     launch_mode = _choose_launch_mode(values, notes)
     workers, mesh = values["nproc-per-node"].read(), values["mesh"].read()
     nodes = values["nnodes"].read()
@@ -278,7 +278,7 @@ def resolve(
         if value.option.why_ignored and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
         if not ODD_LETTERS.isdisjoint(value.text):
-            notes += _ask("text", value)
+            notes += extensions.ask("text", value)
     empty = [name for name, text in args.values.items() if not text and name in values and values[name].is_default]
     notes += [f"--{name} '' counts as not set: a variable may be empty" for name in empty]
     script = {"script": args.script, "script_args": args.script_args, "launch_mode": launch_mode, "python": python}
@@ -292,7 +292,7 @@ def resolve(
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
     speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
     if is_alone and speaks_of_others and not is_explained and values["nnodes"].is_default:
-        notes += _ask("alone", values, environ)
+        notes += extensions.ask("alone", values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
     texts = (option.name for option in ROWS if option.section == "placement.texts")
@@ -321,13 +321,6 @@ def resolve(
     if values["hang-timeout"].read() is None and not values["on-hang"].is_default:
         notes.append(f"{values['on-hang']} has no effect: {values['hang-timeout']} disables hang detection")
     return Config(**_make_sections(values, fields), extensions=asked, notes=tuple(notes))
-
-
-def _ask(what: str, *values: object) -> Any:
-    """Ask a function of HINTS, which is loaded now."""
-    from launcher.config.plugins import load_entry
-
-    return load_entry(extensions.HINTS[what])(*values)
 
 
 def _make_sections(values: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
+from launcher import extensions
 from launcher.config.config import WorkerOptions
-from launcher.extensions import HINTS
 from launcher.model.errors import TemporaryError, UnfitError, UsageError, sanitize
 from launcher.model.mesh import Mesh
 
@@ -62,7 +62,8 @@ def _check_script_file(script: str, mesh: Mesh | None, *, is_path: bool) -> None
         start = os.read(descriptor, 64) if stat.S_ISREG(mode) else b""
         os.close(descriptor)
     except FileNotFoundError:
-        raise UsageError(f"script {called} does not exist", _suggest(script, mesh)) from None
+        hint = extensions.ask("script", script, "" if mesh is None else str(mesh))
+        raise UsageError(f"script {called} does not exist", hint) from None
     except OSError as error:
         raise UsageError(f"script {called} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
@@ -74,18 +75,9 @@ def _check_script_file(script: str, mesh: Mesh | None, *, is_path: bool) -> None
         raise UsageError(f"{called} is a zip file without __main__.py")
     if has_main is None and start.startswith(b"\x7fELF"):
         raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
-    if (start.startswith(b"#!") and b"python" not in start) or script.endswith((".sh", ".bash", ".ipynb")):
-        from launcher.config.plugins import load_entry
-
-        if reason := load_entry(HINTS["content"])(script, start, bool(mode & 0o111), is_path):
-            raise UsageError(*reason)
-
-
-def _suggest(script: str, mesh: Mesh | None) -> str:
-    from launcher.config.plugins import load_entry
-
-    hint: str = load_entry(HINTS["script"])(script, "" if mesh is None else str(mesh))
-    return hint
+    is_foreign = (start.startswith(b"#!") and b"python" not in start) or script.endswith((".sh", ".bash", ".ipynb"))
+    if is_foreign and (reason := extensions.ask("content", script, start, bool(mode & 0o111), is_path)):
+        raise UsageError(*reason)
 
 
 def _find_zip_main(script: str) -> bool | None:

@@ -13,7 +13,6 @@ by name in `launcher.extensions`, without a search.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -64,12 +63,6 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         return replace(plugin, value=point.load()())
     except (Exception, SystemExit) as error:
         raise UsageError(f"{plugin} cannot be loaded: {describe_bug(error)}") from error
-
-
-def load_entry(entry: str) -> Any:
-    """Import what an entry names, `module:name`, such as one of the tables in `launcher.extensions`."""
-    module, _, name = entry.partition(":")
-    return getattr(import_module(module), name)
 
 
 def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:

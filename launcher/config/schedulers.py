@@ -437,6 +437,4 @@ def list_schedulers() -> Iterator[Row]:
     """Yield the schedulers, the controllers of pods last: they are imported then. The first that is detected counts."""
     yield "SkyPilot", _detect_skypilot, ("SKYPILOT_NODE_RANK",)
     yield "Slurm", _detect_slurm, ("SLURM_JOB_ID",)
-    from launcher.config.plugins import load_entry  # not under the two
-
-    yield from load_entry(extensions.CONTROLLERS)
+    yield from extensions.load_entry(extensions.CONTROLLERS)

@@ -61,13 +61,13 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     """The whole answer to "why does this job make no progress"."""
 
     kind: Kind
-    culprits: tuple[int, ...]
+    culprits: tuple[int, ...] = ()
     sentences: Annotated[tuple[str, ...], Meta(min_length=1)]
-    places: tuple[Place, ...]
-    stacks: tuple[CulpritStack, ...]
-    gaps: tuple[Gap, ...]
-    stragglers: tuple[str, ...]
-    folders: tuple[str, ...]
+    places: tuple[Place, ...] = ()
+    stacks: tuple[CulpritStack, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    stragglers: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     """Where the complete evidence is, as "node:path"."""
     hint: str
     """What to do now."""

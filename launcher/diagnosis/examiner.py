@@ -44,11 +44,9 @@ def main(words: Sequence[str]) -> int:
     examined = gather(request.targets, request.limit_s * (_GATHER_PART if has_folder else 1), request.levels)
     remarks = list_device_faults() if request.levels == "all" else []
     is_there, sentence = _write_folder(request, examined, until) if has_folder else (False, "")
-    report = ExamineReport(
-        ranks=tuple(shorten_evidence(one.evidence) for one in examined),
-        folder=request.folder if is_there else "",
-        remarks=(*remarks, sentence) if sentence else tuple(remarks),
-    )
+    ranks = tuple(shorten_evidence(one.evidence) for one in examined)
+    folder = request.folder if is_there else ""
+    report = ExamineReport(ranks=ranks, folder=folder, remarks=tuple(filter(None, (*remarks, sentence))))
     with open(1, "wb", closefd=False) as output:  # sys.stdout is the supervisor's, and there may be none
         output.write(codec.encode(report) + b"\n")
     return 0
@@ -71,11 +69,8 @@ def _write_folder(request: ExamineRequest, examined: Sequence[Examined], until: 
         finally:
             os._exit(0)
     os.close(end)
-    poll = select.poll()
-    poll.register(result, select.POLLIN)
-    text = b""
-    if poll.poll(max(0.0, until - time.monotonic()) * 1000 + GRACE_S * 500):
-        text = os.read(result, 65536)
+    ready, _, _ = select.select([result], [], [], max(0.0, until - time.monotonic()) + GRACE_S / 2)
+    text = os.read(result, 65536) if ready else b""
     if not text:
         return True, f"the incident folder {request.folder} is not complete: its disk does not answer"
     return codec.decode(tuple[bool, str], text, "the folder's writer")

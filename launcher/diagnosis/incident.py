@@ -16,7 +16,6 @@ import contextlib
 import os
 import stat
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -24,13 +23,13 @@ from msgspec.structs import replace
 from launcher.diagnosis.gather import Examined
 from launcher.diagnosis.request import Target
 from launcher.hardware.linux.files import replacing
+from launcher.model.text import format_list
 from rendezvous import codec
 
 FOLDER_MAX = 64 * 2**20
 TAIL_MAX = 64 * 2**10
 TAIL_LINES = 100
 _GZIP_FROM = 2**20
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 def write_incident(
@@ -61,9 +60,7 @@ def write_incident(
             size += len(content)
     if not left_out:
         return True, ""
-    more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-    names = ", ".join(left_out[:3])
-    return True, f"the incident folder {path} lacks {names}{more}{problem or ': too large, or too late'}"
+    return True, f"the incident folder {path} lacks {format_list(left_out, 3)}{problem or ': too large, or too late'}"
 
 
 def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iterator[tuple[str, bytes]]:
@@ -80,8 +77,9 @@ def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iter
             yield f"rank_{target.rank}.tail.txt", tail
     for one in examined:
         if len(one.dump) > _GZIP_FROM:
-            packer = zlib.compressobj(1, wbits=_GZIP)
-            yield f"rank_{one.evidence.rank}.recorder.json.gz", packer.compress(one.dump) + packer.flush()
+            import gzip  # of few incidents
+
+            yield f"rank_{one.evidence.rank}.recorder.json.gz", gzip.compress(one.dump, 1)
         elif one.dump:
             yield f"rank_{one.evidence.rank}.recorder.json", one.dump
 

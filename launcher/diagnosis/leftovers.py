@@ -57,35 +57,36 @@ class Leftovers(Struct, eq=False):
     def advance(self, now: float, *, is_hurried: bool) -> float:
         """Return after how many seconds to call this again; 0 if nothing is left, or what is left has to end now."""
         left = self._list_processes()
-        due = [pid for pid in left - self._ended if now >= self._look_at.get(pid, -math.inf)]
+        running = [pid for pid in left if pid not in self._ended]
+        due = [pid for pid in running if now >= self._look_at.get(pid, -math.inf)]
         self._look_at.update(dict.fromkeys(due, now + _LOOK_S))
         holders = [pid for pid in due if self._holds_device(pid)]
         waited_s = now - self.began_at
         is_over = is_hurried or waited_s >= self.limit_s
-        if to_end := sorted(left - self._ended) if is_over else holders:
+        if to_end := running if is_over else holders:
             which = "" if is_over else " and holds an accelerator"
             after = f", after {self.limit_s:g} s" if is_over and not is_hurried and self.limit_s else ""
-            self.log(f"ending what the workers have left{which}{after}: {self._name(to_end)}")
+            self.log(f"ending what the workers have left{which}{after}: {self._name(left, to_end)}")
         if is_over or not left:
             return 0.0
         for pid in holders:
             self._ended.add(pid)
             with suppress(OSError):
                 kernel.kill_exactly(pid, lambda pid=pid: self.supervisor_pid in kernel.list_ancestors(pid))  # type: ignore[misc]
-        if waited_s >= SAID_AFTER_S and not self._is_said and (waiting := sorted(left - self._ended)):
+        waiting = [pid for pid in running if pid not in holders]
+        if waited_s >= SAID_AFTER_S and not self._is_said and waiting:
             self._is_said = True
-            self.log(f"waiting up to {self.limit_s:g} s for what the workers have left: {self._name(waiting)}")
+            self.log(f"waiting up to {self.limit_s:g} s for what the workers have left: {self._name(left, waiting)}")
         return min(_PAUSE_MAX_S, 0.005 + waited_s / 4)
 
-    def _list_processes(self) -> set[int]:
-        """List what runs below the supervisor."""
+    def _list_processes(self) -> dict[int, kernel.ProcessStat]:
+        """List what runs below the supervisor, the oldest first: a pid says nothing of that once pids start over."""
         found: set[int] = set()
         for child in self.list_left():
-            stat = kernel.read_stat(child)
-            if stat is not None and stat.name != EXAMINER_NAME:
+            if (stat := kernel.read_stat(child)) is not None and stat.name != EXAMINER_NAME:
                 found |= {child, *kernel.list_descendants(child)}
-        stats = {pid: kernel.read_stat(pid) for pid in found}
-        return {pid for pid, stat in stats.items() if stat is not None and not stat.is_ending}
+        stats = [(pid, stat) for pid in found if (stat := kernel.read_stat(pid)) is not None and not stat.is_ending]
+        return dict(sorted(stats, key=lambda one: (one[1].start_ticks, one[0])))
 
     def _holds_device(self, pid: int) -> bool:
         folder = f"{self.proc_dir}/{pid}/fd"
@@ -96,14 +97,14 @@ class Leftovers(Struct, eq=False):
                         return True
         return False
 
-    def _name(self, pids: list[int]) -> str:
+    def _name(self, left: Mapping[int, kernel.ProcessStat], pids: list[int]) -> str:
         more = f" and {len(pids) - _NAMED_MAX} more" if len(pids) > _NAMED_MAX else ""
-        return ", ".join(map(self._name_one, pids[:_NAMED_MAX])) + more
+        return ", ".join(self._name_one(pid, left[pid].name) for pid in pids[:_NAMED_MAX]) + more
 
-    def _name_one(self, pid: int) -> str:
-        line = kernel.read_text(f"{self.proc_dir}/{pid}/cmdline").rstrip("\0")
-        words = [os.path.basename(word) for word in line.split("\0")]
-        name = " ".join(words[: 2 if len(words) > 1 and not words[1].startswith("-") else 1])
+    def _name_one(self, pid: int, short_name: str) -> str:
+        words = [os.path.basename(word) for word in kernel.read_text(f"{self.proc_dir}/{pid}/cmdline").split("\0")]
+        # Without a command line: it executes a program just now, has ended since, or has written over it.
+        name = " ".join(words[: 2 if len(words) > 1 and not words[1].startswith("-") else 1]).strip() or short_name
         rank = self._find_rank(pid)
         return f"{name[:40]!r} (pid {pid}{'' if rank is None else f', rank {rank}'})"
 

@@ -16,6 +16,7 @@ is not the one that the others need.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -123,26 +124,18 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
 
 def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
     """Describe ranks in terms of the mesh: "rank 5 (pp=1 tp=1)", "all of pp=1", "ranks 1, 2 and 7"."""
+    coordinates = [mesh._replace(rank=rank).coordinates for rank in ranks]
     if len(ranks) == 1:
-        where = " ".join(f"{axis}={at}" for axis, at in zip(mesh.axes, _find_place(ranks[0], mesh), strict=True))
+        where = " ".join(f"{axis}={at}" for axis, at in zip(mesh.axes, coordinates[0], strict=True))
         return f"rank {ranks[0]} ({where})"
     wanted = set(ranks)
     for count in range(1, len(mesh.axes)):
         for indices in combinations(range(len(mesh.axes)), count):
-            places = {tuple(_find_place(rank, mesh)[index] for index in indices) for rank in ranks}
-            fixed = next(iter(places))
-            size = mesh.world_size
-            for index in indices:
-                size //= mesh.shape[index]
+            places = {tuple((mesh.axes[index], place[index]) for index in indices) for place in coordinates}
+            size = mesh.world_size // math.prod(mesh.shape[index] for index in indices)
             if len(places) == 1 and size == len(wanted) > 1:
-                return "all of " + " ".join(
-                    f"{mesh.axes[index]}={at}" for index, at in zip(indices, fixed, strict=True)
-                )
+                return "all of " + " ".join(f"{axis}={at}" for axis, at in places.pop())
     return f"ranks {format_list(list(map(str, ranks)))}"
-
-
-def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
-    return mesh._replace(rank=rank).coordinates
 
 
 # --- groups ---
@@ -157,14 +150,6 @@ class _Group(Struct, frozen=True, kw_only=True):
     """Rank to its calls, without members that have called nothing."""
     unseen: tuple[int, ...]
     """Members whose calls are unknown."""
-
-    @property
-    def label(self) -> str:
-        """Its name for people."""
-        return _label_group(self.description, self.members)
-
-    def get_last(self, rank: int) -> int:
-        return self.calls[rank].last if rank in self.calls else 0
 
 
 def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list[_Group]:
@@ -242,13 +227,9 @@ def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | No
             few = tuple(sorted(rank for _, ranks in shown[1:] for rank in ranks))
             all_ranks = tuple(sorted(few + tuple(shown[0][1])))
             is_clear = len(shown[0][1]) > len(few)
-            return Diagnosis(
-                kind="mismatch",
-                culprits=few if is_clear else all_ranks,
-                sentences=(
-                    f"the members of {group.label} call different operations as number {number}: {format_list(told)}",
-                ),
-            )
+            members = _label_group(group.description, group.members)
+            sentence = f"the members of {members} call different operations as number {number}: {format_list(told)}"
+            return Diagnosis(kind="mismatch", culprits=few if is_clear else all_ranks, sentences=(sentence,))
     return None
 
 
@@ -267,7 +248,8 @@ def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_W
     for number, ranks in inside.items():
         strangers = _find_strangers(group, ranks, number)
         members = [rank for rank in group.members if rank not in strangers]
-        late = [rank for rank in members if rank not in group.unseen and group.get_last(rank) < number]
+        behind = [rank for rank in members if rank not in group.calls or group.calls[rank].last < number]
+        late = [rank for rank in behind if rank not in group.unseen]
         maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not is_communicating(world[rank])]
         yield _Wait(
             label=_label_group(group.description, members),
@@ -335,7 +317,7 @@ def _conclude_late(
     sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
     direct = {rank for wait, late in told if late for rank in wait.inside}
     if more := _follow(culprits, [(wait.late, wait.inside) for wait in waits]) - direct - set(culprits):
-        sentences.append(f"{format_count(len(more), 'more rank')} {_wait(more)} for these")
+        sentences.append(f"{format_count(len(more), 'more rank')} {_agree(more, 'waits', 'wait')} for these")
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_sure = any(wait.is_seen for wait, late in told if late) or any(_is_held(world[rank]) for rank in culprits)
     is_known = is_sure or any(world[rank].stack is not None for rank in culprits)
@@ -356,9 +338,8 @@ def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: W
     for wait in waits:
         inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
         if inside and late:
-            sentences.append(
-                f"{describe_ranks(inside, mesh)} {_wait(inside)} in {_name_call(wait)} for {describe_ranks(late, mesh)}"
-            )
+            who = f"{describe_ranks(inside, mesh)} {_agree(inside, 'waits', 'wait')}"
+            sentences.append(f"{who} in {_name_call(wait)} for {describe_ranks(late, mesh)}")
     shown = tuple(sentences[: 1 + _WAITS_SHOWN])
     return Diagnosis(kind="deadlock", culprits=members, sentences=shown, is_sure=is_sure)
 
@@ -368,12 +349,11 @@ def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], m
     if not waits:
         return None
     wait = max(waits, key=lambda wait: (not wait.late, wait.call.age_s))
-    age = _format_age(wait.call)
-    sentence = f"all {len(wait.members)} members have entered {_name_call(wait)}, and for {age} "
+    sentence = f"all {len(wait.members)} members have entered {_name_call(wait)}, and for {wait.call.age_s:.0f} s "
     if len(wait.inside) == len(wait.members):
         sentence += "none has left it"
     else:
-        sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not left it"
+        sentence += f"{describe_ranks(wait.inside, mesh)} {_agree(wait.inside, 'has', 'have')} not left it"
     held = tuple(rank for rank in wait.members if _is_held(world[rank]))
     if not held:
         sentence += ": check the network and the devices"
@@ -492,14 +472,15 @@ def _describe_places(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> lis
     told = [_describe_place(place, world[place.ranks[0]], mesh) for place in places[:_PLACES_SHOWN]]
     if rest := places[_PLACES_SHOWN:]:
         count = sum(len(place.ranks) for place in rest)
-        told.append(f"{format_count(count, 'more rank')} {_are(range(count))} at {len(rest)} other places")
+        who = f"{format_count(count, 'more rank')} {_agree(range(count), 'is', 'are')}"
+        told.append(f"{who} at {len(rest)} other places")
     return told
 
 
 def _describe_place(place: Place, first: RankEvidence, mesh: WorkerMesh) -> str:
     who = describe_ranks(place.ranks, mesh)
     call = f", waiting in {place.call}" if place.call else ""
-    return f"{who} {_are(place.ranks)} {_describe_state(place, first)}{call}"
+    return f"{who} {_agree(place.ranks, 'is', 'are')} {_describe_state(place, first)}{call}"
 
 
 def _is_held(one: RankEvidence) -> bool:
@@ -530,27 +511,16 @@ def _name_call(wait: _Wait) -> str:
     return f"{wait.call.operation} {wait.call.number} of {wait.label}"
 
 
-def _format_age(call: Call) -> str:
-    return f"{call.age_s:.0f} s"
-
-
-def _has(ranks: Collection[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
-
-
-def _are(ranks: Collection[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _wait(ranks: Collection[int]) -> str:
-    return "waits" if len(ranks) == 1 else "wait"
+def _agree(ranks: Collection[int], one: str, many: str) -> str:
+    """Choose the verb that agrees with so many ranks."""
+    return one if len(ranks) == 1 else many
 
 
 def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:
     who = format_count(len(wait.inside), "other")
     entered = "not entered" if wait.is_seen else "not been seen in"
-    waited = f"{_has(wait.inside)} waited for {_format_age(wait.call)}"
-    return f"{describe_ranks(late, mesh)} {_has(late)} {entered} {_name_call(wait)}; {who} {waited}"
+    waited = f"{_agree(wait.inside, 'has', 'have')} waited for {wait.call.age_s:.0f} s"
+    return f"{describe_ranks(late, mesh)} {_agree(late, 'has', 'have')} {entered} {_name_call(wait)}; {who} {waited}"
 
 
 def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:

@@ -3,9 +3,15 @@
 A folder has its code and its command; its tests lie where those of a package lie, and its guide is in docs/guides. An
 extension imports the kernel, never another extension, and the kernel imports none: what two of them need lies below
 both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they are strings, and
-nothing is imported here. They are asked only for words that the kernel does not know, and
-`launcher.config.plugins.load_entry` imports what they say.
+nothing is imported here. They are asked only for words that the kernel does not know, and `load_entry` imports what
+they say.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CONTROLLERS = "launcher.extensions.kubernetes.controllers:CONTROLLERS"
 """Schedulers that set variables in pods: rows as launcher.config.schedulers has them, asked behind its own."""
@@ -93,3 +99,16 @@ PICTURES = {
     "html": "launcher.extensions.pictures.picture:render_html",
 }
 """Options of `meshctl plan`, which name a file: a function from the plan to its text."""
+
+
+def load_entry(entry: str) -> Any:
+    """Import what an entry of these tables, or one like them, names."""
+    from importlib import import_module
+
+    module, _, name = entry.partition(":")
+    return getattr(import_module(module), name)
+
+
+def ask(hint: str, *values: object) -> Any:
+    """Ask a function of HINTS, which is imported now."""
+    return load_entry(HINTS[hint])(*values)

@@ -92,13 +92,8 @@ def has_identity_variable(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in IDENTITY_VARIABLES)
 
 
-def find_identity(environ: Mapping[str, str]) -> SliceIdentity | None:
-    """Return this host's identity; None where it is unknown or contradictory."""
-    return read_identity(environ)[0]
-
-
 def read_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity | None, str]:
-    """Return this host's identity, and a sentence about its source, or why it is unknown."""
+    """Return this host's identity, and a sentence about its source, or why it is unknown or contradictory."""
     if not has_identity_variable(environ):
         return None, f"neither {WORKER_ID} nor {HOSTNAMES} is set"
     try:

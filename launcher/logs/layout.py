@@ -6,8 +6,8 @@
 is torchrun's layout, on which scripts that collect logs rely. A round that follows another with the same restart
 count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
 this job alone, so existing files are never deleted, truncated or appended to. Beside the attempts there are the
-folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates, and what is known of each
-round, `round_<n>.json`.
+folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates, and `events.jsonl`, what has
+happened on this node.
 
 A job of several nodes has one directory on a disk that they share, and in it a folder of each node, named after it:
 
@@ -64,7 +64,7 @@ class LogLayout:
             self.root = self._name_job_dir(os.urandom(_RANDOM_LENGTH // 2).hex())
 
     def _name_job_dir(self, random: str) -> str:
-        return os.path.join(self._log_dir, f"{_make_file_name(self.run_id)}_{random}")
+        return os.path.join(self._log_dir, f"{make_file_name(self.run_id)}_{random}")
 
     # docs/internals/decisions/0063-one-log-directory-for-a-run.md
     def enter_job(self, job: str) -> str:
@@ -79,7 +79,7 @@ class LogLayout:
         if self._node and self._log_dir:
             self.job_dir = self._name_job_dir(job[-_RANDOM_LENGTH:])
             is_first = _make_dir(self.job_dir)
-            usual = os.path.join(self.job_dir, _make_file_name(self._node))
+            usual = os.path.join(self.job_dir, make_file_name(self._node))
             self.root = _make_own_dir(usual)
         else:
             self.job_dir = self.root = _make_own_dir(self.root) if self._log_dir else self.root
@@ -169,7 +169,7 @@ def _is_needless(path: str) -> bool:
     return is_of_a_failure or not os.lstat(path).st_size
 
 
-def _make_file_name(name: str) -> str:
+def make_file_name(name: str) -> str:
     """Return what a file may be called for this name of a run or a node, with room for an ending."""
     encoded = name.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
     # 200 bytes: with the ending still below the 255 that file systems allow.

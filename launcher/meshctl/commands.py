@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from launcher.meshctl.group import Function, job_command, meshctl, open_jobs, timeout_option
+from launcher.meshctl.group import Function, job_command, log_dir_option, meshctl, open_jobs, timeout_option
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from rendezvous.records import Command
@@ -127,6 +126,9 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Stop a run on all nodes.
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
+
+    On a machine of the run, its agent hands in the request, and RUN_ID may also be the pid of an agent or a script.
+    Elsewhere, or if an option names a store, it is written to the store.
     """
     _submit_request("stop", store, run_id, timeout_s)
 
@@ -167,8 +169,11 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 @job_command("Show which rank a job waits for, and why.", needs_run=False)
 @click.option("--stacks", is_flag=True, help="Show the Python stacks of all ranks instead, the rarest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@log_dir_option
 @timeout_option
-def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, timeout_s: float) -> None:
+def why(
+    store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, log_dir: str | None, timeout_s: float
+) -> None:
     """Show which rank a job waits for, and why. The job continues.
 
     On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
@@ -182,7 +187,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     from launcher.meshctl.live.source import open_source
     from rendezvous import codec
 
-    with open_source(store, run_id) as source:
+    with open_source(store, run_id, log_dir) as source:
         conclusion = why.ask(source, timeout_s)
     text = codec.encode(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())
@@ -211,9 +216,8 @@ def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> None:
     from launcher.meshctl import requests
+    from launcher.meshctl.live.source import open_control
 
     command = Command(kind=kind, target=target, by=requests.name_user())
-    with open_jobs(store, run_id) as jobs:
-        request_id = secrets.token_hex(8)
-        done = requests.submit_request(jobs, run_id, command, request_id, timeout_s, may_be_absent=may_be_absent)
-        write_stdout(done)
+    with open_control(store, run_id) as control:
+        write_stdout(requests.submit_request(control, command, timeout_s, may_be_absent=may_be_absent))

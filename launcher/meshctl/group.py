@@ -16,7 +16,6 @@ import click
 
 from launcher import extensions
 from launcher.config.options.table import BY_NAME
-from launcher.config.plugins import load_entry
 from launcher.model import odd_text
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
@@ -57,7 +56,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in extensions.COMMANDS and name not in self.commands:
-            load_entry(extensions.COMMANDS[name])  # its decorator adds it
+            extensions.load_entry(extensions.COMMANDS[name])  # its decorator adds it
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -121,6 +120,12 @@ def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Functio
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="Time limit for the result.",
+)  # fmt: skip
+
+
+log_dir_option = click.option(
+    "--log-dir", metavar="DIR",
+    help=f"Log directory of a run that has ended, on a node of it. [{BY_NAME['log-dir'].variables[0]}]",
 )  # fmt: skip
 
 

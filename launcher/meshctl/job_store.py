@@ -21,6 +21,7 @@ from launcher.config.options.table import BY_NAME
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
+from launcher.views.questions.stored_request import JobAddress
 from launcher.views.run_view import RunView
 from launcher.views.stored_run import JobRecords, build_run
 from rendezvous import __version__, records
@@ -32,6 +33,10 @@ _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
 _ANY_RUN = "any"
 NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOINT to the store"
+
+
+class NoRunError(UsageError):
+    """The store has no run of this name."""
 
 
 class JobStore(NamedTuple):
@@ -56,10 +61,10 @@ class JobStore(NamedTuple):
             where = f"/{self.prefix}/"
             sentence = f"{name_run(run_id)} does not exist; no run is under {where}"
             hint = odd_text.explain(run_id) or "set LAUNCHER_RDZV_PREFIX if the run has another prefix"
-            raise UsageError(sentence, hint)
+            raise NoRunError(sentence, hint)
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
-        raise UsageError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
+        raise NoRunError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
 
     def _require_version(self, run_id: str, spec_key: str) -> None:
         spec = self.store.get(spec_key).first
@@ -101,6 +106,10 @@ class JobStore(NamedTuple):
     def read_run(self, run_id: str) -> RunView:
         """Return the view of the run's current job. Raises UsageError if there is none, StoreError."""
         return build_run(self.read_job(run_id))
+
+    def locate(self, run_id: str) -> JobAddress:
+        """Return where the run's current job is. Raises UsageError if there is none, StoreError."""
+        return JobAddress(self.store, self.make_keys(run_id, self.find_run(run_id)), self.secret, run_id)
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""

@@ -1,8 +1,7 @@
 """Requests to a running job (stop, drain, undrain, takeover), and the removal of keys that jobs have left.
 
-A request is written for the leader, which alone acts on it, and followed until it has: the leader deletes it in the
-transaction that carries it out, or writes a sentence into it with the reason why not. Without a leader a request waits
-for one, and so does the command, up to a limit; then it stays and that is logged.
+A request is for the leader, which alone acts on it, and is followed until it has. An agent of this machine hands it
+in, or this process does, through the store (launcher/views/questions/stored_request.py).
 
 A job's keys stay when it is over: only its verdict, and `current` with it, expire by themselves. What can go follows
 from three facts about each job key under a run id: whether `current` names it, whether a verdict says that it has
@@ -14,81 +13,72 @@ from __future__ import annotations
 
 import getpass
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from launcher.meshctl.job_store import JobStore
 from launcher.model import odd_text
-from launcher.model.errors import TemporaryError, UsageError, describe
+from launcher.model.errors import UsageError, describe
 from launcher.model.text import format_count, format_list
+from launcher.views.questions.local_socket import RunGoneError
+from launcher.views.questions.stored_request import POLL_INTERVAL_S, hand_in
 from launcher.views.run_view import RunView
 from launcher.views.sentences import format_headline
 from rendezvous import records
-from rendezvous.errors import RecordError
-from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode, name_run
-from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, Put, Store
-
-POLL_INTERVAL_S = 0.1  # between two polls; one small read each
+from rendezvous.records import Command, Keys, name_run
+from rendezvous.stores.contract import Compare, Delete, KeyValue, Operation, Store
 
 
-def submit_request(
-    jobs: JobStore, run_id: str, command: Command, request_id: str, limit_s: float, *, may_be_absent: bool = False
-) -> str:
+class Control(Protocol):
+    """A run to which a request can be handed: through the store, or by an agent of this machine."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    def read_run(self) -> RunView: ...
+
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        """As `stored_request.hand_in`; a request that no leader answers in time stays."""
+        ...
+
+
+class StoreControl(NamedTuple):
+    """Through the store."""
+
+    jobs: JobStore
+    run_id: str
+
+    def read_run(self) -> RunView:
+        return self.jobs.read_run(self.run_id)
+
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        return hand_in(self.jobs.locate(self.run_id), command, limit_s, is_left=True)
+
+
+def submit_request(control: Control, command: Command, limit_s: float, *, may_be_absent: bool = False) -> str:
     """Have the leader do it; return what the job does then, as a sentence.
 
-    `request_id` names the request; `may_be_absent`: the node to drain need not be a member. Raises UsageError for an
-    impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
+    `may_be_absent`: the node to drain need not be a member. Raises UsageError for an impossible request, with the
+    leader's reason if it has one, and TemporaryError without an answer within the limit.
     """
     deadline = time.monotonic() + limit_s
-    before = jobs.read_run(run_id)
+    before = control.read_run()
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
-    answered = hand_in(jobs, run_id, command, limit_s, request_id, is_left=True)
-    if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
-        raise UsageError(f"{name_run(run_id)}: {describe(answered.refused)}")  # a new leader refuses to be taken over
-    while not _has_happened(command, seen := jobs.read_run(run_id)) and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL_S)
+    run = name_run(control.run_id)
+    try:
+        answered = control.hand_in(command, limit_s)
+        if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
+            raise UsageError(f"{run}: {describe(answered.refused)}")  # a new leader refuses to be taken over
+        while not _has_happened(command, before, seen := control.read_run()) and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+    except RunGoneError:  # its agents end with it, and with them the one that was asked
+        if command.kind != "stop":
+            raise
+        return f"{run} was asked to stop, and no longer has an agent on this machine"
     return _describe_outcome(command, seen)
-
-
-def hand_in(
-    jobs: JobStore,
-    run_id: str,
-    command: Command,
-    limit_s: float,
-    request_id: str = "",
-    *,
-    is_left: bool = False,
-    lease: int = 0,
-) -> Command | None:
-    """Hand a request to the leader and wait for it; return the answered request, None if it was simply done.
-
-    `is_left`: one that no leader answers in time stays for the next; `lease`: with it the request goes, and its answer.
-    Raises UsageError for a run that is not there or has ended, TemporaryError without an answer within the limit.
-    """
-    deadline = time.monotonic() + limit_s
-    current = jobs.find_run(run_id)
-    keys = jobs.make_keys(run_id, current)
-    key = keys.make_command_key(request_id or secrets.token_hex(8))
-    _write_request(jobs, run_id, current, keys, Put(key, encode(command, key, jobs.secret), lease))
-    while (item := jobs.store.get(key).first) is not None:
-        try:
-            answered = decode(Command, item.value, item.key, jobs.secret)
-        except RecordError as error:
-            raise UsageError(f"{name_run(run_id)}: {error}") from None
-        is_late = time.monotonic() >= deadline
-        if answered.is_answered or (is_late and not is_left):
-            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
-        if answered.is_answered:
-            return answered
-        if is_late:
-            hint = "wait: the request remains, and the next leader carries it out" if is_left else "try again"
-            raise TemporaryError(_explain_timeout(jobs, run_id, keys, limit_s), hint)
-        time.sleep(POLL_INTERVAL_S)
-    return None
 
 
 def name_user() -> str:
@@ -98,34 +88,6 @@ def name_user() -> str:
     except (KeyError, OSError):  # a user id without a name
         user = str(os.getuid())
     return f"{user}@{os.uname().nodename}"
-
-
-def _write_request(jobs: JobStore, run_id: str, current: KeyValue, keys: Keys, request: Put) -> None:
-    """Write the request, unless the job has ended or another has taken its place."""
-    guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
-    answer = jobs.store.txn(guards, (request,), (Get(keys.verdict),))
-    if answer.succeeded:
-        return
-    item = answer.found[0].first
-    if item is None:
-        raise TemporaryError(f"{name_run(run_id)} has just been replaced by another job", "try again")
-    try:
-        reason = describe(decode(Verdict, item.value, item.key, jobs.secret).reason)
-    except RecordError as error:
-        reason = str(error)
-    raise UsageError(f"{name_run(run_id)} has already ended: {reason}")
-
-
-def _explain_timeout(jobs: JobStore, run_id: str, keys: Keys, limit_s: float) -> str:
-    """Return why nothing has happened."""
-    item = jobs.store.get(keys.leader).first
-    if item is None:
-        return f"{name_run(run_id)} has had no leader for {limit_s:g} s, so the request is still pending"
-    try:
-        name = decode(LeaderRecord, item.value, item.key, jobs.secret).node_name
-    except RecordError as error:
-        return f"{name_run(run_id)}: {error}"
-    return f"{name}, the leader of {name_run(run_id)}, has not responded for {limit_s:g} s"
 
 
 def _require_node(command: Command, run: RunView) -> None:
@@ -145,8 +107,10 @@ def _require_node(command: Command, run: RunView) -> None:
         raise UsageError(amiss, odd_text.explain(command.target) or (hint if close or names else None))
 
 
-def _has_happened(command: Command, run: RunView) -> bool:
-    nodes = [node for node in run.nodes if command.target in (node.name, node.member_id)]
+def _has_happened(command: Command, before: RunView, run: RunView) -> bool:
+    # One that has left is listed no more, though its round may not be over.
+    listed = [*run.nodes, *(before.nodes if run.round == before.round and run.verdict is None else ())]
+    nodes = [node for node in listed if command.target in (node.name, node.member_id)]
     return {
         "stop": run.verdict is not None,
         "drain": not any(node.ranks or node.state == "leaving" for node in nodes),

@@ -1,7 +1,8 @@
 """The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top.
 
 Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; elsewhere
-the leader, through the store. Through either all nodes of the run answer. `status` reads the store's records itself.
+the leader, through the store. Through either all nodes of the run answer. `status` reads the store's records itself. A
+run that has ended is shown from its log directory, or as far as the store has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.meshctl.group import job_command, open_jobs
+from launcher.meshctl.group import job_command, log_dir_option, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
@@ -34,7 +35,8 @@ _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue unt
 @job_command("Show a run, or list the runs if there are several.", needs_run=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--nodes", "all_nodes", is_flag=True, help="Show a line for every node, however many there are.")
-def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
+@log_dir_option
+def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool, log_dir: str | None) -> None:
     """Show a run: its round, its nodes and its past rounds. Or list the runs.
 
     RUN_ID is the value of --rdzv-id of meshrun. An agent on this machine is asked; without one, or if an option names a
@@ -50,8 +52,8 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     from launcher.meshctl.status import describe
     from launcher.views.questions.local_socket import choose_agent, find_local_agents
 
-    if run_id is not None:
-        run = _read_run(store, run_id)
+    if run_id is not None or log_dir:
+        run = _read_run(store, run_id, log_dir)
     else:
         agents, silent = find_local_agents()
         agent = None
@@ -65,22 +67,20 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     write_stdout(_encode(run) if as_json else describe(run, all_nodes=all_nodes))
 
 
-def _read_run(store: Mapping[str, str], run_id: str) -> RunView:
-    """Ask an agent of this machine, unless an option names a store; read the store if none answers and one is known."""
+def _read_run(store: Mapping[str, str], run_id: str | None, log_dir: str | None) -> RunView:
+    """Ask an agent of this machine, unless an option names a store; else read what the store has, or what is left."""
     from launcher.meshctl.job_store import NAME_STORE, knows_store
-    from launcher.meshctl.live.source import LocalSource, NoAgentError, find_agent
+    from launcher.meshctl.live.source import NoAgentError, open_source
 
-    is_store_known = knows_store(store, os.environ)
-    if not store:
-        try:
-            return LocalSource(find_agent(run_id)).read_run()
-        except NoAgentError as missing:
-            if not is_store_known:
-                raise UsageError(f"{missing}, and no store is set", NAME_STORE) from None
-        except TemporaryError as problem:
-            if not is_store_known:
-                raise
-            _warn(f"{problem}; the store has:")
+    try:
+        with open_source(store, run_id, log_dir, reads_records=True) as source:
+            return source.read_run()
+    except NoAgentError as missing:
+        raise UsageError(f"{missing}, and no store is set", NAME_STORE) from None
+    except TemporaryError as problem:  # of the agent
+        if store or run_id is None or not knows_store(store, os.environ):
+            raise
+        _warn(f"{problem}; the store has:")
     with open_jobs(store, run_id) as jobs:
         return jobs.read_run(run_id)
 
@@ -116,7 +116,8 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
 @job_command("Show the workers of a run: state, progress, CPU and memory.", needs_run=False)
 @click.option("--wide", is_flag=True, help="Show all columns, even if they do not fit the terminal.")
 @_json_option
-def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool) -> int:
+@log_dir_option
+def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, log_dir: str | None) -> int:
     """Show the workers of a run, on all nodes.
 
     cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
@@ -125,7 +126,7 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool) 
     from launcher.meshctl.live.ranks import describe_ranks
     from launcher.meshctl.live.source import open_source
 
-    with open_source(store, run_id) as source:
+    with open_source(store, run_id, log_dir) as source:
         run = source.read_run()
     width = 0 if wide or not os.isatty(1) else _get_width()
     write_stdout(_encode(run) if as_json else describe_ranks(run, width))
@@ -142,7 +143,8 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool) 
     help="Show only this stream.",
 )  # fmt: skip
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
-def logs(store: Mapping[str, str], run_id: str | None, tail: str, **given: Any) -> None:
+@log_dir_option
+def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
     The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
@@ -156,14 +158,15 @@ def logs(store: Mapping[str, str], run_id: str | None, tail: str, **given: Any) 
         raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
-    with suppress(BrokenPipeError), open_source(store, run_id) as source:  # the reader of the output may go
+    with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
         LogView(NodePoller(source, _warn), query, _write_lines).run()
 
 
 @job_command("Show what happened on all nodes of a run, by time.", needs_run=False)
 @_follow_option
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object, as meshrun --events does.")
-def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool) -> None:
+@log_dir_option
+def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool, log_dir: str | None) -> None:
     """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
@@ -171,7 +174,7 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
     from launcher.meshctl.live.events import show_events
     from launcher.meshctl.live.source import open_source
 
-    with suppress(BrokenPipeError), open_source(store, run_id) as source:  # the reader of the output may go
+    with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
         show_events(source, _write_lines, _warn, follow=follow, as_json=as_json)
 
 

@@ -141,6 +141,9 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     # --- how a round ended ---
     "views/error": "{error}",
+    "views/sentence": "{sentence}",
+    "views/one-machine": "its only node can be stopped, and neither drained nor undrained",
+    "views/no-end": "no agent has recorded how",
     "views/failed": "rank {rank}, exit code {exit_code}",
     # --- the size of the job ---
     "placement/names": lambda names, count: (

@@ -353,9 +353,7 @@ def make_environments(
 
             found.append(JaxEnvironment(options=options, mpi_reason=detect_mpi(options.python, environ)))
         elif name in extensions.ENVIRONMENTS:
-            from launcher.config.plugins import load_entry
-
-            kind = load_entry(extensions.ENVIRONMENTS[name])
+            kind = extensions.load_entry(extensions.ENVIRONMENTS[name])
             found.append(kind(options=options) if issubclass(kind, DeviceEnvironment) else kind())
         else:
             from launcher.ranks.environments.plugin import PluginEnvironment

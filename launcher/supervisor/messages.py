@@ -163,17 +163,19 @@ class SupervisorLost(Report):
 REPORTS: dict[str, Callable[..., Report]] = {kind.__name__: kind for kind in Report.__subclasses__()}
 
 
-def find_signal_name(exit_code: int) -> str | None:
-    """Return the name of the signal that an exit code represents, None when it is a real exit code."""
-    if exit_code >= 0:
-        return None
+def name_signal(signum: int) -> str:
     import signal
 
     try:
-        return signal.Signals(-exit_code).name
+        return signal.Signals(signum).name
     except ValueError:  # most real-time signals
         first = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
-        return f"SIGRTMIN+{-exit_code - first}" if -exit_code >= first else f"signal {-exit_code}"
+        return f"SIGRTMIN+{signum - first}" if signum >= first else f"signal {signum}"
+
+
+def find_signal_name(exit_code: int) -> str | None:
+    """Return the name of the signal that an exit code represents, None when it is a real exit code."""
+    return name_signal(-exit_code) if exit_code < 0 else None
 
 
 def describe_exit(exit_code: int) -> str:

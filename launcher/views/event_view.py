@@ -6,7 +6,8 @@ anything, so what is missing or of another kind costs the words and no view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,15 @@ from msgspec import Struct
 
 from launcher.model.text import format_count, format_duration
 from launcher.views.run_events import parse_time
+from rendezvous.records import name_run
 
+SAME_S = 2.0
+"""Events of one node within this time may say the same, and equal ones of several nodes are one."""
+_SAID_BY = {
+    ("waiting", ""): "round_started",
+    ("round_stopping", ""): "round_ended",
+    ("worker_ended", "terminated"): "round_ended",
+}
 _COMMON = {
     ("worker_started", ""): "started",
     ("worker_ended", "terminated"): "were ended",
@@ -35,6 +44,8 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = -1
     common: str = ""
     """What many ranks do at once, "started", shown once for all of them; "" for other events."""
+    said_by: str = ""
+    """The kind of event that says it, too; "" for none."""
 
 
 def read_event(line: str, node: str) -> EventView | None:
@@ -45,6 +56,7 @@ def read_event(line: str, node: str) -> EventView | None:
         return None
     kind, rank = str(fields.get("event", "")), fields.get("rank", -1)
     has_rank = isinstance(rank, int) and rank >= 0
+    place = kind, str(fields.get("outcome", ""))
     return EventView(
         at=parse_time(str(fields.get("time", ""))),
         node=str(fields.get("node", "") or node),
@@ -52,8 +64,35 @@ def read_event(line: str, node: str) -> EventView | None:
         line=line,
         kind=kind,
         rank=rank if has_rank else -1,
-        common=_COMMON.get((kind, str(fields.get("outcome", ""))), "") if has_rank else "",
+        common=_COMMON.get(place, "") if has_rank else "",
+        said_by=_SAID_BY.get(place, ""),
     )
+
+
+def omit_repeated(events: Sequence[EventView]) -> list[EventView]:
+    """Leave out what another event of its node says as well within a moment: that a round is being ended, if it has.
+
+    `events`: by time.
+    """
+    last: dict[tuple[str, str], float] = {}
+    kept = []
+    for event in reversed(events):
+        if last.get((event.node, event.said_by), math.inf) - event.at > SAME_S:
+            last[event.node, event.kind] = event.at
+            kept.append(event)
+    return kept[::-1]
+
+
+def describe_in_full(fields: dict[str, Any]) -> str:
+    """Describe an event in a sentence, and the failure behind it: which rank, how, its log, its last lines."""
+    root = fields.get("root_cause")
+    sentence = f"{name_run(str(fields.get('run_id', '')))}: {describe_event(fields)}"
+    if not isinstance(root, dict) or not root:
+        return sentence
+    how = ", ".join(str(root[name]) for name in ("failure_class", "error") if root.get(name))
+    log = f"; log {root.get('node')}:{root['log_file']}" if root.get("log_file") else ""
+    who = f"rank {root.get('rank')} on {root.get('node')}: {how or _describe_code(root.get('exit_code'))}{log}"
+    return "\n".join([sentence, who, *map(str, root.get("last_lines") or ())])
 
 
 def describe_event(fields: dict[str, Any]) -> str:
@@ -88,9 +127,13 @@ def _describe_worker_end(one: dict[str, Any]) -> str:
     return f"rank {one['rank']} {how}{_add(': ', one, 'sentence')}"
 
 
+def _describe_code(code: object) -> str:
+    return f"exit code {code}"
+
+
 def _describe_failure(one: dict[str, Any]) -> str:
     details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
-    details = details or f"exit code {one['exit_code']}"
+    details = details or _describe_code(one["exit_code"])
     who = f"rank {one['rank']}: " if one["rank"] >= 0 else ""
     return f"round {one['round']} failed: {who}{details}{_add('; log ', one, 'log_file')}"
 

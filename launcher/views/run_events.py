@@ -1,6 +1,6 @@
 """The facts of a run as one agent sees them, each a record with a time: the lines of `--events`.
 
-Everything that is shown of a run's past is made from these records: the timeline, the files of rounds, goodput, the
+Everything that is shown of a run's past is made from these records, also when it has ended: the timeline, goodput, the
 metrics, `meshctl events`. A line is a JSON object with `schema`, `event` and `time` first; a later version may add
 events and fields, which a reader ignores, and raises `schema` when it changes the meaning of one.
 """
@@ -8,7 +8,7 @@ events and fields, which a reader ignores, and raises `schema` when it changes t
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import msgspec
 from msgspec import Struct
@@ -160,6 +160,8 @@ class RootCause(Struct, frozen=True, kw_only=True):
     error: str = ""
     log_file: str = ""
     """On that node: its stderr, or else its error file; "" if neither is kept."""
+    last_lines: tuple[str, ...] = ()
+    """Of its stderr, or of the traceback in its error file, 10 at most."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
@@ -205,6 +207,16 @@ def encode_event(event: RunEvent) -> bytes:
     return codec.encode(
         {"schema": SCHEMA, "event": fields.pop("event"), "time": format_time(fields.pop("at")), **fields}
     )
+
+
+def decode_event(line: bytes | str) -> RunEvent | None:
+    """Read back a line of `encode_event`; None for anything else."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        at = parse_time(str(fields.get("time", "")))
+        return msgspec.convert({**fields, "at": at}, Union[tuple(RunEvent.__subclasses__())])  # type: ignore[no-any-return]  # noqa: UP007
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
 
 
 def parse_time(text: str) -> float:

@@ -1,4 +1,4 @@
-"""A run as JSON, with one schema for programs, for the page and for the files of rounds.
+"""A run as JSON, with one schema for programs and for the page.
 
 The fields are those of `RunView`. A reason is its sentence, with its kind beside it, and a time is a text in RFC 3339,
 null if unknown. Fields are added without notice; `schema` is raised when one gets another meaning.

@@ -49,9 +49,7 @@ def stop_requested() -> bool:
     and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page. For the
     remaining time and the reason, use `stop_request`.
     """
-    if not recorder.is_settled:
-        recorder.open_recorder()
-    page = _page if _is_resolved else _resolve_page()
+    page = find_page()
     if page is None:
         return False
     page.own[shared_page.POLLED_ROUND] = page.round
@@ -93,9 +91,7 @@ def heartbeat() -> bool:
     With `--heartbeat-timeout` the first heartbeat enables Python's faulthandler, unless it is on: an unresponsive
     worker gets SIGABRT, so that it prints the stacks of its threads to stderr.
     """
-    if not recorder.is_settled:
-        recorder.open_recorder()
-    page = _page if _is_resolved else _resolve_page()
+    page = find_page()
     if page is None:
         return False
     if not page.has_sent_heartbeat:
@@ -122,9 +118,7 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
     reports them. Each is kept until another call replaces it. With one of them a call costs some 25 microseconds, plus
     the wait for a metric that is a tensor on a device. No value of them is an error.
     """
-    if not recorder.is_settled:
-        recorder.open_recorder()
-    page = _page if _is_resolved else _resolve_page()
+    page = find_page()
     if not 0 <= step < shared_page.STEPS_MAX:
         raise ValueError(f"step {step} is not between 0 and {shared_page.STEPS_MAX}")
     if page is None:
@@ -143,7 +137,6 @@ def checkpoint_saved() -> bool:
 
     Under `--grow checkpoint` the agent reads it within a second, and restarts the job on more nodes if there are any.
     """
-    recorder.open_recorder()
     page = find_page()
     if page is None or not page.agents[shared_page.SAVE_COUNT]:
         return False
@@ -152,13 +145,15 @@ def checkpoint_saved() -> bool:
 
 
 def find_page() -> WorkerPage | None:
-    """Return this worker's shared page; None where there is none."""
+    """Return this worker's shared page; None where there is none. Opens the flight recorder's socket, if it is time."""
+    if not recorder.is_settled:
+        recorder.open_recorder()
     return _page if _is_resolved else _resolve_page()
 
 
 def write_claim(kind: int, reason: str) -> bool:
     """Tell the agent what this worker claims about its failure; True if the agent was reached."""
-    page = _page if _is_resolved else _resolve_page()
+    page = find_page()
     if page is None:
         return False
     with suppress(OSError, KeyError, ValueError):  # without the text the claim still counts

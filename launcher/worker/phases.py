@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 
 from launcher.hardware.linux import shared_page
-from launcher.worker import recorder
 from launcher.worker.client import WorkerPage, find_page
 
 _LIMIT_MAX_S = 1e12  # more is no limit
@@ -29,8 +28,6 @@ class Phase:
         self.name_numbers = _encode_name(name)
 
     def __enter__(self) -> None:
-        if not recorder.is_settled:
-            recorder.open_recorder()
         _entered.append(self)
         if (page := find_page()) is not None:
             _show(page)

@@ -57,7 +57,8 @@ class Driver:
     ) -> None:
         self.machine = machine
         """The member, for whoever looks at its state; it is changed by `run` alone."""
-        self._store = store
+        self.store = store
+        """In the network: for any thread."""
         self._planner = planner
         self._clock = clock
         self._wake = wake
@@ -133,7 +134,7 @@ class Driver:
         self._watches.clear()
         if self._memory is not None:
             _cancel(subscriptions)
-            self._store.close()
+            self.store.close()
             return
         deadline = self._clock() + limit_s
         remaining_s = limit_s
@@ -142,7 +143,7 @@ class Driver:
             remaining_s = max(0.0, deadline - self._clock())
         with suppress(RuntimeError):  # no thread is to be had: the end of the process closes them, too
             self._closing_pool.submit(lambda: _cancel(subscriptions))
-            self._closing_pool.submit(self._store.close)
+            self._closing_pool.submit(self.store.close)
         self._closing_pool.join(max(remaining_s, limit_s / 2))
 
     def _report_store_health(self, now: float) -> list[Action]:
@@ -180,7 +181,7 @@ class Driver:
         self._stop_watch(key)
         subscription = self._watches[key] = _Subscription()
         try:
-            subscription.watch = self._store.watch(
+            subscription.watch = self.store.watch(
                 key,
                 prefix=key.endswith("/"),
                 start_revision=start_revision,
@@ -248,7 +249,7 @@ class Driver:
         failure: StoreError | None = None
         since = self._clock()
         try:
-            return events.StoreReply(store_request.id, events.execute_request(self._store, store_request.request))
+            return events.StoreReply(store_request.id, events.execute_request(self.store, store_request.request))
         except OutcomeUnknown as error:
             failure = error
             return events.StoreOutcomeUnknown(store_request.id)
@@ -256,7 +257,7 @@ class Driver:
             failure = error
             return events.StoreRejected(store_request.id, error)
         finally:
-            took_s = self._store.measure_last() if failure is None else None
+            took_s = self.store.measure_last() if failure is None else None
             took_s = self._clock() - since if took_s is None else took_s
             self._outcomes.append((events.get_request_kind(store_request.request), failure, took_s))
 

@@ -4,7 +4,6 @@ process of their own."""
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from launcher import cli
 from launcher.extensions.ray import main as ray
 from launcher.meshctl import main as meshctl
 from tests.cli.running import Call, Outcome, is_ours
+from tests.support.network.namespaces import free_port
 
 
 @pytest.fixture
@@ -24,8 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nobody() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from launcher.meshctl.doctor import network
 from launcher.meshctl.doctor.examine import examine
 from rendezvous.stores.server.server import StoreServer
 from tests.cli.running import Call
+from tests.support.network.namespaces import free_port
 from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdServer
 
@@ -43,8 +43,7 @@ def reached(given: tuple[str, ...], **environ: str) -> tuple[dict[str, Any], lis
 
 
 def nobody() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
 
 
 def test_doctor_reads_version_and_rights_of_the_store_and_writes_nothing(call: Call, etcd: EtcdServer) -> None:

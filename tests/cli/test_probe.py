@@ -15,6 +15,7 @@ from launcher.agent.startup import probe as probing
 from launcher.agent.startup.probe import ProbeResult, probe
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
+from tests.support.network.namespaces import free_port
 from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdServer
 
@@ -150,8 +151,7 @@ def test_what_can_be_no_name_of_a_host_is_refused(name: str) -> None:
 
 
 def test_what_is_not_there_yet_may_come() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port("127.0.0.1")
     assert look(f"127.0.0.1:{port}") == ProbeResult("absent", f"127.0.0.1:{port} cannot be reached: Connection refused")
     finding = look("no-such-host.invalid:1")
     assert finding.kind == "absent"
@@ -159,8 +159,7 @@ def test_what_is_not_there_yet_may_come() -> None:
 
 
 def test_one_good_server_is_enough_and_one_that_may_come_leaves_hope(plain: str, web: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = f"127.0.0.1:{listener.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port('127.0.0.1')}"
     assert probe(StoreConfig(backend="etcd", endpoints=(nobody, web, plain))).kind == "good"
     assert probe(StoreConfig(backend="etcd", endpoints=(web, nobody))).kind == "absent"
 

@@ -81,7 +81,7 @@ def test_an_agent_that_does_not_answer_is_told_by_the_list(meshctl: Call) -> Non
 @pytest.mark.parametrize("command", ["why", "status"])
 def test_an_agent_that_does_not_answer_is_not_denied(meshctl: Call, command: str) -> None:
     with agent(9000, b""):
-        outcome = meshctl(command, "exp")
+        outcome = meshctl(command, "no-run-begins-so")
     assert outcome.code == 2
     assert " (agents that do not respond: pid " in outcome.err
 

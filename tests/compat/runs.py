@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.network.namespaces import free_port
 from tests.support.processes.tree import TOKEN_VARIABLE, family, kill_family
 from tests.support.waiting import wait_until
 
@@ -102,7 +102,7 @@ class Running:
 
     def __init__(self, case: Case, launcher: str, directory: Path) -> None:
         self.case, self.launcher, self.directory = case, launcher, directory
-        self.port = _free_port()
+        self.port = free_port("127.0.0.1")
         self.agents: list[subprocess.Popen[bytes]] = []
         self._token = secrets.token_hex(8)
         (directory / "train.py").write_text(case.script)
@@ -273,8 +273,3 @@ def _words(text: str | tuple[str, ...]) -> list[str]:
 
 def _age(path: Path) -> int:
     return path.stat().st_mtime_ns
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -32,7 +32,7 @@ if ROUND == 1:
     assert root.name.startswith("n_")
     assert f"log files are in {root}\n" in job.stderr
     kept = [name for name in os.listdir(root) if "incident" not in name]
-    assert sorted(kept) == ["attempt_0", "attempt_1", "round_1.json", "round_2.json"]
+    assert sorted(kept) == ["attempt_0", "attempt_1", "events.jsonl"]
     for restarts in range(2):
         assert (root / f"attempt_{restarts}/0/stdout.log").read_text().startswith(f"loss,0 of round {restarts + 1}\n")
         assert (root / f"attempt_{restarts}/1/stderr.log").read_text() == "grad 1\n"

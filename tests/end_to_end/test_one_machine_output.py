@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jobs.meshctl import ask
 from tests.support.jobs.single_node import Job, run
 from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
@@ -35,7 +36,7 @@ mark("trained")
     (tmp_path / "small").mkdir()
     job = run(tmp_path, "--nproc-per-node", "2", "--log-dir", "small", "--tee", "1", prefix=SMALL_DISK, script=script)
     assert [job.has_mark("trained", rank, 1) for rank in range(2)] == [True, True]
-    assert job.stderr.count("No space left on device") == 2, "of the log, and of what is known of the round"
+    assert job.stderr.count("No space left on device") == 3, "of the log, and of the events: that, and how many"
     assert "training continues" in job.stderr
     assert job.stdout.count("step 3999") == 2
     assert len(job.stdout.splitlines()) == 8000
@@ -114,7 +115,7 @@ while True:
         assert job.wait().exit_code == 143
 
 
-def test_a_job_leaves_its_events_and_rounds(tmp_path: Path) -> None:
+def test_a_job_leaves_its_events_from_which_it_is_shown_after_its_end(tmp_path: Path) -> None:
     events, logs = tmp_path / "events", tmp_path / "logs"
     options = ("--nproc-per-node=2", "--max-restarts=1", f"--events={events}", f"--log-dir={logs}", "--redirects=3")
     script = "if RANK == 1 and ROUND == 1:\n    raise KeyError('lost')\nif ROUND == 1:\n    wait_for('never')"
@@ -126,7 +127,16 @@ def test_a_job_leaves_its_events_and_rounds(tmp_path: Path) -> None:
     failure = next(one for one in found if one["event"] == "failure_found")
     assert (failure["rank"], failure["error"]) == (1, "KeyError: 'lost'")
     assert failure["failure_class"] == "user code: KeyError"
-    (first,) = logs.glob("*_*/round_1.json")
-    assert json.loads(first.read_text())["failed_rank"] == 1
+    (kept,) = logs.glob("*_*/events.jsonl")
+    assert kept.read_text() == events.read_text()
+    shown = json.loads(ask("status", "--log-dir", logs, "--json"))
+    assert [one["failed_rank"] for one in shown["rounds"]] == [1, -1]
+    assert shown["verdict"]["kind"] == "success"
+    assert [rank["state"] for rank in json.loads(ask("ps", "--log-dir", logs, "--json"))["nodes"][0]["ranks"]] == [
+        "succeeded", "succeeded"
+    ]  # fmt: skip
+    assert "KeyError: 'lost'" in ask("logs", "--log-dir", logs, "--round", 1)
+    assert "rank 1: user code: KeyError, KeyError: 'lost'" in ask("events", "--log-dir", logs)
+    assert "succeeded in round 2" in ask("why", "--log-dir", logs)
     told = [json.loads(line)["event"] for line in (tmp_path / "told").read_text().splitlines()]
     assert told == ["round_started", "round_stopping", "round_started", "round_stopping", "agent_ended"]

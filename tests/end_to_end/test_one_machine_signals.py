@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs.single_node import Job, run
-from tests.support.processes.tree import REPOSITORY, children, freeze, is_alive, state
+from tests.support.processes.tree import REPOSITORY, children, freeze, is_alive, oldest_first, state
 from tests.support.waiting import wait_until
 
 TWO = ("--nproc-per-node", "2")
@@ -242,7 +242,7 @@ def test_under_any_pid_1_a_termination_is_passed_on(tmp_path: Path, init: str) -
 def _the_agent(job: Job) -> int:
     """The outermost process that runs the launcher, by its command line."""
     words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in job.left()}
-    return min(pid for pid, found in words.items() if found[1:3] == [b"-m", b"launcher"])
+    return oldest_first(pid for pid, found in words.items() if found[1:3] == [b"-m", b"launcher"])[0]
 
 
 @pytest.mark.parametrize("what", ["stop", "loss"])

@@ -142,3 +142,15 @@ def test_a_job_of_one_machine_is_listed_and_shown(tmp_path: Path, etcd: EtcdServ
         assert {"agent_started", "round_started", "worker_started"} <= set(kinds)
         (tmp_path / "finish").touch()
         assert job.wait().exit_code == 0
+
+
+def test_a_job_of_one_machine_is_stopped_by_its_pid_and_read_after_its_end(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    options = ("--nproc-per-node=1", "--rdzv-id=halt", f"--log-dir={tmp_path}/logs", "--redirects=3")
+    with Job(tmp_path / "job", *options, script=STAY) as job:
+        job.marks("up", range(1))
+        assert "cannot" not in ask("stop", job.pid)
+        assert job.wait().exit_code == 143
+    shown = json.loads(ask("status", "halt", "--log-dir", f"{tmp_path}/logs", "--json"))
+    assert (shown["verdict"]["kind"], shown["verdict"]["exit_code"]) == ("stopped", 143)
+    assert "stopped at the request of" in shown["now"]

@@ -12,7 +12,7 @@ import pytest
 from launcher.extensions.measure.player import Player
 from launcher.extensions.measure.procedure import RoundReport
 from launcher.extensions.measure.schedule import LoadRound
-from launcher.extensions.measure.tcp_load import BulkReceiver, BulkSender
+from launcher.extensions.measure.tcp_load import BulkReceiver, start_sending
 from launcher.extensions.measure.udp_echo import EchoSocket
 from tests.support.waiting import wait_until
 
@@ -63,8 +63,9 @@ def test_a_datagram_that_is_not_of_the_measurement_gets_no_answer(echo: EchoSock
 
 
 def test_bulk_data_count_for_their_round_with_the_headers_of_frames(receiver: BulkReceiver) -> None:
-    sender = BulkSender((HOST, receiver.port), OURS, 7, end=time.monotonic() + 0.3, pace_bps=0, streams=2)
-    sender.join()
+    end = time.monotonic() + 0.3
+    for thread in start_sending((HOST, receiver.port), OURS, 7, end=end, pace_bps=0, streams=2):
+        thread.join()
     wait_until(lambda: receiver.count_bytes(7), what="bytes of round 7")
     assert receiver.count_bytes(6) == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,12 +11,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
-from launcher.views.run_events import AgentEnded, HangReported, RemarkMade, RoundStopping
+from launcher.views.run_events import AgentEnded, HangReported, RemarkMade, RootCause, RoundStopping
 from launcher.views.sinks import notifier, teller
 from launcher.views.sinks.notifier import Notifier
+from tests.support.network.namespaces import free_port
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -46,7 +47,30 @@ def test_a_command_gets_each_event_as_a_line(tmp_path: Path) -> None:
     lines = (tmp_path / "told").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["hang_reported", "round_stopping", "agent_ended"]
     assert json.loads(lines[0])["details"] == ["rank 0 is in a (t.py:1), asleep"]
+    assert [json.loads(line)["text"] for line in lines] == [
+        "run r: no progress: at 2 lines; rank 0 is in a (t.py:1), asleep",
+        "run r: round 2 is being ended: gone",
+        "run r: the agent ended with exit code 0, the job: success: done",
+    ]
     assert said == []
+
+
+def test_the_text_of_a_failure_has_rank_exception_log_and_last_lines() -> None:
+    root = RootCause(
+        node="h3", rank=5, exit_code=1, failure_class="user code: KeyError", error="KeyError: 'x'", log_file="/l/5",
+        last_lines=("  File \"t.py\", line 3", "KeyError: 'x'"),
+    )  # fmt: skip
+    event = RoundStopping(
+        at=1.0, run_id="r", node="n0", round=2, cause="failure", reason="a worker failed", mode="kill", root_cause=root
+    )
+    assert json.loads(notifier.add_text(event))["text"].splitlines() == [
+        "run r: round 2 is being ended: a worker failed",
+        "rank 5 on h3: user code: KeyError, KeyError: 'x'; log h3:/l/5",
+        '  File "t.py", line 3',
+        "KeyError: 'x'",
+    ]
+    bare = replace(event, root_cause=RootCause(node="h3", rank=5, exit_code=-9))
+    assert json.loads(notifier.add_text(bare))["text"].splitlines()[1:] == ["rank 5 on h3: exit code -9"]
 
 
 def test_only_the_leader_tells(tmp_path: Path) -> None:
@@ -139,9 +163,7 @@ def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, 
     bad = make(f"{server[0]}/bad", said)
     bad.write(END)
     bad.close()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    gone = make(f"http://127.0.0.1:{port}", said)
+    gone = make(f"http://127.0.0.1:{free_port('127.0.0.1')}", said)
     gone.write(END)
     gone.close()
     assert "500" in said[0]

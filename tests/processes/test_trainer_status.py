@@ -47,7 +47,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def page() -> SharedPage:
     made = shared_page.make()
-    assert made is not None
     made.begin(2, None)
     return made
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import children, family, freeze, is_alive, parent, state
+from tests.support.processes.tree import children, family, freeze, is_alive, oldest_first, parent, state
 from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 from tests.support.waiting import wait_until
 
@@ -212,7 +212,7 @@ def test_a_workers_end_is_reported_though_a_frozen_fork_holds_its_socket(tmp_pat
         server = agent.is_preloaded()
         agent.spawn(1, ["true"], ["true"])
         wait_until(lambda: len(children(agent.supervisor_pid)) == 3, what="the end of the go-between")
-        first, second = sorted(set(children(agent.supervisor_pid)) - {server})
+        first, second = oldest_first(set(children(agent.supervisor_pid)) - {server})
         freeze(second)
         agent.let_go("newborn")
         agent.wait_for("Spawned", 1, 0, first)

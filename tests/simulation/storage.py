@@ -276,7 +276,7 @@ class Storage:
     def deliver(self) -> None:
         self.store.deliver()
         deadline = self.store.find_next_deadline()
-        if deadline is None or self.clock.is_still:
+        if deadline == math.inf or self.clock.is_still:
             return
         late_s = self._timeline.random.uniform(*self._network.model.expiry_late_s)
         due_at = deadline + self.clock.stood_still_s + late_s

@@ -124,9 +124,9 @@ def test_nothing_happens_by_itself(still: MemoryStore, clock: FakeClock) -> None
 
 
 def test_the_next_deadline_is_that_of_the_lease_that_is_due_first(still: MemoryStore, clock: FakeClock) -> None:
-    assert still.find_next_deadline() is None
+    assert still.find_next_deadline() == math.inf
     still.lease_grant(math.inf)
-    assert still.find_next_deadline() is None
+    assert still.find_next_deadline() == math.inf
     still.lease_grant(9)
     first = still.lease_grant(5).id
     assert still.find_next_deadline() == clock.now + 5
@@ -140,7 +140,7 @@ def test_the_next_deadline_is_that_of_the_lease_that_is_due_first(still: MemoryS
     still.lease_revoke(first)
     clock.now = second_due
     assert still.expire() == 1
-    assert still.find_next_deadline() is None
+    assert still.find_next_deadline() == math.inf
 
 
 def test_leases_end_in_the_order_of_their_deadlines(still: MemoryStore, clock: FakeClock) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Union
 
 import msgspec
 from msgspec.structs import replace
 
+from launcher.meshctl.live.ended_run import EndedSource
 from launcher.model.errors import TemporaryError
 from launcher.views.node.log_pages import LogSource, read_page
 from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
-from launcher.views.run_events import RunEvent, parse_time
+from launcher.views.run_events import RunEvent
 from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from launcher.views.sinks.event_file import KEPT_FILE
 from tests.support.reasons import because
 
 NOW = 1_800_000_000.0
@@ -71,10 +72,11 @@ class FakeSource:
     """
 
     run_id = "exp"
-    switch_count = 0
 
     def __init__(self, report: RunView = REPORT) -> None:
         self.report = report
+        self.ended: EndedSource | None = None
+        """What is left, once all agents have ended."""
         self.events: dict[str, list[str]] = {node.member_id: [] for node in report.nodes}
         self.files: dict[str, list[LogSource]] = {node.member_id: [] for node in report.nodes}
         self.live_round = 1
@@ -83,7 +85,17 @@ class FakeSource:
         self.requests: list[tuple[str, NodeRequest]] = []
         self._lock = threading.Lock()
 
+    @property
+    def is_live(self) -> bool:
+        return self.ended is None
+
+    @property
+    def switch_count(self) -> int:
+        return int(self.ended is not None)
+
     def read_run(self) -> RunView:
+        if self.ended is not None:
+            return self.ended.read_run()
         if self.error is not None:
             raise self.error
         return self.report
@@ -94,6 +106,8 @@ class FakeSource:
         with self._lock:
             self.requests.append((node, request))
         self.before_answer(node)
+        if self.ended is not None:
+            return self.ended.read_node(node, request)
         if isinstance(request, ReadLogs):
             return read_page(self.files[node], request, self.live_round)
         assert isinstance(request, ReadEvents)
@@ -120,13 +134,21 @@ def make_event(kind: str, node: str, at: str, **fields: object) -> str:
     return msgspec.json.encode({**head, **fields}).decode()
 
 
+def keep_events(folder: Path, *lines: str) -> None:
+    """Let an agent have written these lines beside its logs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / KEPT_FILE).open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def make_start(number: int, node: str = "h0", ranks: tuple[int, ...] = (0, 1), **fields: object) -> str:
+    """Make the line of a round's start."""
+    usual = {
+        "round": number, "world_size": 4, "node_count": 2, "ranks": ranks, "mesh": "", "restart_count": 0,
+        "max_restarts": 3, "waited_s": 0.5,
+    }  # fmt: skip
+    return make_event("round_started", node, f"08:0{number}:00.000", **usual | fields)
+
+
 EVENTS = tuple(RunEvent.__subclasses__())
 EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in EVENTS)
-
-
-def decode_event(line: bytes | str) -> RunEvent:
-    """Read a line of --events as the event that was written."""
-    fields = msgspec.json.decode(line, type=dict[str, Any])
-    assert fields.pop("schema") == 1
-    fields["at"] = parse_time(fields.pop("time"))
-    return msgspec.convert(fields, Union[EVENTS])  # type: ignore[call-overload,no-any-return]  # noqa: UP007

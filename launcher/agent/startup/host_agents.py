@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.agent.startup import stale_agents
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
 from launcher.hardware.linux.files import replacing
@@ -122,7 +123,7 @@ class HostAgents(Struct, eq=False):
                 return
         there = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
         variable = devices[0].variable or find_visible_variable(devices[0].kind)
-        raise stale_agents.refuse("devices taken", there, variable)
+        raise extensions.ask("devices taken", there, variable)
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""

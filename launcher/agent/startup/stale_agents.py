@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from launcher.extensions import HINTS
+from launcher import extensions
 from launcher.hardware.linux import control_group, locked_files
 from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_text
 from launcher.model.console import log
@@ -39,7 +39,6 @@ from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.model.text import hash_words
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous import __version__
-from rendezvous.errors import MeshrunError
 from rendezvous.records import name_own_run
 
 LIMIT_S = 10.0
@@ -129,7 +128,7 @@ def take_node_lock(
             now = time.monotonic()
             if now >= deadline:
                 attempts = (its_attempt, attempt.number)
-                raise refuse("node taken", run_id, node_name, agent, attempts, holders, refused, LIMIT_S)
+                raise extensions.ask("node taken", run_id, node_name, agent, attempts, holders, refused, LIMIT_S)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -156,13 +155,6 @@ def take_node_lock(
         if lock is not None:
             os.close(lock)
         raise
-
-
-def refuse(what: str, *values: object) -> MeshrunError:
-    """Ask a function of HINTS for the error that says why this agent cannot begin here."""
-    from launcher.config.plugins import load_entry
-
-    return load_entry(HINTS[what])(*values)  # type: ignore[no-any-return]
 
 
 def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher import extensions
 from launcher.agent.startup import addresses, stores
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.stale_agents import Attempt, NodeLock, refuse, take_node_lock
+from launcher.agent.startup.stale_agents import Attempt, NodeLock, take_node_lock
 from launcher.config import credentials
 from launcher.config.config import RendezvousOptions
 from launcher.config.credentials import Credentials
@@ -215,7 +216,7 @@ def choose_serving_addresses(options: RendezvousOptions, network: StoreConfig) -
         return ()
     if options.local_addr is not None or options.interface is not None:
         return (addresses.find_own_address(local_addr=options.local_addr, interface=options.interface, endpoints=()),)
-    raise refuse("not the host", options, endpoint, _is_named_by_scheduler(options, network))
+    raise extensions.ask("not the host", options, endpoint, _is_named_by_scheduler(options, network))
 
 
 def _is_named_by_scheduler(options: RendezvousOptions, network: StoreConfig) -> bool:
@@ -243,7 +244,7 @@ def wait_for_store(
         finding = probe(network)
         if finding.kind == "good":
             if own and is_sole:
-                raise refuse("served already", network.endpoints[0])
+                raise extensions.ask("served already", network.endpoints[0])
             return ()
         if finding.kind == "wrong":
             raise UsageError(finding.sentence, finding.hint)
@@ -274,4 +275,4 @@ def listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
     try:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
-        raise refuse("no listener", error, address, first, last) from None
+        raise extensions.ask("no listener", error, address, first, last) from None

@@ -132,10 +132,8 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
 
 
 def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
-    from launcher.config.plugins import load_entry
-
     known = {option.name: option.flag for option in (*list_options(), *extra)}
-    return UsageError(*load_entry(extensions.HINTS["option"])(word, known, SETTING_BY_NAME))
+    return UsageError(*extensions.ask("option", word, known, SETTING_BY_NAME))
 
 
 def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Value]:

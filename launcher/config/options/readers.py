@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from launcher.extensions import HINTS
+from launcher import extensions
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
@@ -154,10 +154,9 @@ class Value(Struct, frozen=True):
         except UsageError as error:
             if error.hint == PASSWORD_HINT:
                 raise  # a correction would repeat it
-            from launcher.config.plugins import load_entry
             from launcher.model.odd_text import explain_empty
 
-            correction = load_entry(HINTS["value"])(self)
+            correction = extensions.ask("value", self)
             hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
             raise UsageError(str(error), hint or None) from None
 

@@ -248,9 +248,7 @@ def find_row(name: str) -> Option | None:
     """Return the row of an option, also of an extension's, whose rows are imported then; None for another name."""
     if name not in extensions.OPTIONS:
         return BY_NAME.get(name)
-    from launcher.config.plugins import load_entry
-
-    rows: tuple[Option, ...] = load_entry(extensions.OPTIONS[name])
+    rows: tuple[Option, ...] = extensions.load_entry(extensions.OPTIONS[name])
     return next(row for row in rows if row.name == name)
 
 

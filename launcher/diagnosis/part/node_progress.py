@@ -21,9 +21,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES
 from launcher.diagnosis.progress import (
     HEARTBEAT,
@@ -48,47 +47,28 @@ WRAPPERS_MAX = 8
 """Processes looked at for one worker: it, and what it wraps."""
 
 
-class NodeProgress:
-    """The workers of this node in one round.
+class NodeProgress(Struct, eq=False):
+    """The workers of this node in one round."""
 
-    `ranks`: by local rank. `unpumped`: the local ranks whose output does not all go through the pump, which counts from
-    the start of the round.
-    """
+    watch: ProgressWatch
+    shared_page: SharedPage
+    pump: OutputPump | None
+    ranks: Sequence[int]
+    """By local rank."""
+    unpumped: frozenset[int]
+    """Local ranks whose output does not all go through the pump, which counts from the start of the round."""
+    progress_at: dict[int, float]
+    """When each worker has last shown a sign, by local rank; filled here."""
+    look_at: float
+    """When to look next, at first the time of the start."""
 
-    def __init__(
-        self,
-        limits: HangLimits,
-        shared_page: SharedPage | None,
-        pump: OutputPump | None,
-        *,
-        ranks: Sequence[int],
-        unpumped: frozenset[int],
-        now: float,
-        progress_at: dict[int, float],
-    ) -> None:
-        self._watch = ProgressWatch(limits, now)
-        self._shared_page = shared_page
-        self._pump = pump
-        self._ranks = ranks
-        self._unpumped = unpumped
-        self._outputs: dict[int, _Output] = {}  # by local rank; of one that has ended the last value
-        self._progress_at = progress_at
-        self._counts: dict[int, tuple[int, ...]] = {}  # by local rank, as of the last look
-        self._look_at = now
+    _outputs: dict[int, _Output] = field(default_factory=dict)  # by local rank; of one that has ended the last value
+    _counts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by local rank, as of the last look
 
     @property
     def wake_at(self) -> float:
         """When to call `check`."""
-        return min(self._watch.wake_at, self._look_at)
-
-    @property
-    def needs_counters(self) -> bool:
-        """Whether to read the recorders of this node's workers, and to call `take_counters`."""
-        return self._watch.needs_counters
-
-    def take_counters(self, counters: Mapping[int, object]) -> None:
-        """Take a value by rank that changes when the rank enters a collective, from those that have answered."""
-        self._watch.take_counters(counters)
+        return min(self.watch.wake_at, self.look_at)
 
     def check(self, pids: Mapping[int, int], now: float) -> Silence | str | None:
         """Look at the workers that live, local rank -> pid, if it is time.
@@ -97,11 +77,11 @@ class NodeProgress:
         """
         if now < self.wake_at:
             return None
-        found, self._look_at = self._observe(pids), now + LOOK_S
+        found, self.look_at = self._observe(pids), now + LOOK_S
         self._note_each(pids, now)
-        if now < self._watch.wake_at:
+        if now < self.watch.wake_at:
             return None
-        news = self._watch.check(now, found)
+        news = self.watch.check(now, found)
         if isinstance(news, Halt):
             log(str(news))
             return None
@@ -109,39 +89,37 @@ class NodeProgress:
 
     def _note_each(self, pids: Mapping[int, int], now: float) -> None:
         """Note which workers show a sign that they did not at the last look, for those who ask how old it is."""
-        page, rows = self._shared_page, list[tuple[int, ...]]()
-        if page is not None:
-            columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
-            rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
+        page = self.shared_page
+        columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
+        rows = [(beats, phase_count, step) for beats, (phase_count, _, _), step in columns]
         for local_rank in pids:
             output = self._outputs.get(local_rank, _Output())
             counts = (output.size, *(rows[local_rank] if local_rank < len(rows) else ()))
             if counts != self._counts.get(local_rank):
-                self._counts[local_rank], self._progress_at[local_rank] = counts, now
+                self._counts[local_rank], self.progress_at[local_rank] = counts, now
 
     def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
-        signs: dict[str, int] = {}
-        phases: list[RankPhase] = []
-        if self._shared_page is not None:
-            signs[HEARTBEAT] = sum(self._shared_page.read_heartbeats()) + 1 + self._shared_page.read_step()
-            page = self._shared_page.read_phases()
-            signs[PHASE] = sum(count for count, _, _ in page)
-            phases = [
-                RankPhase(rank=self._ranks[index], name=name, limit_s=limit_s)
-                for index, (_, limit_s, name) in enumerate(page)
-                if limit_s and index in pids
-            ]
+        seen = self.shared_page.read_phases()
+        signs = {
+            HEARTBEAT: sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step(),
+            PHASE: sum(count for count, _, _ in seen),
+        }
+        phases = [
+            RankPhase(rank=self.ranks[index], name=name, limit_s=limit_s)
+            for index, (_, limit_s, name) in enumerate(seen)
+            if limit_s and index in pids
+        ]
         is_paused, halted = False, []
         for local_rank, pid in pids.items():
-            reads_output = local_rank in self._unpumped
+            reads_output = local_rank in self.unpumped
             looks = list(_look_at(pid, reads_output=reads_output))
             is_paused |= any(look.is_halted or look.is_hidden for look in looks)
             if any(look.is_halted for look in looks):
-                halted.append(self._ranks[local_rank])
+                halted.append(self.ranks[local_rank])
             if looks and reads_output:
                 output = self._outputs.setdefault(local_rank, _Output())
                 output.note(sum(look.written for look in looks), sum(look.stack_size for look in looks))
-        moved_size = self._pump.moved_size if self._pump is not None else 0
+        moved_size = self.pump.moved_size if self.pump is not None else 0
         signs[OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part.facts import CountersRead, CountersWanted, SilenceChanged
 from launcher.diagnosis.part.node_progress import NodeProgress
+from launcher.diagnosis.progress import ProgressWatch
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.parts.part import LATER_S, Effect, Fact, Publish, RoundStarting, RunningRound
 
@@ -23,12 +24,12 @@ class ProgressPart(Struct, eq=False):
 
     limits: HangLimits
     running: RunningRound
-    shared_page: SharedPage | None
+    shared_page: SharedPage
     pump: OutputPump | None
     list_unpumped: Callable[[int], frozenset[int]]
     """Returns the local ranks, of so many, whose output does not all go through the pump."""
 
-    _watch: NodeProgress | None = None
+    _node: NodeProgress | None = None
     _begin_at: float = math.inf
 
     @property
@@ -38,33 +39,31 @@ class ProgressPart(Struct, eq=False):
             return math.inf
         if share.group_world_size == 1 and running.has_ended:  # on other nodes some may wait for those that ended
             return math.inf
-        return self._begin_at if self._watch is None else self._watch.wake_at
+        return self._begin_at if self._node is None else self._node.wake_at
 
     def take(self, fact: Fact) -> None:
         match fact.what:
             case RoundStarting():
-                self._watch, self._begin_at = None, fact.at + LATER_S
+                self._node, self._begin_at = None, fact.at + LATER_S
                 self.running.progress_at.clear()
-            case CountersRead(counters) if self._watch is not None:
-                self._watch.take_counters(counters)
+            case CountersRead(counters) if self._node is not None:
+                self._node.watch.take_counters(counters)
 
     def advance(self, now: float) -> Iterable[Effect]:
         share = self.running.share
-        if self._watch is None and share is not None:
-            unpumped = self.list_unpumped(len(share.ranks))
-            self._watch = NodeProgress(
-                self.limits, self.shared_page, self.pump, ranks=share.ranks, unpumped=unpumped, now=now,
-                progress_at=self.running.progress_at,
-            )  # fmt: skip
+        if self._node is None and share is not None:
+            unpumped, progress_at = self.list_unpumped(len(share.ranks)), self.running.progress_at
+            watch = ProgressWatch(self.limits, now)
+            self._node = NodeProgress(watch, self.shared_page, self.pump, share.ranks, unpumped, progress_at, now)
             return
-        assert self._watch is not None
-        news = self._watch.check(self.running.list_live(), now)
+        assert self._node is not None
+        news = self._node.check(self.running.list_live(), now)
         if isinstance(news, str):
             yield Publish(SilenceChanged(False, news))
         elif news is not None:
             where = "; the workers here have ended, others of the round have not" if self.running.has_ended else ""
             yield Publish(SilenceChanged(True, f"{news}{where}"))
-        if self._watch.needs_counters:
+        if self._node.watch.needs_counters:
             yield Publish(CountersWanted())
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class TpuEnvironment(Struct, frozen=True, kw_only=True):
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Return sentences for the start, about a host that is one of several of its slice."""
-        identity = slice_identity.find_identity(slice_identity.merge_metadata(parent, self.metadata))
+        identity, _ = slice_identity.read_identity(slice_identity.merge_metadata(parent, self.metadata))
         if slots[0].devices[0].kind != "tpu" or identity is None or identity.host_count == 1:
             return []
         if not has_other_nodes:
@@ -114,7 +114,7 @@ def _make_process_variables(
     host_chips = math.prod(host_box)
     if count == 1 and own >= host_chips:
         return {}
-    identity = slice_identity.find_identity(environ) if assignment.group_world_size > 1 else None
+    identity = slice_identity.read_identity(environ)[0] if assignment.group_world_size > 1 else None
     if identity is not None and identity.host_count == 1:
         identity = None
     if own * count != host_chips and (count > 1 or identity):

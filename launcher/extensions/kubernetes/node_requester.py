@@ -16,7 +16,7 @@ from launcher.agent.composition import PartContext
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
 from launcher.parts.part import Effect, Fact, Publish
-from launcher.views.run_events import NodesRequested
+from launcher.views.run_events import NodesRequested, encode_event
 from launcher.views.sinks.node_demand import DemandHistory, choose_wanted, count_useful_nodes, decide_demand
 from launcher.views.sinks.shell_command import require_timeout_program, run_command
 from launcher.views.sinks.teller import Teller
@@ -99,7 +99,7 @@ class NodeRequester(Teller):
 
     def _queue(self, event: NodesRequested) -> Iterable[Effect]:
         variables = {"NODES_WANTED": str(event.wanted), "NODES_PRESENT": str(event.present), "NODES_SINCE": event.since}
-        self.put(event, variables)
+        self.put(encode_event(event), variables)
         return [Publish(event)]
 
 

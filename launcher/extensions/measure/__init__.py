@@ -15,5 +15,5 @@ meanwhile. Those that answer fast stand below the same switch.
     measurement, command    `meshctl measure` on one node, and its command line
 
 It loads the network, so it runs by that command alone, never as part of a job, and refuses beside one. What it finds is
-a file for `--locality @FILE`. There is no numpy: a thousand nodes need none.
+a file for `--locality @FILE`.
 """

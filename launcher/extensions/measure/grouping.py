@@ -8,12 +8,11 @@ is held against the pairs again: groups that more than a few pairs contradict ar
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 from msgspec import Struct
 
 RATIO_MIN = 3.0
@@ -92,33 +91,23 @@ def find_groups(
 
 def _link(members: Sequence[int], known: Mapping[Pair, float], limit: float) -> Groups:
     """Join the two clusters with the least mean distance over known pairs, again and again, up to the limit."""
-    clusters: dict[int, list[int]] = {member: [member] for member in members}
-    links: defaultdict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # sum of distances, pairs
-    heap: list[tuple[float, int, int]] = []
+    place = {member: index for index, member in enumerate(members)}
+    total, count = np.zeros((2, len(members), len(members)))  # distances of the pairs between two clusters, and pairs
     for (one, other), value in known.items():
-        links[one][other] = links[other][one] = (value, 1)
-        heap.append((value, one, other))
-    heapq.heapify(heap)
-    fresh = max(members) + 1
-    while heap:
-        mean, one, other = heapq.heappop(heap)
-        if mean > limit:
-            break
-        if one not in clusters or other not in clusters:
-            continue
-        clusters[fresh] = clusters.pop(one) + clusters.pop(other)
-        merged: dict[int, tuple[float, int]] = {}
-        for old in (one, other):
-            for third, (total, count) in links.pop(old).items():
-                links[third].pop(old, None)
-                if third in clusters:
-                    before = merged.get(third, (0.0, 0))
-                    merged[third] = (before[0] + total, before[1] + count)
-        for third, (total, count) in merged.items():
-            links[fresh][third] = links[third][fresh] = (total, count)
-            heapq.heappush(heap, (total / count, min(third, fresh), max(third, fresh)))
-        fresh += 1
-    return order_groups(clusters.values())
+        at = (place[one], place[other]), (place[other], place[one])
+        total[at], count[at] = value, 1
+    clusters = [[member] for member in members]
+    while True:
+        mean = np.divide(total, count, out=np.full_like(total, math.inf), where=count > 0)
+        left, gone = np.unravel_index(mean.argmin(), mean.shape)
+        if mean[left, gone] > limit:
+            return order_groups(filter(None, clusters))
+        clusters[left] += clusters[gone]
+        clusters[gone] = []
+        for sums in (total, count):
+            sums[left] += sums[gone]
+            sums[:, left] += sums[:, gone]
+            sums[gone] = sums[:, gone] = sums[left, left] = 0
 
 
 def order_groups(groups: Iterable[Sequence[int]]) -> Groups:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from launcher.extensions.measure.procedure import RoundReport
 from launcher.extensions.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound, list_asked
-from launcher.extensions.measure.tcp_load import BulkReceiver, BulkSender, choose_stream_count
+from launcher.extensions.measure.tcp_load import BulkReceiver, choose_stream_count, start_sending
 from launcher.extensions.measure.udp_echo import EchoSocket
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
@@ -64,21 +64,20 @@ class Player:
         places = [(number, echoes[number]) for number in numbers if number not in absent]
         repeats = max(REPEATS_MIN, min(REPEATS_MAX, QUESTIONS // max(1, len(places))))
         began = time.monotonic()
-        sender = None
+        sending = []
         if round.targets:
             end = began + WARM_S + round.window_s
             if (target := round.targets[own]) != NOBODY:
                 pace_bps = round.paces_bps[own] if round.paces_bps else 0
-                sender = BulkSender(
-                    bulks[target], self._token, serial, end=end, pace_bps=pace_bps, streams=self._streams
-                )
+                limits = {"pace_bps": pace_bps, "streams": self._streams}
+                sending = start_sending(bulks[target], self._token, serial, end=end, **limits)
             time.sleep(WARM_S)
         before, counted_at = self._bulk.count_bytes(serial), time.monotonic()
         self._echo.ask(serial, places, repeats, max(0.0, began + round.duration_s - SETTLE_S - time.monotonic()))
         received = self._bulk.count_bytes(serial) - before
         received_bps = int(received * 8 / max(1e-3, time.monotonic() - counted_at))
-        if sender is not None:
-            sender.join()
+        for thread in sending:
+            thread.join()
         time.sleep(SETTLE_S)
         return RoundReport(tuple(self._echo.find_low_us(serial, number) for number in numbers), received_bps)
 

@@ -105,23 +105,16 @@ class BulkReceiver:
                     self._bytes[serial] += round(count * factor)
 
 
-class BulkSender:
-    """Sends to one receiver until `end`, a time of the monotonic clock, on a thread for each stream."""
-
-    def __init__(
-        self, address: tuple[str, int], token: bytes, serial: int, *, end: float, pace_bps: int, streams: int
-    ) -> None:
-        pace = max(1, pace_bps // streams // 8) if pace_bps else 0  # 0 is no limit
-        arguments = (address, _HEADER.pack(token, serial), end, pace)
-        self._threads = [
-            threading.Thread(target=_send, args=arguments, name="measure load", daemon=True) for _ in range(streams)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
+def start_sending(
+    address: tuple[str, int], token: bytes, serial: int, *, end: float, pace_bps: int, streams: int
+) -> list[threading.Thread]:
+    """Send to one receiver until `end`, a time of the monotonic clock, on a thread for each stream."""
+    pace = max(1, pace_bps // streams // 8) if pace_bps else 0  # 0 is no limit
+    arguments = (address, _HEADER.pack(token, serial), end, pace)
+    threads = [threading.Thread(target=_send, args=arguments, name="measure load", daemon=True) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 def choose_stream_count(speed_mbit: int) -> int:

@@ -49,23 +49,12 @@ INK = "#1c2733"
 """Of words on a colour, on a dark page, too."""
 
 
-class Palette(NamedTuple):
-    """The colours that differ between a light and a dark page."""
+def _make_rules(*, text: str, paper: str, card: str, line: str, lost: str) -> str:
+    """Make the rules that differ between a light and a dark page.
 
-    text: str
-    paper: str
-    card: str
-    line: str
-    lost: str
-
-
-LIGHT = Palette(INK, "#ffffff", "#f4f6f8", "#8b97a3", "#b3261e")
-DARK = Palette("#e6edf3", "#11161c", "#1b232c", "#7d8b99", "#ff8a80")
-
-
-def _make_rules(palette: Palette) -> str:
-    """Make the rules that differ. Colours stand in them as they are: some viewers of SVG do not know variables."""
-    return """
+    Colours stand in them as they are: some viewers of SVG do not know variables.
+    """
+    return f"""
 body {{ background: {paper}; color: {text}; }}
 text {{ fill: {text}; }}
 .sheet, rect.spare, rect.lost {{ fill: {paper}; }}
@@ -74,9 +63,11 @@ rect.spare {{ stroke: {line}; }}
 rect.lost, .cross {{ stroke: {lost}; }}
 text.lost {{ fill: {lost}; }}
 .changed {{ stroke: {text}; }}
-""".format(**palette._asdict())
+"""
 
 
+LIGHT = _make_rules(text=INK, paper="#ffffff", card="#f4f6f8", line="#8b97a3", lost="#b3261e")
+DARK = _make_rules(text="#e6edf3", paper="#11161c", card="#1b232c", line="#7d8b99", lost="#ff8a80")
 STYLE = f"""
 text {{ stroke: none; font-family: ui-monospace, Menlo, DejaVu Sans Mono, monospace; }}
 .bold {{ font-weight: 600; }}
@@ -84,8 +75,8 @@ text {{ stroke: none; font-family: ui-monospace, Menlo, DejaVu Sans Mono, monosp
 .spare, .unknown {{ stroke-width: 1; stroke-dasharray: 4 3; }}
 .lost, .changed {{ stroke-width: 2; }}
 .cross {{ fill: none; stroke-opacity: 0.5; }}
-{_make_rules(LIGHT)}
-@media (prefers-color-scheme: dark) {{{_make_rules(DARK)}}}
+{LIGHT}
+@media (prefers-color-scheme: dark) {{{DARK}}}
 text.on {{ fill: {INK}; }}
 """
 

@@ -26,7 +26,6 @@ class ClusterNode(Struct, frozen=True):
     """A node of Ray that is alive."""
 
     id: str
-    address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 

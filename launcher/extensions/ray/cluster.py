@@ -152,7 +152,6 @@ class RayCluster:
         return [
             ClusterNode(
                 id=node["NodeID"],
-                address=node["NodeManagerAddress"],
                 resources=dict(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
             )

@@ -34,8 +34,9 @@ from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup, listen, wait_for_store
 from launcher.config import credentials, scrub
+from launcher.config.config import Config
 from launcher.extensions.torchrun.member import ENDED, TorchrunMember
-from launcher.extensions.torchrun.options import BACKEND, TorchrunOptions, read_options
+from launcher.extensions.torchrun.options import BACKEND, get_worker_count, read_options
 from launcher.extensions.torchrun.round_store import RoundStore, meet
 from launcher.hardware.linux.kernel import read_boot_id
 from launcher.logs.error_file import read_error
@@ -59,17 +60,17 @@ _secrets: dict[str, str] = {}  # secrets, for the next job of this process: note
 def open_handler(parameters: RendezvousParameters) -> Handler:
     """Raises ValueError for invalid options, RendezvousConnectionError when the store does not answer in time."""
     try:
-        told = read_options(parameters, os.environ)
-        arrival = start_up(told, os.environ)
-        member = TorchrunMember(told, arrival)
+        config = read_options(parameters, os.environ)
+        arrival = start_up(config, os.environ)
+        member = TorchrunMember(config, arrival)
     except TemporaryError as error:
         raise RendezvousConnectionError(_format_error(error)) from None
     except MeshrunError as error:
         raise ValueError(_format_error(error)) from None
-    return Handler(member, parameters.run_id, arrival.address, told.slot_count if told.knows_workers else None)
+    return Handler(member, parameters.run_id, arrival.address, get_worker_count(config))
 
 
-def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Startup:
+def start_up(config: Config, environ: MutableMapping[str, str]) -> Startup:
     """Find the store, and this node's address and listener, as `launcher.agent.startup` does.
 
     torchrun's workers hold neither the listener of this node's presence nor a lock, so its closing proves that the
@@ -78,7 +79,8 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
 
     Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
     """
-    config, meeting, network = options.config, options.config.rendezvous, options.network
+    meeting, network = config.rendezvous, config.rendezvous.network
+    assert network is not None  # an endpoint is set
     name = meeting.node_name or os.uname().nodename
     begin_stamps(config.output.log_times, name)
     for note in config.notes:

@@ -20,7 +20,8 @@ import time
 from launcher.agent.cluster import open_membership
 from launcher.agent.membership import make_settings, read_clock
 from launcher.agent.startup.startup import Startup
-from launcher.extensions.torchrun.options import TorchrunOptions, adjust_settings
+from launcher.config.config import Config
+from launcher.extensions.torchrun.options import adjust_settings, get_worker_count
 from launcher.logs.reports.round_log import RoundLog
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, describe
@@ -38,11 +39,10 @@ ENDED = Reason.of("torchrun/ended")
 class TorchrunMember:
     """Raises UsageError and TemporaryError, when the store does not admit this node."""
 
-    def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
-        config = options.config
+    def __init__(self, config: Config, startup: Startup) -> None:
         limits = (config.workers.max_restarts, config.shutdown.shutdown_timeout_s)
         self._settings = adjust_settings(make_settings(config.rendezvous, *limits))
-        self._knows_workers = options.knows_workers
+        self._worker_count = get_worker_count(config)
         self._round_log = RoundLog(is_standalone=False, settings=self._settings)
         self.port = OfferedPort(startup.address, config.rendezvous.worker_port_range)
         self._wakeup = threading.Event()
@@ -60,7 +60,7 @@ class TorchrunMember:
             config,
             self._settings,
             startup,
-            slot_count=options.slot_count,
+            slot_count=self._worker_count or 1,
             run_id=config.rendezvous.run_id or "",
             worker_port=self.port.number,
             wake=self._wakeup.set,
@@ -266,7 +266,7 @@ class TorchrunMember:
     def _summarize(self, assignment: NodeAssignment) -> str:
         """Summarize the round. Where the number of workers of a node is unknown, the plan's ranks are nodes."""
         count = assignment.group_world_size
-        return describe(assignment.summary) if self._knows_workers else f"{count} node{'s' * (count > 1)}"
+        return describe(assignment.summary) if self._worker_count else f"{count} node{'s' * (count > 1)}"
 
 
 class OfferedPort:

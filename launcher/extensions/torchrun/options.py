@@ -11,14 +11,13 @@ there, too: `locality`, with / between the levels since a comma ends a pair, or 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 from msgspec.structs import replace
 
 from launcher.config.config import Config, PlacementOptions, resolve
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
 from rendezvous.records import UNNAMED_RUN
 from rendezvous.settings import Settings
@@ -34,19 +33,14 @@ _LOCALITY = "locality"
 _PET_NPROC = "PET_NPROC_PER_NODE"
 
 
-class TorchrunOptions(NamedTuple):
-    """What torchrun's command line says to this plug-in."""
-
-    config: Config
-    network: StoreConfig
-    slot_count: int
-    """Workers of this node, 1 if not set; then a node counts as one slot."""
-    knows_workers: bool
-    """Whether the number of workers was set."""
+def get_worker_count(config: Config) -> int | None:
+    """Return how many workers torchrun starts on this node, None if nobody has said so: then it counts as one slot."""
+    count = config.devices.worker_count
+    return count if isinstance(count, int) else None
 
 
-def read_options(parameters: RendezvousParameters, environ: Mapping[str, str]) -> TorchrunOptions:
-    """Raises UsageError for invalid options."""
+def read_options(parameters: RendezvousParameters, environ: Mapping[str, str]) -> Config:
+    """Read what torchrun's command line says to this plug-in. Raises UsageError for invalid options."""
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
         raise UsageError(
@@ -76,18 +70,14 @@ def read_options(parameters: RendezvousParameters, environ: Mapping[str, str]) -
         values["rdzv-conf"] = ",".join(f"{key}={value}" for key, value in conf.items())
     own = {name: text for name, text in environ.items() if not name.startswith("PET_")}
     config = resolve(ParsedArgs(values, script="torchrun"), own, "python")
-    count = config.devices.worker_count
-    knows_workers = isinstance(count, int)
-    if knows_workers:
-        config = replace(config, placement=_require_whole_nodes(config.placement, str(count)))
-    elif config.placement.mesh is not None:
+    if (count := get_worker_count(config)) is not None:
+        return replace(config, placement=_require_whole_nodes(config.placement, str(count)))
+    if config.placement.mesh is not None:
         raise UsageError(
             f"{config.placement.origins['mesh']}={config.placement.mesh}: the number of workers per node is not known",
             "add --rdzv-conf nproc=8 (the value of --nproc-per-node)",
         )
-    network = config.rendezvous.network
-    assert network is not None
-    return TorchrunOptions(config, network, count if isinstance(count, int) else 1, knows_workers)
+    return config
 
 
 def adjust_settings(settings: Settings) -> Settings:

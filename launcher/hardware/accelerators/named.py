@@ -35,7 +35,7 @@ def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bo
         "amd": {"with_integrated": is_requested},
         "intel": {"with_integrated": is_requested},
     }
-    make = plugins.load_entry(extensions.DEVICES.get(kind, f"launcher.hardware.accelerators.{kind}:Detector"))
+    make = extensions.load_entry(extensions.DEVICES.get(kind, f"launcher.hardware.accelerators.{kind}:Detector"))
     detector: Detector = make(**options.get(kind, {}))
     return detector
 
@@ -56,7 +56,7 @@ def detect_requested(
     found = found.single_line
     count, reason = request.number, found.reason
     if request.shape:
-        count, reason = plugins.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
+        count, reason = extensions.load_entry(extensions.SHAPES[request.kind])(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise contract.make_unresponsive_error(found)
     contract.refuse_mistake(found)

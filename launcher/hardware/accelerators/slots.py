@@ -77,9 +77,8 @@ def _find_inventory(options: DeviceOptions, workers: WorkerOptions, environ: Map
     if worker_count == "cpu":
         return Inventory((), "not looked for")
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
-        from launcher.config.plugins import load_entry
-
-        inventory: Inventory = load_entry(extensions.TORCH_DEVICES)(worker_count, workers.python, environ).single_line
+        count_devices = extensions.load_entry(extensions.TORCH_DEVICES)
+        inventory: Inventory = count_devices(worker_count, workers.python, environ).single_line
         contract.refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")

@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
 
 VARIABLE = "LAUNCHER_BOARD"
 """Descriptor, device, inode, and the worker's line: a worker does not touch another file under that descriptor."""
@@ -184,14 +183,15 @@ def find_line(location: str) -> tuple[int, int]:
 
 
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md
-def make() -> SharedPage | None:
-    """Create a page for the processes that are forked from here on; None where the kernel refuses."""
+def make() -> SharedPage:
+    """Create a page for the processes that are forked from here on. Raises TemporaryError."""
     from launcher.hardware.linux import kernel  # workers, which read this module, too, make none
+    from launcher.model.errors import make_shortage_error
 
     try:
         return SharedPage(_move_descriptor(kernel.make_memory_file(_NAME)))
-    except OSError:
-        return None
+    except OSError as error:
+        raise make_shortage_error("cannot create the file that agent and workers share", error) from None
 
 
 def _move_descriptor(descriptor: int) -> int:
@@ -204,8 +204,3 @@ def _move_descriptor(descriptor: int) -> int:
         return descriptor
     os.close(descriptor)
     return _DESCRIPTOR
-
-
-def list_inherited_fds(shared_page: SharedPage | None) -> Sequence[int]:
-    """Return the descriptors that the supervisor has to keep open."""
-    return () if shared_page is None else (shared_page.descriptor,)

@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.extensions import HINTS
+from launcher import extensions
 from launcher.model.console import escape
 from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
@@ -183,9 +183,7 @@ def parse_failure(text: str) -> WorkerFailure | None:
 def ask_hint(what: str, otherwise: _Answer, *values: object) -> _Answer:
     """Ask a function of HINTS; return `otherwise` if nothing is left to load it with."""
     try:
-        from launcher.config.plugins import load_entry
-
-        answer: _Answer = load_entry(HINTS[what])(*values)
+        answer: _Answer = extensions.ask(what, *values)
     except (OSError, ImportError, MemoryError):
         return otherwise
     return answer

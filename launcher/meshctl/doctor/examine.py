@@ -27,8 +27,7 @@ from launcher.config.config import LocalityOptions, RendezvousOptions, WorkerOpt
 from launcher.config.options import command_line
 from launcher.config.options.readers import DeviceRequest, Value
 from launcher.config.options.table import find_row
-from launcher.config.plugins import load_entry
-from launcher.extensions import HINTS, OPTIONS
+from launcher.extensions import OPTIONS, ask
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
@@ -39,7 +38,7 @@ from launcher.meshctl.doctor import checks
 from launcher.meshctl.doctor.environment import choose_node_count, list_worker_remarks, plan_world
 from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
-from launcher.model.errors import LauncherError, UsageError, sanitize
+from launcher.model.errors import LauncherError, UsageError, describe_bug, sanitize
 from launcher.model.node import Device, Slot
 from rendezvous import __version__
 
@@ -58,7 +57,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int 
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    misspelt: dict[str, str] = load_entry(HINTS["misspelt"])(environ)
+    misspelt: dict[str, str] = ask("misspelt", environ)
     run = config.resolve(
         replace(words, script=words.script or NO_SCRIPT),
         {name: text for name, text in environ.items() if name not in misspelt},
@@ -247,11 +246,13 @@ def _examine_store(
 
 
 def find_version(distribution: str) -> str | None:
-    """Return the version installed for the agent's Python, without importing the framework."""
+    """Return the version installed for the agent's Python, without importing it; of a damaged one what is wrong."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+    except Exception as error:
+        return describe_bug(error)
 
 
 def list_frameworks(python: str, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:

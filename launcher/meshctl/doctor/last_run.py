@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ _RUN_DIR = re.compile(r".+_[0-9a-f]{8}")  # see launcher.logs.layout
 _TEMPORARY_DIR = re.compile(r"meshrun_[0-9a-f]{8}")
 # What is shown, and how many of each, the newest first.
 _SHOWN = (
-    (re.compile(r"round_\d+\.json"), 3),
+    (re.compile(r"events\.jsonl"), 1),
     (re.compile(r"error(_\w+)?\.json"), 4),
     (re.compile(r"crash(_\w+)?\.txt"), 2),
     (re.compile(r"rank_\d+\.json"), 8),
@@ -50,7 +51,12 @@ def describe(log_dir: str, environ: Mapping[str, str]) -> str:
     for pattern, count in _SHOWN:
         matching = [one for one in files if pattern.fullmatch(os.path.basename(one.path))]
         for one in matching[:count]:
-            lines += ["", f"--- {one.path}", "", _read(os.path.join(found, one.path))]
+            lines += [
+                "",
+                f"--- {one.path}",
+                "",
+                _read(os.path.join(found, one.path), of_end=one.path.endswith("jsonl")),
+            ]
     return "\n".join(lines)
 
 
@@ -83,21 +89,19 @@ def _walk(top: str) -> Iterator[FoundFile]:
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            if (found := _stat(path)) is not None and stat.S_ISREG(found.st_mode):
-                yield FoundFile(found.st_mtime, os.path.relpath(path, top), found.st_size)
+            with suppress(OSError):  # it has been removed meanwhile
+                found = os.lstat(path)
+                if stat.S_ISREG(found.st_mode):
+                    yield FoundFile(found.st_mtime, os.path.relpath(path, top), found.st_size)
 
 
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:  # it has been removed meanwhile
-        return None
-
-
-def _read(path: str) -> str:
-    """Return the beginning of a regular file, whatever it has become meanwhile."""
+def _read(path: str, *, of_end: bool) -> str:
+    """Return the beginning or the end of a regular file, whatever it has become meanwhile."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            if of_end and (left_out := os.fstat(file.fileno()).st_size - _BYTES_MAX) > 0:
+                file.seek(left_out)
+                file.readline()
             content = file.read(_BYTES_MAX + 1)
     except OSError as error:
         return f"not read: {error.strerror}"

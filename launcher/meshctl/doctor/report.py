@@ -15,14 +15,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from typing import Any, NamedTuple, TextIO
 
 from launcher.hardware.linux.cgroup_limits import list_groups
 from launcher.hardware.linux.cgroups import UNIFIED
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.meshctl.doctor import last_run
-from launcher.meshctl.doctor.examine import examine
+from launcher.meshctl.doctor.examine import examine, find_version
 from launcher.meshctl.doctor.redact import find_secrets, redact, show_variable
 from launcher.meshctl.doctor.render import render_text
 from launcher.model.concurrency import NO_THREAD, start_thread
@@ -208,7 +207,7 @@ def describe_versions(files: FileTree | None = None) -> str:
         "system": pretty[1] if pretty else "not known",
         "C library": _read_library_version(),
         **{path: " ".join(files.read_text(path).split()) for path in _DRIVERS if files.exists(path)},
-        **{name: version for name in PACKAGES if (version := _find_version(name))},
+        **{name: version for name in PACKAGES if (version := find_version(name))},
     }
     missing = [name for name in PACKAGES if name not in lines]
     rows = [f"{name:<22}{text}" for name, text in lines.items()]
@@ -220,16 +219,6 @@ def _read_library_version() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or "not known"
     except (OSError, ValueError):  # musl
         return "not glibc"
-
-
-def _find_version(name: str) -> str:
-    """Return the version of a package of this Python, "" without; one that is damaged costs only its own line."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-    except Exception as error:
-        return describe_bug(error)
 
 
 def describe_groups(files: FileTree | None = None) -> str:

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from launcher.meshctl.live.ended_run import read_lost_events
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
 from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_list
-from launcher.views.event_view import EventView, read_event
+from launcher.views.event_view import SAME_S, EventView, omit_repeated, read_event
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, ReadEvents
 
 HOLD_S = 0.5
-SAME_S = 2.0
-"""Equal events of several nodes within this time are one."""
 _WAIT_S = 0.1
 
 
@@ -42,18 +41,21 @@ def show_events(
     collector = EventCollector(warn)
     poller = NodePoller(source, warn)
     waiting: list[tuple[float, EventView]] = []
-    is_last = False
+    is_last, has_lost = False, False
     while not is_last:
         for answer in poller.poll(collector.make_request, _WAIT_S):
             waiting += [(time.monotonic(), event) for event in collector.take(answer)]
+        if poller.report is not None and not has_lost:
+            waiting += [(-math.inf, event) for event in read_lost_events(poller.report)]
+            has_lost = True
         is_last = poller.is_over or (not follow and poller.has_all)
         if is_last or poller.has_all:  # where nothing is due, `write` still finds its reader gone
             until = math.inf if is_last else time.monotonic() - HOLD_S
             due = sorted((event for came, event in waiting if came <= until), key=lambda event: (event.at, event.node))
             waiting = [one for one in waiting if one[0] > until]
             write([event.line for event in due] if as_json else format_events(due, time.time()))
-    if poller.is_over and poller.report is not None:
-        warn(poller.describe_end())
+    if poller.ending:
+        warn(poller.ending)
 
 
 class EventCollector(Struct):
@@ -80,7 +82,7 @@ def format_events(events: list[EventView], now: float) -> list[str]:
     """Format events in order, the same of several nodes as one line at the first one's time."""
     groups: list[dict[tuple[str, int], EventView]] = []  # by node and rank
     last: dict[str, dict[tuple[str, int], EventView]] = {}
-    for event in events:
+    for event in omit_repeated(events):
         key, place = event.common or event.sentence, (event.node, event.rank)
         group = last.get(key)
         if group is None or place in group or event.at - next(iter(group.values())).at > SAME_S:

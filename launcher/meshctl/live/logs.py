@@ -1,20 +1,19 @@
 """`meshctl logs`: the output of the workers of all nodes, merged, once or as it is written.
 
 Each node says where its files continue (cursors), so a page that was lost is asked for again and no line is lost or
-shown twice. When the agents of this machine end, what is left in their own files is read directly: the last lines of
-a job are written just before its agents go.
+shown twice, also where the source goes on with the files of this machine: the last lines of a job are written just
+before its agents go.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.local_files import list_stream_files, read_rest, read_rounds
 from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.console import escape
@@ -49,12 +48,7 @@ class _NodeLogs(Struct, kw_only=True):
     """What is known of a node's files."""
 
     cursors: tuple[LogCursor, ...] = ()
-    offsets: dict[str, int] = field(default_factory=dict)
-    """Where each continues."""
-    files: dict[str, OutputFile] = field(default_factory=dict)
     has_answered: bool = False
-    newest_round: int = 0
-    """Of its files that had something to show."""
 
 
 class LogView(Struct, eq=False):
@@ -70,7 +64,6 @@ class LogView(Struct, eq=False):
     _told_remarks: set[str] = field(default_factory=set)
     _logs: defaultdict[str, _NodeLogs] = field(default_factory=lambda: defaultdict(_NodeLogs))  # by member id
     _has_files: bool = False
-    _first_round: int = 0  # the newest when the view began
     _shown_round: int = 0
 
     def run(self) -> None:
@@ -89,8 +82,6 @@ class LogView(Struct, eq=False):
                 self._tell_absence()
             if self.poller.is_over or (not self.query.follow and self.poller.has_all):
                 break
-        if self.poller.is_over:
-            self._finish_from_files()
         self._print(time.monotonic(), is_final=True)
         self._tell_end()
 
@@ -111,13 +102,10 @@ class LogView(Struct, eq=False):
         state = self._logs[node.member_id]
         state.has_answered = True
         state.cursors = page.cursors
-        state.offsets |= {cursor.file: cursor.offset for cursor in page.cursors}
         for chunk in page.chunks:
             file = OutputFile(
                 rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file
             )
-            state.files[chunk.file] = file
-            state.newest_round = max(state.newest_round, chunk.round)
             self._merger.add(file, chunk.data, time.monotonic())
         self._has_files = self._has_files or bool(page.cursors)
         if page.remark and page.cursors:
@@ -131,7 +119,6 @@ class LogView(Struct, eq=False):
         if report is None or self._report is not None:
             return
         self._report = report
-        self._first_round = report.rounds[-1].round if report.rounds else 0
         self._require_rank(report)
         if self.query.node:
             names = {name for node in report.nodes for name in (node.name, node.member_id)} | set(report.silent)
@@ -150,38 +137,6 @@ class LogView(Struct, eq=False):
                 f"{name_run(report.run_id)} has no rank {self.query.rank}", f"use a rank from 0 to {count - 1}"
             )
 
-    def _finish_from_files(self) -> None:
-        """Print what the nodes of this machine have written since their last answer, round by round."""
-        rests: dict[OutputFile, Iterator[str]] = {}
-        for node in self.poller.nodes.values():
-            folder = self.poller.folders.by_member.get(node.member_id)
-            if folder is not None and self._is_wanted(node):
-                rests |= {file: read_rest(folder, file.file, offset) for file, offset in self._list_rests(node, folder)}
-        now = time.monotonic()  # of all of it: lines wait for those of other files however long it takes to read
-        for number in sorted({file.round for file in rests}):
-            left = {file: data for file, data in sorted(rests.items()) if file.round == number}
-            while left:  # a piece of each in turn, so that equal lines meet
-                for file in list(left):
-                    data = next(left[file], None)
-                    if data is None:
-                        del left[file]
-                    else:
-                        self._merger.add(file, data, now)
-                if self._merger.line_count > LINES_MAX:
-                    self._print(now)
-
-    def _list_rests(self, node: PolledNode, folder: str) -> Iterator[tuple[OutputFile, int]]:
-        """Yield where the files of a node go on, also those that were empty, or of rounds too short to be seen."""
-        state, query = self._logs[node.member_id], self.query
-        for name, file in state.files.items():
-            yield file, state.offsets[name]
-        for kept in read_rounds(folder, max(self._first_round, state.newest_round) + (not state.has_answered)):
-            for name, rank, stream in list_stream_files(folder, kept):
-                is_asked = query.rank in (-1, rank) and query.stream in ("both", stream)
-                if name not in state.files and is_asked and query.round in (0, kept.round):
-                    file = OutputFile(rank=rank, node=node.member_id, round=kept.round, stream=stream, file=name)
-                    yield file, state.offsets.get(name, 0)
-
     def _print(self, now: float, *, is_final: bool = False) -> None:
         lines: list[str] = []
         for line in self._merger.take(now, is_final=is_final):
@@ -196,14 +151,10 @@ class LogView(Struct, eq=False):
             self.write(lines)
 
     def _tell_end(self) -> None:
-        if self.poller.is_over and self._report is not None:
-            remote = sorted(
-                node.name
-                for node in self.poller.nodes.values()
-                if node.member_id not in self.poller.folders.by_member and not node.is_gone
-            )
-            rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            self.poller.warn(f"{self.poller.describe_end()}{rest}")
+        if self.poller.ending:
+            unread = [node.name for node in self.poller.nodes.values() if node.is_unread and self._is_wanted(node)]
+            rest = f"; the last lines of {sanitize(format_list(merge_names(unread)))} may be missing" if unread else ""
+            self.poller.warn(f"{self.poller.ending}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 

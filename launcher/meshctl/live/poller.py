@@ -15,14 +15,13 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.local_files import LocalFolders
-from launcher.meshctl.live.source import RunGoneError, RunOverError, StoreSource
+from launcher.meshctl.live.source import StoreSource, describe_gone
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.questions.local_socket import SilentNodeError
+from launcher.views.questions.local_socket import RunGoneError, SilentNodeError
 from launcher.views.questions.run_source import RunSource
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView
-from launcher.views.sentences import explain_shortness
+from launcher.views.sentences import explain_shortness, format_headline
 from rendezvous.records import name_run
 
 REQUESTS_MAX = 8
@@ -48,6 +47,10 @@ class PolledNode(Struct, kw_only=True):
     """Whether its last answer was the newest."""
     is_busy: bool = False
     is_gone: bool = False
+    is_unread: bool = False
+    """Its run has ended, and what it has written last is not here."""
+    asked_of: int = 0
+    """The source's `switch_count`, when it was asked last."""
     next_at: float = 0.0
     failures: int = 0
 
@@ -98,7 +101,6 @@ class NodePoller(Struct, eq=False):
     """Gets a sentence."""
     clock: Callable[[], float] = time.monotonic
     nodes: dict[str, PolledNode] = field(default_factory=dict)
-    folders: LocalFolders = field(default_factory=LocalFolders)
     report: RunView | None = None
     """The last of the run."""
     problem: str = ""
@@ -106,12 +108,14 @@ class NodePoller(Struct, eq=False):
     is_over: bool = False
     """The run has ended, or no agent of it is on this machine any more."""
     ending: str = ""
-    """How it has ended, if that is known."""
+    """What is said of that, "" if it was so from the beginning."""
     _pool: RequestPool = field(default_factory=RequestPool)
     _silent: set[str] = field(default_factory=set)  # names of nodes that the user was told about
     _first_missing: set[str] = field(default_factory=set)  # those that have not answered since the view began
     _report_at: float = 0.0
     _is_reading_run: bool = False
+    _is_live: bool = True
+    _was_live: bool = True
 
     @property
     def has_begun(self) -> bool:
@@ -127,11 +131,6 @@ class NodePoller(Struct, eq=False):
             node.has_all or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
         )
 
-    def describe_end(self) -> str:
-        """Describe that the run has ended, or that no agent of it is here any more."""
-        assert self.report is not None
-        return self.ending or f"{name_run(self.report.run_id)} {self.folders.describe_end(self.report)}"
-
     def poll(self, make_request: Callable[[PolledNode], NodeRequest | None], wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
 
@@ -139,6 +138,9 @@ class NodePoller(Struct, eq=False):
         Raises TemporaryError if not even the first report can be had.
         """
         now = self.clock()
+        if self._is_live and not self.source.is_live:
+            self._is_live, self._was_live = False, self.report is not None
+            self._take_report(self.source.read_run())
         if not self._is_reading_run and now >= self._report_at:
             self._is_reading_run = True
             self._pool.submit(None, self.source.read_run)
@@ -150,14 +152,13 @@ class NodePoller(Struct, eq=False):
                 node.has_answered = node.has_all = True
                 node.next_at = now + REPORT_INTERVAL_S
                 continue
-            node.is_busy = True
+            node.is_busy, node.asked_of = True, self.source.switch_count
             self._pool.submit(node.member_id, partial(self.source.read_node, node.member_id, request))
         answers = []
         bugs: list[Exception] = []
         for key, result in self._pool.wait(wait_s):
             if isinstance(result, RunGoneError) and self.report is not None:
-                self.is_over = True
-                self.ending = str(result) if isinstance(result, RunOverError) else ""
+                self._end(str(result))
             elif isinstance(result, Exception) and not isinstance(result, TemporaryError):
                 bugs.append(result)
             if key is None:
@@ -166,7 +167,20 @@ class NodePoller(Struct, eq=False):
                 answers.append(answered)
         if bugs:
             raise bugs[0]
+        if not self._is_live and self.has_all and self.report is not None and not self.is_over:
+            self._end(f"{describe_gone(self.report.run_id)}: {format_headline(self.report)}" if self._was_live else "")
         return answers
+
+    def describe_end(self) -> str:
+        """Describe that the run has ended, or that no agent of it is here any more."""
+        assert self.report is not None
+        return self.ending or f"{name_run(self.report.run_id)} {format_headline(self.report)}"
+
+    def _end(self, ending: str) -> None:
+        self.is_over, self.ending = True, ending
+        if self._is_live:
+            for node in self.nodes.values():
+                node.is_unread = not node.is_gone
 
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
@@ -175,7 +189,6 @@ class NodePoller(Struct, eq=False):
             result = TemporaryError(f"{name_run(result.run_id)}: {explain_shortness(result)}")
         if isinstance(result, RunView):
             is_first, self.report, self.problem = self.report is None, result, ""
-            self.folders.update(result)
             if is_first:
                 self._first_missing = set(result.silent)
             names = {node.member_id: node.name for node in result.nodes if node.state != SILENT}
@@ -186,7 +199,9 @@ class NodePoller(Struct, eq=False):
                     self._first_missing.discard(name)
             for node in self.nodes.values():
                 is_silent = node.member_id not in names and node.name in result.silent
-                node.is_gone = node.member_id not in names and not is_silent
+                is_gone = node.member_id not in names and not is_silent
+                node.is_unread = node.is_unread or (is_gone and not node.is_gone and not self.source.is_live)
+                node.is_gone = is_gone
                 if is_silent:  # a request would only wait; the next report says whether it is back
                     node.failures = max(node.failures, FAILURES_MAX)
                     node.next_at = max(node.next_at, self._report_at)
@@ -209,7 +224,8 @@ class NodePoller(Struct, eq=False):
         assert isinstance(result, NodeReply)
         node.failures, node.has_answered = 0, True
         self._tell_return(node.name)
-        node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
+        is_last = not isinstance(result, (LogPage, EventPage)) or result.is_last
+        node.has_all = is_last and node.asked_of == self.source.switch_count
         least_s = STORE_PAUSE_S if isinstance(self.source, StoreSource) else PAUSE_S
         pause_s = max(least_s, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)

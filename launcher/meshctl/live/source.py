@@ -1,4 +1,5 @@
-"""Finds what a command asks about a run: an agent on this machine, by its socket, else the leader, through the store.
+"""Finds what a command asks about a run: an agent on this machine, by its socket, or the leader, through the store; and
+what is left of a run that has ended.
 
 All views take a RunSource and none cares where it is from; here is the one place that chooses.
 """
@@ -9,16 +10,27 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
+from launcher.config.options.table import BY_NAME
 from launcher.meshctl.group import open_jobs
-from launcher.meshctl.job_store import JobStore, knows_store, open_job_store
-from launcher.meshctl.requests import hand_in, name_user
+from launcher.meshctl.job_store import JobStore, NoRunError, knows_store, open_job_store
+from launcher.meshctl.live.ended_run import (
+    EndedSource,
+    find_run_dir,
+    has_events,
+    make_stored_source,
+    open_run_dir,
+    read_folders,
+)
+from launcher.meshctl.requests import Control, StoreControl, name_user
+from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
 from launcher.views.questions.local_socket import (
     LocalAgent,
     QuestionSource,
+    RunGoneError,
     choose_agent,
     exchange,
     find_local_agents,
@@ -26,7 +38,9 @@ from launcher.views.questions.local_socket import (
     list_socket_names,
     require_version,
 )
-from launcher.views.questions.messages import Question
+from launcher.views.questions.messages import Question, Submit
+from launcher.views.questions.stored_request import hand_in
+from launcher.views.run_view import RunView
 from rendezvous import codec
 from rendezvous.errors import StoreError
 from rendezvous.records import Command, make_current_key, name_run
@@ -35,11 +49,6 @@ STORE_LIMIT_S = 5.0
 """For the way of a question and its answer through the store, on top of what an agent takes."""
 LEASE_S = 60.0
 """So much longer may the lease of questions live: each of the next minute has the same."""
-
-
-# docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
-class RunGoneError(TemporaryError):
-    """No agent of the run is on this machine any more."""
 
 
 class RunOverError(RunGoneError):
@@ -53,18 +62,54 @@ class NoAgentError(UsageError):
 
 
 class LocalSource(QuestionSource):
-    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer."""
+    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer.
+
+    Once all of this machine have ended, it goes on with what they have left in their log directories.
+    """
 
     def __init__(self, agent: LocalAgent) -> None:
         super().__init__(self._put, agent.run_id)
         self._asked = (agent, 0)  # in one value: other threads see both change at once
+        self._ended: EndedSource | None = None
+        self._named: set[tuple[str, str]] = set()
+        self._folders: dict[str, str] = {}  # log directories of the nodes of this machine, by member id
+
+    @property
+    def is_live(self) -> bool:
+        return self._ended is None
 
     @property
     def switch_count(self) -> int:
-        """How often another agent was chosen."""
-        return self._asked[1]
+        """How often another was chosen."""
+        return self._asked[1] + (self._ended is not None)
+
+    def read_run(self) -> RunView:
+        run = super().read_run()
+        nodes = {(node.name, str(node.agent_pid)): node for node in run.nodes if node.log_dir}
+        if self.is_live and not nodes.keys() <= self._named:  # agents are asked only if there are others than before
+            self._named |= nodes.keys()
+            here = [(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == run.run_id]
+            self._folders |= {nodes[one].member_id: nodes[one].log_dir for one in here if one in nodes}
+        return run
+
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        """Have the agent hand it in."""
+        request = Submit(kind=command.kind, target=command.target, by=command.by, limit_s=limit_s)
+        answered = self._ask(Question(request=request), Command, limit_s + STORE_LIMIT_S)
+        return answered if answered.is_answered else None
 
     def _put(self, question: Question, limit_s: float) -> bytes:
+        if self._ended is None:
+            try:
+                return self._ask_agent(question, limit_s)
+            except RunGoneError:
+                folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
+                if not folders:
+                    raise
+                self._ended = read_folders(folders)
+        return self._ended.answer(question)
+
+    def _ask_agent(self, question: Question, limit_s: float) -> bytes:
         agent = self._asked[0]
         require_version(agent)
         try:
@@ -95,7 +140,11 @@ class LocalSource(QuestionSource):
             return True
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
-        raise RunGoneError(f"the agent of {name_run(known.run_id)} on this machine has ended")
+        raise RunGoneError(describe_gone(known.run_id))
+
+
+def describe_gone(run_id: str) -> str:
+    return f"{name_run(run_id)} no longer has an agent on this machine"
 
 
 class StoreSource(QuestionSource):
@@ -114,7 +163,7 @@ class StoreSource(QuestionSource):
         command = Command(kind="ask", target=codec.encode(question).decode(), by=name_user())
         try:
             lease = self._take_lease(limit_s + STORE_LIMIT_S)
-            answered = hand_in(self._jobs, self.run_id, command, limit_s + STORE_LIMIT_S, lease=lease)
+            answered = hand_in(self._jobs.locate(self.run_id), command, limit_s + STORE_LIMIT_S, lease=lease)
         except UsageError as error:
             raise RunOverError(str(error), error.hint) from None
         except StoreError as error:  # it may come back
@@ -135,30 +184,80 @@ class StoreSource(QuestionSource):
 
 
 @contextmanager
-def open_source(store: Mapping[str, str], run_id: str | None) -> Iterator[QuestionSource]:
-    """Find whom to ask: an agent on this machine, unless options name a store, else the leader, through the store.
+def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
+    """Find who takes a request to a run: an agent on this machine, unless options name a store, else the store.
+
+    Raises NoAgentError if there is no agent and no store is known, and UsageError.
+    """
+    if not store:
+        try:
+            yield LocalSource(find_agent(run_id))
+            return
+        except NoAgentError:
+            if not knows_store(store, os.environ):
+                raise
+    with open_jobs(store, run_id) as jobs:
+        yield StoreControl(jobs, run_id)
+
+
+@contextmanager
+def open_source(
+    store: Mapping[str, str], run_id: str | None, log_dir: str | None = None, *, reads_records: bool = False
+) -> Iterator[QuestionSource]:
+    """Find what can be asked about a run, or what is left of it.
+
+    An agent on this machine, unless options name a store; the leader, through the store; the files in `log_dir`, or in
+    the directory that the variable names; the records in the store, also of a run that goes on with `reads_records`.
 
     `run_id` may be the pid of an agent, or None if there is one run only. Raises NoAgentError, with where to ask
-    instead, if no agent here answers and no store is known, and UsageError for several runs.
+    instead, if no agent here answers and nothing else is known, and UsageError for several runs.
     """
+    if run_id is None and log_dir and (ended := _open_files(None, log_dir)) is not None:
+        run_id = ended.run_id
+    with ExitStack() as stack:
+        try:
+            source = _find_source(store, run_id, log_dir, stack, reads_records=reads_records)
+        except (NoAgentError, NoRunError, TemporaryError, StoreError):
+            left = _open_files(run_id, log_dir)
+            if left is None:
+                raise
+            source = left
+        if isinstance(source, EndedSource) and source.origin:
+            write_stderr(f"meshctl: no agent of {name_run(source.run_id)} was asked: this is from {source.origin}")
+        yield source
+
+
+def _find_source(
+    store: Mapping[str, str], run_id: str | None, log_dir: str | None, stack: ExitStack, *, reads_records: bool
+) -> QuestionSource:
     missing = UsageError("no agent was asked")
     if not store:
         try:
-            source = LocalSource(find_agent(run_id))
+            return LocalSource(find_agent(run_id))
         except NoAgentError as error:
             if not knows_store(store, os.environ):
                 raise
             missing = error
-        else:
-            yield source
-            return
-    with open_jobs(store, run_id) as jobs:
-        runs = [run_id] if run_id is not None else jobs.list_runs()
-        if len(runs) != 1:
-            there = f"the store has {format_list(runs, 4)}" if runs else "the store has no run"
-            raise UsageError(f"{missing}, and {there}", "add the id of a run") from None
-        jobs.find_run(runs[0])
-        yield StoreSource(jobs, runs[0])
+    jobs = stack.enter_context(open_jobs(store, run_id))
+    runs = [run_id] if run_id is not None else jobs.list_runs()
+    if len(runs) != 1:
+        there = f"the store has {format_list(runs, 4)}" if runs else "the store has no run"
+        raise UsageError(f"{missing}, and {there}", "add the id of a run") from None
+    run = jobs.read_run(runs[0])
+    if run.verdict is not None and (left := _open_files(runs[0], log_dir)) is not None:
+        return left
+    if run.verdict is None and not reads_records:
+        return StoreSource(jobs, runs[0])
+    return make_stored_source(run, "" if reads_records else "the records in the store")
+
+
+def _open_files(run_id: str | None, log_dir: str | None) -> EndedSource | None:
+    """Read what is left of a run in its log directory; None if there is nothing."""
+    option = BY_NAME["log-dir"]
+    directory = log_dir or next(filter(None, map(os.environ.get, option.variables)), "")
+    if not directory or not (found := find_run_dir(directory, run_id)):
+        return None
+    return open_run_dir(found)
 
 
 def find_agent(run_id: str | None) -> LocalAgent:

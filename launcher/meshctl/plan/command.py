@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from launcher import extensions
 from launcher.config.options.readers import Value, parse_node_range
 from launcher.config.options.table import BY_NAME
-from launcher.config.plugins import load_entry
 from launcher.hardware.linux.files import replacing
 from launcher.meshctl.plan import cluster as clusters
 from launcher.meshctl.plan import render
@@ -184,7 +183,7 @@ def _write_pictures(request: PlanRequest, cluster: clusters.ClusterSpec, task: _
     for form, what, path in (("svg", "picture", request.svg), ("html", "page", request.html)):
         if path is None:
             continue
-        draw = load_entry(extensions.PICTURES[form])
+        draw = extensions.load_entry(extensions.PICTURES[form])
         text = draw(*drawn, explain(plan, cluster.nodes, *task)) if form == "html" else draw(*drawn)
         try:
             write_file(path, text)

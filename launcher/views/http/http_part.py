@@ -135,7 +135,7 @@ def add_paths(
     made: KeptAnswer[Mapping[str, Answer]] = KeptAnswer(time.monotonic)  # the first readers wait for one, too
 
     def make() -> Mapping[str, Answer]:
-        from launcher.config.plugins import load_entry
+        from launcher.extensions import load_entry
         from launcher.views.questions.local_socket import QuestionSource
 
         return load_entry(entry)(QuestionSource(ask, run_id))  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """The agent's messages as events of the run: what the agreement orders, what the supervisor reports, how it ended.
 
 One journal feeds all that looks at a run's past: the timeline, the buffer that others read, the file of --events and
-the files of rounds. It is told what happened and when, and reads no clock.
+the one beside the logs. It is told what happened and when, and reads no clock.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from launcher.views.run_events import (
     WorkerEnded,
     WorkerStarted,
 )
-from launcher.views.run_view import RankView, RoundView
 from launcher.views.timeline import RunTimeline
 from rendezvous import __version__, events
 from rendezvous.reasons import Reason
 
+LINES_MAX, LINE_MAX = 10, 300
+"""Of a worker's last lines in an event."""
 NOT_STARTED = 127
 """The exit code of a worker that could not be started, as a shell has it."""
 
@@ -63,8 +64,6 @@ class Journal(Struct, eq=False):
     header: JournalHeader
     write_events: Sequence[Callable[[RunEvent], None]] = ()
     """Each gets every event."""
-    write_round: Callable[[RoundView, Sequence[RankView]], None] | None = None
-    """Gets a round that has ended here, with its workers."""
     find_failure: Callable[[int], str] = lambda round: ""
     """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
 
@@ -126,7 +125,7 @@ class Journal(Struct, eq=False):
             case events.Log(reason, True, rule):
                 told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
                 self._add(RemarkMade(**told, rule=rule))
-            case events.Log(reason) if self.assignment is None:
+            case events.Log(reason) if self.assignment is None and _is_wait(reason):
                 self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
@@ -202,9 +201,11 @@ class Journal(Struct, eq=False):
         ran_s = round(max(0.0, at - self._round_at), 3)
         self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
         self.assignment, self._idle_since, self.is_stopping = None, at, False
-        if self.write_round is not None and self.timeline.rounds:
-            workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
-            self.write_round(self.timeline.rounds[-1], workers)
+
+
+def _is_wait(reason: Reason) -> bool:
+    """Return whether a node without a round waits: not for its workers, which start in a moment."""
+    return reason.kind != "sealed" and (reason.kind != "running" or bool(reason.values.get("is_spare")))
 
 
 def find_root_cause(text: str) -> RootCause | None:
@@ -212,6 +213,7 @@ def find_root_cause(text: str) -> RootCause | None:
     failure = parse_failure(text) if text else None
     if failure is None:
         return None
+    last_lines = failure.tail or (failure.message or "").splitlines()
     return RootCause(
         node=failure.host,
         rank=failure.rank,
@@ -219,4 +221,5 @@ def find_root_cause(text: str) -> RootCause | None:
         failure_class=": ".join(filter(None, (failure.failure_class, failure.class_reason))),
         error=failure.exception or failure.sentence or "",
         log_file=failure.log_file or failure.error_file or "",
+        last_lines=tuple(line[:LINE_MAX] for line in last_lines[-LINES_MAX:]),
     )

@@ -75,6 +75,11 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
         return read_name(self.name)[1]
 
 
+# docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
+class RunGoneError(TemporaryError):
+    """No agent of the run is on this machine any more."""
+
+
 class SilentNodeError(TemporaryError):
     """An agent answers that the node which it was to ask has not."""
 
@@ -140,6 +145,10 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 class QuestionSource:
     """A RunSource."""
 
+    @property
+    def is_live(self) -> bool:
+        return True
+
     def __init__(self, exchange: Exchange, run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id
@@ -157,8 +166,8 @@ class QuestionSource:
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
         return self._ask_line(Question(request=Diagnose()), limit_s)
 
-    def _ask(self, question: Question, kind: type[Answer]) -> Answer:
-        line = self._ask_line(question, INSPECT_LIMIT_S)
+    def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:
+        line = self._ask_line(question, limit_s)
         try:
             return msgspec.json.decode(line, type=kind)
         except _UNREADABLE as error:

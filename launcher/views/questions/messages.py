@@ -44,10 +44,20 @@ class Diagnose(Struct, frozen=True, kw_only=True, tag="diagnose"):
 AgentRequest = NodeRequest | Examine | Diagnose
 
 
+class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
+    """A person's request to the job, of a process of this machine: fields of a `Command`, which answers it."""
+
+    kind: str
+    target: str
+    by: str
+    limit_s: float
+    """For an answer of the leader."""
+
+
 class Question(Struct, frozen=True, kw_only=True):
     """What is asked of an agent from outside: one line of JSON, by its socket, or through the store."""
 
-    request: NodeRequest | Identify | ReadRun | Diagnose | Replace
+    request: NodeRequest | Identify | ReadRun | Diagnose | Replace | Submit
     node: str = ""
     """A member id or a node's name, "" for the agent's own; with a NodeRequest only."""
 

@@ -26,6 +26,7 @@ from launcher.views.questions.messages import (
     Question,
     RefusedQuestion,
     Reply,
+    Submit,
 )
 from launcher.views.questions.question_socket import QuestionSocket
 from launcher.views.questions.reporter import Reporter
@@ -118,8 +119,8 @@ class QuestionServer(Struct, eq=False):
         except (msgspec.MsgspecError, RecursionError):
             _refuse(asker, "the question cannot be read")
         else:
-            if isinstance(question.request, Replace):
-                _refuse(asker, "only another agent of its node can replace an agent")
+            if isinstance(question.request, (Replace, Submit)):
+                _refuse(asker, "only a process of this node can ask for that")
                 return
             self.put(asker, question, now)
 
@@ -133,7 +134,7 @@ class QuestionServer(Struct, eq=False):
             case ReadRun():
                 answer_run = partial(_answer_run, asker, self.identity["run_id"])
                 self.surveys.ask(Survey(request=ReadState(), until=now + LIMIT_S, takes=[answer_run]))
-            case Replace() as request:
+            case Replace() | Submit() as request:
                 self.answer(request, partial(_answer, asker), now)
             case request if question.node or isinstance(request, Diagnose):
                 self.ask(request, question.node, partial(_answer_one, asker), now)
@@ -153,7 +154,7 @@ class QuestionServer(Struct, eq=False):
         else:
             self.surveys.take_note(member_id, note)
 
-    def answer(self, request: AgentRequest | Replace, finish: Finish, now: float) -> None:
+    def answer(self, request: AgentRequest | Replace | Submit, finish: Finish, now: float) -> None:
         """Have this node answer a request."""
         try:
             if (answerer := self.answerers.get(type(request))) is not None:

@@ -1,9 +1,10 @@
 """The threads in which this node's answers are made: the agent's loop has workers to look after.
 
-One for the node's state, one for its logs, since a log directory on a dead file system holds whoever reads from it, and
-one for the diagnosis of all ranks, since thousands take a while. Each has a queue with a limit; beyond it a request is
-refused in a sentence. While no thread is to be had for it, the work is done in the loop, which takes milliseconds: a
-probe of /healthz that gets no answer may end a healthy pod. Logs are refused then.
+One for the node's state, one for its logs, since a log directory on a dead file system holds whoever reads from it, one
+for the diagnosis of all ranks, since thousands take a while, and one for requests of people, which wait for the leader.
+Each has a queue with a limit; beyond it a request is refused in a sentence. While no thread is to be had for it, the
+work is done in the loop, which takes milliseconds: a probe of /healthz that gets no answer may end a healthy pod. Logs
+and requests are refused then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from launcher.model.errors import describe_bug
 
 PENDING_MAX = 64
 
-Kind = Literal["state", "logs", "diagnosis"]
+Kind = Literal["state", "logs", "diagnosis", "requests"]
+_SLOW = {"logs": "its logs cannot be read", "requests": "no request can be handed in"}
+"""What is said of those that the loop cannot do itself."""
 _Task = tuple[Callable[[], object], Callable[[Any, str], object]]
 
 
@@ -38,8 +41,8 @@ class Reporter(Struct, eq=False):
         if kind not in self._queues:
             tasks: queue.Queue[_Task] = queue.Queue(PENDING_MAX)
             if start_thread(self._run, f"report {kind}", tasks) is None:
-                if kind == "logs":
-                    self._finish(take, None, f"its logs cannot be read: {NO_THREAD}")
+                if kind in _SLOW:
+                    self._finish(take, None, f"{_SLOW[kind]}: {NO_THREAD}")
                 else:
                     self._do(work, take)
                 return

@@ -17,6 +17,11 @@ class RunSource(Protocol):
     """Answers within a limit; each method raises TemporaryError with a sentence if there is no answer."""
 
     @property
+    def is_live(self) -> bool:
+        """Whether agents are asked; otherwise it is what they have left."""
+        ...
+
+    @property
     def switch_count(self) -> int:
         """How often another agent was chosen to be asked: numbers of events are an agent's own."""
         ...

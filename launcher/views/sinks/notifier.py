@@ -7,11 +7,23 @@ Only the agent that leads tells, so each change is told once. A command gets the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from launcher.model.errors import sanitize
-from launcher.views.run_events import AgentEnded, HangEnded, HangReported, RoundStarted, RoundStopping, RunEvent
+from launcher.views.run_events import (
+    AgentEnded,
+    HangEnded,
+    HangReported,
+    RoundStarted,
+    RoundStopping,
+    RunEvent,
+    encode_event,
+)
 from launcher.views.sinks.shell_command import require_timeout_program, run_command
 from launcher.views.sinks.teller import Teller
+from rendezvous import codec
 
 LIMIT_S = 10.0
 PENDING_MAX = 100
@@ -36,8 +48,16 @@ class Notifier(Teller):
 
     def write(self, event: RunEvent) -> None:
         """Tell of an event, if this agent is the one to tell."""
-        if isinstance(event, TOLD) and self._is_leader() and self.put(event):
+        if isinstance(event, TOLD) and self._is_leader() and self.put(add_text(event)):
             self._complain(f"{PENDING_MAX} events are waiting already, so the oldest is dropped")
+
+
+def add_text(event: RunEvent) -> bytes:
+    """Return an event's line with the field `text`, for chats and people: all that is known of a failure."""
+    from launcher.views.event_view import describe_in_full  # after the workers' start
+
+    fields: dict[str, Any] = msgspec.json.decode(encode_event(event))
+    return codec.encode({**fields, "text": describe_in_full(fields)})
 
 
 def _post(target: str, line: bytes) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from launcher.model.concurrency import NO_THREAD, LateThread
 from launcher.model.errors import sanitize
-from launcher.views.run_events import RunEvent, encode_event
 
 END_LIMIT_S = 3.0
 """For what is still to be told when the agent ends."""
@@ -40,11 +39,11 @@ class Teller:
         self._has_warned = False
         self.thread = LateThread(self._run, "teller")
 
-    def put(self, event: RunEvent, variables: Mapping[str, str] = NO_VARIABLES) -> bool:
-        """Have an event told; return whether the oldest that waited is dropped for it."""
+    def put(self, line: bytes, variables: Mapping[str, str] = NO_VARIABLES) -> bool:
+        """Have an event's line told; return whether the oldest that waited is dropped for it."""
         with self._changed:
             is_full = len(self._waiting) == self._waiting.maxlen
-            self._waiting.append((encode_event(event), variables))
+            self._waiting.append((line, variables))
             self._changed.notify()
         self.thread.start()
         return is_full

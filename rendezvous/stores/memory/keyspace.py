@@ -1,9 +1,8 @@
 """The memory store's content: its keys, the leases that hold some of them, and the history of changes.
 
 Keys are kept sorted. The history is a log of batches, one for each revision; old ones are dropped, and a reader that
-asks for one gets Compacted. A time before which no lease is due is kept, so checking whether one is due costs nothing,
-however many members there are; a renewal leaves it alone: it is then too early, and is corrected when it comes. The
-caller passes the time, and checks before its first write: an open revision cannot be rolled back.
+asks for one gets Compacted. The caller passes the time, and checks before its first write: an open revision cannot be
+rolled back.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class LeaseTable:
     def __init__(self, first_id: int) -> None:
         self._leases: dict[int, StoredLease] = {}
         self._next_id = first_id
-        self.nothing_due_before = math.inf
-        """A time at or before every deadline."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -73,7 +70,6 @@ class LeaseTable:
             self._next_id = self._next_id % LEASE_ID_MAX + 1
         ttl_s = max(float(ttl_s), LEASE_TTL_MIN_S)
         lease = self._leases[lease_id] = StoredLease(lease_id, ttl_s, now + ttl_s)
-        self.nothing_due_before = min(self.nothing_due_before, lease.deadline)
         return lease
 
     def get(self, lease_id: int) -> StoredLease:
@@ -101,13 +97,10 @@ class LeaseTable:
 
     def find_next_deadline(self) -> float:
         """Return when the first lease is due; infinity if none ever is."""
-        self.nothing_due_before = min((lease.deadline for lease in self._leases.values()), default=math.inf)
-        return self.nothing_due_before
+        return min((lease.deadline for lease in self), default=math.inf)
 
     def list_due(self, now: float) -> list[StoredLease]:
         """List the leases due by now, oldest deadline first."""
-        if now < self.nothing_due_before or now < self.find_next_deadline():
-            return []
         return sorted((lease for lease in self if lease.deadline <= now), key=lambda lease: (lease.deadline, lease.id))
 
 

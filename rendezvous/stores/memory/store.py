@@ -166,10 +166,9 @@ class MemoryStore(Store):
 
     # Time, for the owner of the clock
 
-    def find_next_deadline(self) -> float | None:
-        """Return when, by the store's clock, the next lease is due; None if none ever is."""
-        deadline = self._leases.find_next_deadline()
-        return deadline if deadline < math.inf else None
+    def find_next_deadline(self) -> float:
+        """Return when, by the store's clock, the next lease is due; infinity if none ever is."""
+        return self._leases.find_next_deadline()
 
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""

@@ -157,8 +157,7 @@ class StoreServer:
                 notified_at = now
                 for stream in list(self._services.watch_streams):
                     stream.send_progress()
-            due = self._store.find_next_deadline()
-            await asyncio.sleep(TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock())))
+            await asyncio.sleep(min(TICK_S, max(0.0, self._store.find_next_deadline() - self._clock())))
 
     def _begin(self, connection: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         """Set the handler of a call, once its client is authenticated."""

@@ -65,7 +65,7 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "MembershipState": frozenset({"join_problem"}),
     "MemoryStore": frozenset({"_changed", "_thread", "_hub", "_clock"}),
     "Keyspace": frozenset({"_history", "_history_bytes", "compacted_revision"}),
-    "LeaseTable": frozenset({"nothing_due_before", "_next_id"}),
+    "LeaseTable": frozenset({"_next_id"}),
     "Offer": frozenset({"label", "line", "touched"}),
     "Link": frozenset({"_last_at"}),
 }  # fmt: skip

@@ -332,8 +332,7 @@ class ExploredCluster(Cluster):
 
     def _find_due_at(self) -> float:
         """When the next timer or lease is due."""
-        deadline = self.storage.store.find_next_deadline()
-        return min(self.timers[0][0] if self.timers else math.inf, math.inf if deadline is None else deadline)
+        return min(self.timers[0][0] if self.timers else math.inf, self.storage.store.find_next_deadline())
 
     def _jump(self) -> None:
         self.timeline.now = math.ceil(self._find_due_at() * GRID) / GRID

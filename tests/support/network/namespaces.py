@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import random
 import secrets
 import signal
 import socket
@@ -56,12 +57,14 @@ def loopback_hosts(count: int) -> list[Host]:
 
 
 def free_port(address: str, family: socket.AddressFamily = socket.AF_INET, count: int = 1) -> int:
-    """A port of the address that is free, and so are the next ones if `count` is more than 1."""
-    for _ in range(100):
+    """A port of the address that is free, and so are the next ones if `count` is more than 1.
+
+    None of those that the kernel gives to whoever asks for any: somebody would have it before the test has.
+    """
+    for port in random.sample(range(10_000, 30_000), 100):
         with ExitStack() as stack, suppress(OSError):
-            port = int(stack.enter_context(socket.create_server((address, 0), family=family)).getsockname()[1])
-            for more in range(1, count):
-                stack.enter_context(socket.create_server((address, port + more), family=family))
+            for one in range(port, port + count):
+                stack.enter_context(socket.create_server((address, one), family=family))
             return port
     raise AssertionError(f"no {count} free ports in a row")
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ def _read(pid: int, name: str) -> str:
 def children(pid: int) -> list[int]:
     """Children by parent pid, zombies included."""
     return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(number) == pid]
+
+
+def oldest_first(pids: Iterable[int]) -> list[int]:
+    """In the order in which they were started. Of pids that says nothing: they start over."""
+    return sorted(pids, key=lambda pid: (int((_stat(pid) + ["0"] * 20)[19]), pid))
 
 
 def family(token: str) -> list[int]:

@@ -32,9 +32,7 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     limits = container["resources"]["limits"]
-    pod = ClusterNode(
-        id="p", address="", resources={"CPU": float(limits["cpu"]), "GPU": limits["nvidia.com/gpu"]}, labels={}
-    )
+    pod = ClusterNode(id="p", resources={"CPU": float(limits["cpu"]), "GPU": limits["nvidia.com/gpu"]}, labels={})
     assert own.bundle is not None
     demand = choose_demand(config.placement, [pod], own.bundle, own.label_selector, own.spares)
     assert (demand.least, demand.most) == (group["minReplicas"], group["maxReplicas"])

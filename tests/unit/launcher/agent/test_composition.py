@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from launcher import extensions
 from launcher.agent import command, composition
 from launcher.agent.membership import read_clock
-from launcher.config import plugins
 from launcher.parts.host import PartHost
 from launcher.parts.part import LatePart
 
@@ -24,7 +24,7 @@ def test_the_journal_is_written_at_the_end_if_events_go_out(monkeypatch: pytest.
             node.sinks.append(list)
 
     config = command.parse(["--standalone", "--serve=1234", "--hang-timeout=0", "train.py"], {})
-    monkeypatch.setattr(plugins, "load_entry", lambda entry: add)
+    monkeypatch.setattr(extensions, "load_entry", lambda entry: add)
     parts = PartHost(select.poll(), read_clock, print)
     layout = SimpleNamespace(keeps_files=False, is_temporary=True)
     composition.add_parts(SimpleNamespace(config=config, layout=layout, parts=parts, sinks=[]))  # type: ignore[arg-type]

@@ -80,9 +80,8 @@ class Turns:
         self.driver = Mock(wake_at=0.0, machine=self.machine)
         self.driver.submit.side_effect = lambda event: self.log.append(("submit", event))
         self.channel = Mock(wake_at=math.inf, end_reasons={})
-        for name in ("check_saves", "check_heartbeats", "list_claims"):
+        for name in ("check_saves", "check_heartbeats"):
             getattr(self.channel, name).return_value = {}
-        self.channel.read_step.return_value = -1
         self.channel.request_stop.side_effect = lambda *order: self.log.append(("save by", order[1]))
         self.channel.abort.side_effect = lambda round, ranks, why, now: self.log.append(("abort", *ranks))
         self.channel.signal_workers.side_effect = lambda round, signum, notice: self.log.append(("signal", signum))
@@ -95,10 +94,15 @@ class Turns:
         self.failures = Mock(**{"note.return_value": "own", "set_root_cause.return_value": ROOT})
         parts = PartHost(select.poll(), lambda: self.now, self.log.append)
         parts.add(Seen(self.log, asks or {}))
+        node = Mock(
+            supervisor=self.supervisor, fork_server=None, membership=Mock(driver=self.driver), pump=None, parts=parts,
+            termination=self.termination, spec_builder=self.builder, running=part.RunningRound(),
+        )  # fmt: skip
+        node.config.hangs.progress_file = None
+        self.page = node.shared_page
+        self.page.list_claims.return_value, self.page.read_step.return_value = {}, -1
         self.agent = Agent(
-            script="train.py", supervisor=self.supervisor, fork_server=None, membership=Mock(driver=self.driver),
-            termination=self.termination, wakeup=Mock(), port=Mock(number=1, **{"is_taken.return_value": False}),
-            spec_builder=self.builder, worker_channel=self.channel, pump=None, parts=parts, running=part.RunningRound(),
+            node=node, port=Mock(number=1, **{"is_taken.return_value": False}), worker_channel=self.channel,
             round_log=Mock(**{"advance.return_value": False}), failures=self.failures,
         )  # fmt: skip
 
@@ -107,7 +111,7 @@ class Turns:
         self.log.clear()
         self.driver.run.side_effect = [[*actions], *[[]] * 9] if actions else [[]] * 9
         self.supervisor.read_reports.return_value = reports
-        self.agent.wakeup.take.return_value = signals  # type: ignore[attr-defined]
+        self.agent.node.wakeup.take.return_value = signals  # type: ignore[attr-defined]
         self.agent._run_once()
         return [*self.log]
 
@@ -138,14 +142,14 @@ def test_parts_are_told_of_a_round_before_the_kernel_acts_on_it(monkeypatch: pyt
     assert job.turn(start(1)) == [part.RoundStarting(start(1), SHARE), "spawn"]
     spawned = (Spawned(1, 0, 41), Spawned(1, 1, 42))
     assert job.turn(reports=spawned) == [*spawned]
-    assert job.agent.running.list_live() == {0: 41, 1: 42}
+    assert job.agent.node.running.list_live() == {0: 41, 1: 42}
     assert job.turn(stop()) == [stop(), ("save by", 130.0), ("signal", signal.SIGTERM)]
-    assert job.agent.running.is_stopping
+    assert job.agent.node.running.is_stopping
     ended = [Exited(1, 0, 41, -15, 0.0), Exited(1, 1, 42, -15, 0.0)]
     assert job.turn(reports=ended) == [*ended, "sweep"]
     stopped = RoundStopped(1, 1)
     assert job.turn(reports=(RoundSwept(1),)) == [RoundSwept(1), ("submit", stopped), stopped]
-    assert not job.agent.running.has_workers
+    assert not job.agent.node.running.has_workers
 
 
 def test_the_end_of_a_round_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +186,8 @@ def test_the_kernel_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
         advance = close = take
 
     job = Turns(monkeypatch)
-    job.agent.parts = PartHost(select.poll(), lambda: job.now, lambda sentence: None)
-    job.agent.parts.add(Bad())  # type: ignore[arg-type]
+    job.agent.node.parts = PartHost(select.poll(), lambda: job.now, lambda sentence: None)
+    job.agent.node.parts.add(Bad())  # type: ignore[arg-type]
     assert job.turn(start(1)) == ["spawn"]
 
 
@@ -347,7 +351,7 @@ def test_a_failure_that_is_explained_does_not_end_the_wait_of_sigquit(monkeypatc
 
 def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch).begin()
-    job.channel.read_step.return_value = 8
+    job.page.read_step.return_value = 8
     job.turn(stop("kill"))
     assert RoundStopped(1, 1, 8) in job.turn(reports=(RoundSwept(1),))
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
@@ -359,13 +363,13 @@ def test_a_round_without_workers_reports_no_step(monkeypatch: pytest.MonkeyPatch
 def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Turns(monkeypatch).begin()
     job.turn(reports=(Exited(1, 1, 42, 0, 0.0),))
-    assert job.agent.running.exit_codes == {1: 0}
+    assert job.agent.node.running.exit_codes == {1: 0}
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
     assert "spawn" not in job.turn(start(2))
-    assert (job.agent.running.has_workers, job.agent.running.exit_codes) == (False, {})
+    assert (job.agent.node.running.has_workers, job.agent.node.running.exit_codes) == (False, {})
     job.builder.make_specs.side_effect = None
     assert job.pass_time(loop.SHORTAGE_PAUSE_S) == ["spawn"]
-    assert job.agent.running.has_workers
+    assert job.agent.node.running.has_workers
 
 
 def test_a_checkpoint_that_was_saved_just_before_the_end_of_a_round_counts(monkeypatch: pytest.MonkeyPatch) -> None:

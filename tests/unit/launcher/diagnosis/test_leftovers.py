@@ -25,13 +25,18 @@ class Machine:
         monkeypatch.setattr(leftovers.kernel, "kill_exactly", lambda pid, check: self.killed.append(pid))
         monkeypatch.setattr(os, "getsid", lambda pid: self.sessions[pid])
         self.names: dict[int, str] = {}
+        self.started: dict[int, int] = {}
         self.left = Leftovers(1000, lambda: set(self.names), {77: 4}, 100.0, 20.0, self.said.append, str(folder))
 
     def _read_stat(self, pid: int) -> SimpleNamespace | None:
-        return SimpleNamespace(name=self.names[pid], is_ending=False) if pid in self.names else None
+        return (
+            SimpleNamespace(name=self.names[pid], start_ticks=self.started[pid], is_ending=False)
+            if pid in self.names
+            else None
+        )
 
     def add(self, pid: int, *words: str, session: int = 77, rank: str = "", file: str = "", name: str = "") -> None:
-        self.names[pid], self.sessions[pid] = name or words[0], session
+        self.names[pid], self.sessions[pid], self.started[pid] = name or words[0], session, len(self.started)
         fds = self.folder / str(pid) / "fd"
         fds.mkdir(parents=True)
         (fds / "0").symlink_to("/dev/null")
@@ -92,6 +97,21 @@ def test_a_signal_ends_the_wait_and_the_examiner_is_none_of_the_workers(
     machine.add(1, "sleep", "9")
     assert machine.advance(101.5, is_hurried=True) == 0
     assert machine.said == ["ending what the workers have left: 'sleep 9' (pid 1, rank 4)"]
+
+
+def test_the_oldest_is_named_first_and_one_without_a_command_line_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Pids have started over, and a process has no command line while it executes a program."""
+    machine = Machine(monkeypatch, tmp_path)
+    machine.add(32499, "/bin/sh", "-c", "x")
+    machine.add(370, "", name="sleep")
+    machine.add(12, " ", name="daemon")
+    assert machine.advance(100.0, is_hurried=True) == 0
+    assert machine.said == [
+        "ending what the workers have left: 'sh' (pid 32499, rank 4), 'sleep' (pid 370, rank 4), 'daemon' (pid 12, "
+        "rank 4)"
+    ]
 
 
 @pytest.mark.parametrize(("rank", "said"), [("123456789", ", rank 123456789"), ("9" * 5000, ""), ("x", "")])

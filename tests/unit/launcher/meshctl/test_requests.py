@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl import requests as submitting
-from launcher.meshctl.requests import find_leftovers, remove, submit_request
+from launcher.meshctl.requests import StoreControl, find_leftovers, remove, submit_request
 from launcher.model.errors import TemporaryError, UsageError
+from launcher.views.questions import stored_request
 from rendezvous import records
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
@@ -34,8 +35,8 @@ class World:
 
     def ask(self, kind: str, target: str = "", *, may_be_absent: bool = False) -> str:
         command = Command(kind=kind, target=target, by="ada@login")
-        run_id = self.stored.run_id
-        return submit_request(self.stored.jobs, run_id, command, "t", LIMIT_S, may_be_absent=may_be_absent)
+        control = StoreControl(self.stored.jobs, self.stored.run_id)
+        return submit_request(control, command, LIMIT_S, may_be_absent=may_be_absent)
 
     def monotonic(self) -> float:
         return self.now
@@ -62,6 +63,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
     monkeypatch.setattr(submitting, "time", world)
+    monkeypatch.setattr(stored_request, "time", world)
+    monkeypatch.setattr(stored_request.secrets, "token_hex", lambda _: "t")
     yield world
     world.store.close()
 
@@ -178,8 +181,9 @@ def test_a_request_is_signed_where_the_job_has_a_secret(monkeypatch: pytest.Monk
         stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason=because("asked")))
         store.delete(item.key)
 
-    monkeypatch.setattr(submitting, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=leader))
-    submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", LIMIT_S)
+    monkeypatch.setattr(stored_request, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=leader))
+    monkeypatch.setattr(stored_request.secrets, "token_hex", lambda _: "t")
+    submit_request(StoreControl(stored.jobs, stored.run_id), Command(kind="stop"), LIMIT_S)
     assert values == [Command(kind="stop")]
     store.close()
 

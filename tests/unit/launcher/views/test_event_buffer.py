@@ -6,8 +6,7 @@ import msgspec
 
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.requests import PAGE_BYTES_MAX
-from launcher.views.run_events import RemarkMade
-from tests.support.run_reports import decode_event
+from launcher.views.run_events import RemarkMade, decode_event
 
 
 def fill(buffer: EventBuffer, count: int, text: str = "x") -> None:

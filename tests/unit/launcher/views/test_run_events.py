@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from launcher.model.console import format_time
-from launcher.views.run_events import RemarkMade, RoundEnded, WorkerEnded, encode_event, parse_time
-from tests.support.run_reports import EVENT_NAMES, decode_event
+from launcher.views.run_events import RemarkMade, RoundEnded, WorkerEnded, decode_event, encode_event, parse_time
+from tests.support.run_reports import EVENT_NAMES
 
 AT = 1_767_225_600.25
 ENDED = RoundEnded(at=AT, run_id="digits", node="n0", round=2, cause="loss", reason="n3 lost", ran_s=12.5, step=400)

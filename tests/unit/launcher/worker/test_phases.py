@@ -15,7 +15,6 @@ from launcher.worker import client, phase
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedPage]:
     """This process is the second worker of two."""
     made = make()
-    assert made is not None
     made.begin(2, None)
     monkeypatch.setattr(client, "_page", None)
     monkeypatch.setattr(client, "_is_resolved", False)

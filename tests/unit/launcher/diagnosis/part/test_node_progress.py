@@ -13,7 +13,7 @@ import pytest
 from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part import node_progress
 from launcher.diagnosis.part.node_progress import NodeProgress
-from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, Silence
+from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, ProgressWatch, Silence
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.kernel import list_children, read_stat
 from launcher.hardware.linux.shared_page import SharedPage
@@ -54,9 +54,9 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def watch() -> NodeProgress:
+def watch(page: SharedPage) -> NodeProgress:
     """One worker, whose output the agent does not read."""
-    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), now=0.0, progress_at={})
+    return NodeProgress(ProgressWatch(LIMITS, 0.0), page, None, (0,), frozenset({0}), {}, 0.0)
 
 
 def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
@@ -76,17 +76,17 @@ def say(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("command", [("cat",), ("sh", "-c", "cat; exit $?")], ids=["a program", "a wrapper of one"])
-def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start) -> None:
-    worker, node = start(*command), watch()
+def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start, page: SharedPage) -> None:
+    worker, node = start(*command), watch(page)
     say(worker)
     assert live(node, worker.pid, 7.0) is None
     say(worker)
     assert live(node, worker.pid, 15.0) is None  # 8 s would have been over, since the start
-    node = watch()
+    node = watch(page)
     assert live(node, worker.pid, 3700.0) is not None
 
 
-def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start) -> None:
+def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start, page: SharedPage) -> None:
     worker = start(sys.executable, "-c", SHOWS)
     assert worker.stdin is not None
 
@@ -97,7 +97,7 @@ def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start) -> None
         wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "S")
 
     shows()
-    node = watch()
+    node = watch(page)
     assert live(node, worker.pid, 7.0) is None
     os.kill(worker.pid, signal.SIGURG)
     wait_until(lambda: node_progress._read_stack_size(worker.pid) > 0)
@@ -108,8 +108,10 @@ def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start) -> None
     assert found.stage == "start"
 
 
-def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
-    worker, node = start("cat"), watch()
+def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(
+    start: Start, capfd: pytest.CaptureFixture[str], page: SharedPage
+) -> None:
+    worker, node = start("cat"), watch(page)
     os.kill(worker.pid, signal.SIGSTOP)
     wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "T")
     assert live(node, worker.pid, 10_000.0) is None
@@ -119,32 +121,31 @@ def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(start: Start, capfd:
     assert live(node, worker.pid, 10_020.0) is not None
 
 
-def test_no_hang_is_said_of_a_traced_worker_and_its_counters_reach_the_watch(start: Start) -> None:
+def test_no_hang_is_said_of_a_traced_worker_and_its_counters_reach_the_watch(start: Start, page: SharedPage) -> None:
     worker = start(sys.executable, "-c", TRACED)
     assert worker.stdout is not None
     if worker.stdout.read(2) != b"0\n":
         pytest.skip("ptrace is refused here")
-    assert live(watch(), worker.pid, 10_000.0) is None
-    worker, node = start("cat"), watch()
+    assert live(watch(page), worker.pid, 10_000.0) is None
+    worker, node = start("cat"), watch(page)
     live(node, worker.pid, 4.0)
-    assert node.needs_counters
-    node.take_counters({0: 1})
-    assert not node.needs_counters
+    assert node.watch.needs_counters
+    node.watch.take_counters({0: 1})
+    assert not node.watch.needs_counters
 
 
 def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], page: SharedPage
 ) -> None:
     read = node_progress._read_fields
     monkeypatch.setattr(node_progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
-    assert live(watch(), start("cat").pid, 10_000.0) is None
+    assert live(watch(page), start("cat").pid, 10_000.0) is None
     assert capfd.readouterr().err == ""
 
 
 @pytest.fixture
 def page() -> Iterator[SharedPage]:
     made = shared_page.make()
-    assert made is not None
     made.begin(2, None)
     yield made
     os.close(made.descriptor)
@@ -155,14 +156,14 @@ def write(page: SharedPage, local_rank: int, index: int, number: int) -> None:
 
 
 def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
-    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at={})
+    node = NodeProgress(ProgressWatch(LIMITS, 0.0), page, None, (4, 5), frozenset(), {}, 0.0)
     return node._observe(dict.fromkeys(local_ranks, os.getpid()))
 
 
 def test_when_each_worker_last_showed_a_sign_is_known_before_anybody_asks(page: SharedPage) -> None:
     seen: dict[int, float] = {}
     limits = HangLimits(step_s=800.0, start_s=800.0)
-    node = NodeProgress(limits, page, None, ranks=(4, 5), unpumped=frozenset(), now=0.0, progress_at=seen)
+    node = NodeProgress(ProgressWatch(limits, 0.0), page, None, (4, 5), frozenset(), seen, 0.0)
     pids = dict.fromkeys((0, 1), os.getpid())
     node.check(pids, node.wake_at)
     assert seen == {0: 0.0, 1: 0.0}

@@ -256,7 +256,7 @@ def test_the_slice_is_known_by_older_forms_too() -> None:
         agent_worker_number="1", accelerator_type="v4-16", instance_id="my-tpu", worker_network_endpoints=hosts
     )
     with serving(answer) as server:
-        found = slice_identity.find_identity(fetch_metadata({}, server.address).variables)
+        found = slice_identity.read_identity(fetch_metadata({}, server.address).variables)[0]
     assert found == slice_identity.SliceIdentity("10.0.0.1", 1, 2, ("10.0.0.1", "10.0.0.2"))
 
 

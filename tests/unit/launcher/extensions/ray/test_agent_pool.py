@@ -47,7 +47,7 @@ class Cluster:
     def step(self, *events: agent_pool.PoolEvent, after_s: float = 0.0) -> list[agent_pool.PoolAction]:
         """One step, and what Ray makes of it before the next."""
         self.now += after_s
-        nodes = [ClusterNode(id=name, address=name, resources={"GPU": 8}, labels={}) for name in self.nodes]
+        nodes = [ClusterNode(id=name, resources={"GPU": 8}, labels={}) for name in self.nodes]
         view = agent_pool.ClusterView(nodes=nodes, placed=dict(self.placed), draining=frozenset(self.draining))
         actions = list(self.pool.step(events, view, self.now))
         for action in actions:

@@ -21,7 +21,7 @@ STORE = ("--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-conf=is_host=0")
 
 
 def make_nodes(*resources: dict[str, float], **labels: str) -> list[ClusterNode]:
-    return [ClusterNode(id=f"n{at}", address="", resources=one, labels=labels) for at, one in enumerate(resources)]
+    return [ClusterNode(id=f"n{at}", resources=one, labels=labels) for at, one in enumerate(resources)]
 
 
 GPUS = make_nodes({"CPU": 0}, {"GPU": 8, "CPU": 64}, {"GPU": 8, "CPU": 64})
@@ -109,10 +109,10 @@ def test_nodes_are_excluded_among_those_that_the_user_chose(condition: str, then
 
 def test_a_shortage_says_what_is_wanted_and_what_is_there() -> None:
     nodes = [
-        ClusterNode(id="a", address="", resources={"GPU": 8}, labels={"rack": "r1"}),
-        ClusterNode(id="b", address="", resources={"GPU": 8}, labels={"rack": "r1"}),
-        ClusterNode(id="c", address="", resources={"GPU": 8}, labels={}),
-        ClusterNode(id="d", address="", resources={"CPU": 8}, labels={}),
+        ClusterNode(id="a", resources={"GPU": 8}, labels={"rack": "r1"}),
+        ClusterNode(id="b", resources={"GPU": 8}, labels={"rack": "r1"}),
+        ClusterNode(id="c", resources={"GPU": 8}, labels={}),
+        ClusterNode(id="d", resources={"CPU": 8}, labels={}),
     ]
     demand = Demand(bundle={"GPU": 8}, label_selector={"rack": "r1"}, least=3, most=3)
     assert describe_shortage(demand, 3, 1, 0, nodes, "08:00") == (

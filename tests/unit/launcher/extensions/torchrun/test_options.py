@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from launcher.config.config import Config
 from launcher.extensions.torchrun.member import OfferedPort
-from launcher.extensions.torchrun.options import TorchrunOptions, adjust_settings, read_options
+from launcher.extensions.torchrun.options import adjust_settings, get_worker_count, read_options
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.settings import Settings
 
@@ -26,7 +27,7 @@ class Told:
     config: dict[str, object] = field(default_factory=lambda: {"timeout": 900})
 
 
-def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunOptions:
+def told(*, environ: dict[str, str] | None = None, **given: object) -> Config:
     conf = given.pop("conf", {})
     assert isinstance(conf, dict)
     return read_options(Told(config={"timeout": 900, **conf}, **given), environ or {})  # type: ignore[arg-type]
@@ -34,27 +35,31 @@ def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunO
 
 def test_the_endpoint_and_the_settings_of_the_backend_are_torchrun_s() -> None:
     found = told(local_addr="10.0.0.5")
-    assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
-    assert (found.network.backend, found.network.endpoints) == ("etcd", ("etcd-0:2379",))
-    assert (found.config.rendezvous.run_id, found.config.rendezvous.local_addr) == ("job", "10.0.0.5")
-    assert (found.slot_count, found.knows_workers, str(found.config.placement.grid)) == (1, False, "dp=*")
-    assert "start_timeout_s" not in told().config.rendezvous.settings
-    assert told(conf={"timeout": "900"}).config.rendezvous.settings["start_timeout_s"] == 900
+    assert (found.placement.nodes_min, found.placement.nodes_max) == (2, 4)
+    network = found.rendezvous.network
+    assert network is not None
+    assert (network.backend, network.endpoints) == ("etcd", ("etcd-0:2379",))
+    assert (found.rendezvous.run_id, found.rendezvous.local_addr) == ("job", "10.0.0.5")
+    assert (get_worker_count(found), str(found.placement.grid)) == (None, "dp=*")
+    assert "start_timeout_s" not in told().rendezvous.settings
+    assert told(conf={"timeout": "900"}).rendezvous.settings["start_timeout_s"] == 900
     conf = {"cacert": "/ca.pem", "user": "trainer", "join_timeout": "60", "last_call_timeout": "3"}
     found = told(conf=conf, endpoint="etcds://a:1,b:2")
-    assert (found.network.uses_tls, found.network.ca_file, found.network.user) == (True, "/ca.pem", "trainer")
-    assert (found.config.rendezvous.settings["start_timeout_s"], found.config.rendezvous.settings["join_grace_s"]) == (
+    network = found.rendezvous.network
+    assert network is not None
+    assert (network.uses_tls, network.ca_file, network.user) == (True, "/ca.pem", "trainer")
+    assert (found.rendezvous.settings["start_timeout_s"], found.rendezvous.settings["join_grace_s"]) == (
         60,
         3,
     )
-    assert found.network.endpoints == ("a:1", "b:2")
+    assert network.endpoints == ("a:1", "b:2")
 
 
 def test_what_torchrun_lacks_comes_from_our_variables_and_it_counts_restarts() -> None:
     environ = {"LAUNCHER_GROW": "delay=7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
-    assert (found.config.rendezvous.settings["grow_delay_s"], found.config.rendezvous.node_name) == (7, "n1")
-    assert (found.config.placement.nodes_min, found.config.placement.nodes_max) == (2, 4)
+    assert (found.rendezvous.settings["grow_delay_s"], found.rendezvous.node_name) == (7, "n1")
+    assert (found.placement.nodes_min, found.placement.nodes_max) == (2, 4)
     found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
     assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
     assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes
@@ -70,8 +75,8 @@ def test_what_torchrun_lacks_comes_from_our_variables_and_it_counts_restarts() -
 )
 def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], environ: dict[str, str]) -> None:
     found = told(conf=conf, environ={**environ, "LAUNCHER_MESH": "dp=*,tp=4"})
-    assert (found.slot_count, found.knows_workers, found.config.placement.texts["unit"]) == (8, True, "8")
-    assert str(found.config.placement.grid) == "dp=*,tp=4"
+    assert (get_worker_count(found), found.placement.texts["unit"]) == (8, "8")
+    assert str(found.placement.grid) == "dp=*,tp=4"
 
 
 @pytest.mark.parametrize(
@@ -127,13 +132,12 @@ def test_the_door_is_light() -> None:
 
 def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None:
     west = (("zone", "a"), ("leaf", "west"))
-    assert told(conf={"locality": "zone=a/leaf=west"}).config.locality.locality == west
-    assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality.locality == west
-    assert told(conf={"locality": "@/shared/places"}).config.locality.locality == "/shared/places"
+    assert told(conf={"locality": "zone=a/leaf=west"}).locality.locality == west
+    assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).locality.locality == west
+    assert told(conf={"locality": "@/shared/places"}).locality.locality == "/shared/places"
     assert (
-        told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality.locality
-        == west
+        told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).locality.locality == west
     )
-    assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality.locality_sources == ()
+    assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).locality.locality_sources == ()
     with pytest.raises(UsageError, match="sets the level leaf twice"):
         told(conf={"locality": "leaf=a/leaf=b"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import json
 import math
@@ -9,16 +10,19 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from launcher.agent.command import parse
 from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
+from launcher.hardware.linux import kernel
 from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, write_figures
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
@@ -31,7 +35,7 @@ from launcher.hardware.linux.shared_page import (
     find_last_words_offset,
     make,
 )
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError
 from launcher.supervisor.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.worker import (
     blame_node,
@@ -49,7 +53,6 @@ from launcher.worker import (
 @pytest.fixture
 def board() -> Iterator[SharedPage]:
     made = make()
-    assert made is not None
     yield made
     os.close(made.descriptor)
 
@@ -104,16 +107,12 @@ def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Sh
     assert board.read_heartbeats() == [0, 0]
 
 
-def test_a_page_that_was_cut_is_not_read_and_none_is_needed_for_what_nobody_asked(board: SharedPage) -> None:
+def test_a_page_that_was_cut_is_not_read(board: SharedPage) -> None:
     board.begin(3, 60)
     os.ftruncate(board.descriptor, LINE_SIZE + NUMBER_SIZE)
     assert board.read_heartbeats() == [0, 0, 0]
     assert board.read_phases() == [(0, 0.0, "")] * 3
     assert (board.read_step(), board.list_claims()) == (-1, {})
-    with pytest.raises(UsageError, match="--heartbeat-timeout"):
-        WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--grow checkpoint"):
-        WorkerChannel(None, Orders(), None, reads_saves=True)  # type: ignore[arg-type]
 
 
 def test_the_last_words_of_a_round_are_its_own(board: SharedPage) -> None:
@@ -168,7 +167,6 @@ def test_a_descriptor_that_is_no_shared_page_any_more_is_left_alone(
     what: str, be: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = make()
-    assert board is not None
     board.begin(1, 60)
     be(board)
     os.close(board.descriptor)
@@ -187,16 +185,29 @@ def test_a_descriptor_that_is_no_shared_page_any_more_is_left_alone(
         os.close(board.descriptor)
 
 
-def test_a_python_without_memfd_create_has_a_shared_page_all_the_same(be: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacks", ["Python", "the C library"])
+def test_without_memfd_create_there_is_a_shared_page_all_the_same(
+    lacks: str, be: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "memfd_create")
+    if lacks == "the C library":
+        monkeypatch.setattr(kernel, "_call", Mock(side_effect=OSError(errno.ENOSYS, "no memfd_create")))
     made = make()
-    assert made is not None
     assert not os.get_inheritable(made.descriptor)
     made.begin(1, 60)
     be(made)
     assert heartbeat()
     assert made.read_heartbeats() == [1]
+    assert made.read_last_words(0) == ""
     os.close(made.descriptor)
+
+
+def test_without_any_file_to_share_no_job_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_call", Mock(side_effect=OSError(errno.EPERM, "")))
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(TemporaryError, match="that agent and workers share: No space left on device") as refused:
+        make()
+    assert refused.value.hint == "check df -h and df -i"
 
 
 def test_a_low_limit_on_open_files_keeps_the_shared_pages_descriptor() -> None:
@@ -206,7 +217,6 @@ def test_a_low_limit_on_open_files_keeps_the_shared_pages_descriptor() -> None:
         made = make()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert made is not None
     assert made.descriptor < 100
     os.close(made.descriptor)
 

@@ -220,13 +220,13 @@ def test_a_temporary_directory_counts_only_if_it_is_this_users(tmp_path: Path, m
 
 def test_reports_are_shown_within_limits_and_the_output_of_workers_is_not(tmp_path: Path) -> None:
     place = make_run(
-        tmp_path, "a_00000001", 1000, round_1__json="one", round_2__json="two", error__json="x" * 20_000,
+        tmp_path, "a_00000001", 1000, events__jsonl="one\n" + "{}\n" * 9000, error__json="x" * 20_000,
         stdout__log="private", crash__txt="stacks",
     )  # fmt: skip
     (place / "rank_0.json").symlink_to("/etc/hostname")
     shown = last_run.describe(str(tmp_path), {})
-    assert shown.startswith(f"{place}\n5 files, the newest first\n")
-    assert "\n\n--- round_2.json\n\ntwo" in shown
+    assert shown.startswith(f"{place}\n4 files, the newest first\n")
+    assert "\n\n--- events.jsonl\n\n{}\n" in shown, "its end"
     assert "--- crash.txt\n\nstacks" in shown
     assert f"--- error.json\n\n{'x' * 16_384}\n... (the rest is left out)" in shown
     assert " 7 stdout.log\n" in shown

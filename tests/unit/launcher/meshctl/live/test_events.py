@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.events import format_events, show_events
-from launcher.meshctl.live.source import RunGoneError
 from launcher.views import event_view
-from launcher.views.event_view import describe_event, read_event
+from launcher.views.event_view import EventView, describe_event, read_event
+from launcher.views.questions.local_socket import RunGoneError
 from launcher.views.run_events import parse_time
-from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, make_event
+from tests.support.run_reports import CALM, EVENT_NAMES, FakeSource, keep_events, make_event, make_node, make_start
 
 NOW = parse_time("2026-01-31T08:06:00.000Z")
 ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "max_restarts": 3}
@@ -79,13 +81,13 @@ def test_following_shows_each_event_once_until_a_run_ends(source: FakeSource, mo
             line = make_event("remark", member_id, f"08:05:10.{step:03}", sentence=f"remark {step}")
             source.events[member_id].append(line)
         elif step == 40:
-            source.error = RunGoneError("the agent has ended")
+            source.error = RunGoneError("run exp no longer has an agent on this machine")
 
     source.before_answer = go_on
     lines, remarks = show(source, follow=True)
     told = [line.rpartition("  ")[2] for line in lines if "remark" in line]
     assert sorted(told) == sorted(f"remark {step}" for step in range(10, 30))
-    assert remarks == ["run exp no longer has an agent on this machine: it was last seen in round 2"]
+    assert remarks == ["run exp no longer has an agent on this machine"]
 
 
 def test_every_kind_of_event_is_a_line_with_its_own_sentence_that_controls_no_terminal() -> None:
@@ -124,3 +126,43 @@ def test_an_event_of_another_version_is_shown_as_it_is(line: str, sentence: str)
 @pytest.mark.parametrize("line", ["", "[]", "{", '{"event":' + "[" * 99_000])
 def test_what_is_no_event_is_left_out(line: str) -> None:
     assert read_event(line, "h0") is None
+
+
+def test_a_loss_is_a_line_and_what_lasts_is_not_left_out() -> None:
+    def make(kind: str, node: str, at: str, **fields: object) -> EventView:
+        event = read_event(make_event(kind, node, at, **fields), node)
+        assert event is not None
+        return event
+
+    told = {"cause": "loss", "reason": "node b lost in round 1"}
+    killed = {"local_rank": 0, "pid": 1, "outcome": "terminated", "exit_code": -9}
+    events = [
+        event
+        for at, node in enumerate(("a", "c"))
+        for event in (
+            make("round_stopping", node, "08:00:01.000", **told, mode="kill"),
+            make("worker_ended", node, "08:00:01.100", rank=at, **killed),
+            make("round_ended", node, "08:00:01.200", **told, ran_s=7.7),
+        )
+    ]
+    lines = format_events(sorted(events, key=lambda event: event.at), NOW)
+    assert [line.partition("  ")[2] for line in lines] == ["a, c  round 1 ended after 7.7 s: node b lost in round 1"]
+    slow = [replace(event, at=event.at + 30 * (event.kind == "round_ended")) for event in events[:3]]
+    assert [line.partition("  ")[2] for line in format_events(slow, NOW)] == [
+        "a  round 1 is being ended: node b lost in round 1",
+        "a  rank 0 was ended",
+        "a  round 1 ended after 7.7 s: node b lost in round 1",
+    ]
+
+
+def test_the_events_of_a_lost_node_are_read_where_its_log_directory_is_shared(
+    source: FakeSource, tmp_path: Path
+) -> None:
+    keep_events(tmp_path / "h9", make_start(1, "h9"), make_event("remark", "h9", "08:02:00.000", sentence="it is hot"))
+    nodes = tuple(make_node(index, log_dir=str(tmp_path / f"h{index}")) for index in range(2))
+    source.report = replace(source.report, nodes=nodes)
+    lines, _ = show(source)
+    assert [line.partition("  ")[2] for line in lines if "h9  " in line] == [
+        "h9  round 1 starts: 4 ranks on 2 nodes", "h9  it is hot"
+    ]  # fmt: skip
+    assert sum("it is hot" in line for line in show(source, as_json=True)[0]) == 1

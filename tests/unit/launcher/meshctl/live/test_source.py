@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,18 +13,18 @@ from msgspec.structs import replace
 from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, NoAgentError, RunGoneError, RunOverError, StoreSource, find_agent
-from launcher.meshctl.requests import hand_in
+from launcher.meshctl.live.source import LocalSource, NoAgentError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.questions.local_socket import LocalAgent, QuestionSource, SilentNodeError
+from launcher.views.questions.local_socket import LocalAgent, QuestionSource, RunGoneError, SilentNodeError
 from launcher.views.questions.messages import Question
+from launcher.views.questions.stored_request import hand_in
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
 from rendezvous.errors import StoreError
 from rendezvous.records import Command
 from rendezvous.stores.contract import Delete
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import REPORT
+from tests.support.run_reports import REPORT, keep_events, make_event, make_node, make_start
 from tests.support.stores.stored_job import StoredJob
 from tests.support.waiting import wait_until
 
@@ -41,6 +42,7 @@ class Machine:
         self.silent: set[LocalAgent] = set()
         self.asked: list[str] = []
         self.refusals = 0
+        self.report = REPORT
 
     def list_agents(self) -> list[LocalAgent]:
         return [agent for agent in self.named if agent not in self.silent]
@@ -52,7 +54,7 @@ class Machine:
         if self.refusals >= 0 or agent not in self.list_agents():
             raise TimeoutError
         is_run = isinstance(question.request, ReadRun)
-        return codec.encode(REPORT if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
+        return codec.encode(self.report if is_run else EventPage(lines=(), first=0, next_after=-1)) + b"\n"
 
 
 @pytest.fixture
@@ -93,6 +95,27 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
     with pytest.raises(RunGoneError):
         source.read_node("h1", ReadEvents())
     assert "h3" not in machine.asked
+
+
+def test_when_all_agents_here_have_ended_their_files_are_read(machine: Machine, tmp_path: Path) -> None:
+    source, machine.named = LocalSource(A), [A]
+    node = make_node(0, name="h1", agent_pid=1, log_dir=str(tmp_path))
+    machine.report = replace(REPORT, nodes=(node, make_node(1, log_dir=str(tmp_path / "elsewhere"))))
+    assert source.read_run() == machine.report
+    end = make_event("agent_ended", "h1", "09:00:00.000", exit_code=0, verdict="success", reason="")
+    keep_events(tmp_path, make_start(1, "h1"), end)
+    machine.named = []
+    assert (source.is_live, source.switch_count) == (True, 0)
+    run = source.read_run()
+    assert [(node.member_id, node.state) for node in run.nodes] == [("m0", "gone")]
+    assert (source.is_live, source.switch_count) == (False, 1)
+    page = source.read_node("m0", ReadEvents())
+    assert isinstance(page, EventPage)
+    assert len(page.lines) == 2
+    assert b"succeeded" in source.ask_why()
+    source = LocalSource(A)
+    with pytest.raises(RunGoneError, match="run exp no longer has an agent on this machine"):
+        source.read_run()
 
 
 def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Machine) -> None:
@@ -194,7 +217,7 @@ def test_questions_of_a_minute_have_one_lease_and_go_with_it(job: StoredJob, mon
     lease = job.store.lease_grant(60.0).id
     command = Command(kind="ask", target="{}")
     with pytest.raises(TemporaryError, match="has not responded"):
-        hand_in(job.jobs, "exp", command, 0.0, is_left=True, lease=lease)
+        hand_in(job.jobs.locate("exp"), command, 0.0, is_left=True, lease=lease)
     assert job.store.get(job.keys.commands, prefix=True).items
     job.store.lease_revoke(lease)
     assert not job.store.get(job.keys.commands, prefix=True).items

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError
+from launcher.views.questions.local_socket import RunGoneError
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT, FakeSource, make_event, make_node, make_silent
 
@@ -54,7 +54,7 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
         await wait_for(pilot, lambda: "[bold]hello" in str(app.query_one("#events", Static).render()))
         await pilot.press("s")  # type: ignore[attr-defined]
         assert "sorted by cpu" in str(app.query_one("#title", Static).render())
-        source.error = RunGoneError("the agent has ended")
+        source.error = RunGoneError("run exp no longer has an agent on this machine")
         await wait_for(pilot, lambda: "no longer has an agent" in str(app.query_one("#head", Static).render()))
         await pilot.press("q")  # type: ignore[attr-defined]
         assert app.return_code == 0

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.config import plugins
+from launcher import extensions
 from launcher.config.options import command_line
 from launcher.model.errors import UsageError
 from launcher.parts.host import PartHost
@@ -143,7 +143,7 @@ def test_the_first_readers_share_what_is_made(monkeypatch: pytest.MonkeyPatch) -
 
     option = command_line.resolve_values({"serve": "9400"}, {})["serve"]
     option.read()
-    monkeypatch.setattr(plugins, "load_entry", lambda entry: make)
+    monkeypatch.setattr(extensions, "load_entry", lambda entry: make)
     parts = PartHost(select.poll(), lambda: 0.0, print)
     group = add_paths(parts, option, "an:entry", lambda question, limit_s: b"", "exp").groups[0]
     assert not made, "nothing is imported before the first request"

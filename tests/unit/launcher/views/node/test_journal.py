@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,13 +20,11 @@ from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from launcher.views import run_events
 from launcher.views.goodput import compute_goodput
 from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
-from launcher.views.run_events import AgentEnded, RoundStopping, RunEvent
-from launcher.views.run_view import RankView, RoundView
+from launcher.views.run_events import AgentEnded, RoundStopping, RunEvent, decode_event
 from rendezvous import codec, events
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from tests.support.reasons import because
-from tests.support.run_reports import decode_event
 
 HEADER = JournalHeader(
     run_id="r", node="n0", pid=7, started_at=100.0, worker_count=2, reason="as asked", max_restarts=3, mesh_axes=("dp",)
@@ -55,7 +52,7 @@ def test_a_worker_that_cannot_be_started_has_ended_and_published_facts_are_event
     assert isinstance(ended, run_events.WorkerEnded)
     assert (ended.rank, ended.outcome, ended.exit_code, ended.sentence) == (3, "failed", NOT_STARTED, "no such file")
     run.take(events.StopRound(1, "kill", because("a worker failed"), "failure"), events.RoundStopped(1, 0))
-    ((_, workers),) = run.rounds
+    workers = run.journal.timeline.workers.values()
     assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
 
 
@@ -65,10 +62,7 @@ class Run:
     def __init__(self) -> None:
         self.number = 0
         self.events: list[RunEvent] = []
-        self.rounds: list[tuple[RoundView, Sequence[RankView]]] = []
-        self.journal = Journal(
-            HEADER, [self.events.append], lambda summary, workers: self.rounds.append((summary, workers))
-        )
+        self.journal = Journal(HEADER, [self.events.append])
 
     def take(self, *messages: object, at: float = 110.0) -> None:
         for message in messages:
@@ -124,7 +118,7 @@ def test_a_round_is_told_from_its_start_to_its_end_and_the_verdict() -> None:
     run.take(start(), Spawned(1, 0, 50), Spawned(1, 1, 51))
     run.take(events.StopRound(1, "kill", because("gone"), "loss", ("n9",)), Exited(1, 0, 50, -9, 120.0), at=120.0)
     run.take(Exited(1, 1, 51, -9, 121.0), events.RoundStopped(1, 29500, 8), at=121.0)
-    summary, workers = run.rounds[0]
+    summary, workers = run.journal.timeline.rounds[0], run.journal.timeline.workers.values()
     assert (summary.round, summary.cause, summary.ended) == (1, "loss", because("gone"))
     assert (summary.nodes, summary.step) == (("n9",), 8)
     assert (summary.waited_s, summary.mesh, summary.ranks) == (10.0, "dp=4", (2, 3))
@@ -160,7 +154,7 @@ def test_messages_of_another_round_and_assignments_that_cannot_be_read_are_not_o
     run = Run()
     run.take(events.StartRound(1, 0, 0, "token", "{"), events.RoundFailed(1, 1, False, ""), events.RoundStopped(1, 0))
     assert run_events.RoundStarted not in run.list_kinds()
-    assert run.rounds == []
+    assert run.journal.timeline.rounds == []
 
 
 def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:

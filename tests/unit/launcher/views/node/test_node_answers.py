@@ -13,10 +13,9 @@ from launcher.views.node.log_pages import LogSource
 from launcher.views.node.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.views.questions.messages import Reply, encode_note
 from launcher.views.requests import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
-from launcher.views.run_events import FailureFound
+from launcher.views.run_events import FailureFound, decode_event
 from rendezvous.codec import encode
 from rendezvous.member import notes
-from tests.support.run_reports import decode_event
 
 
 def is_sendable(page: LogPage | EventPage) -> bool:

@@ -1,4 +1,4 @@
-"""The file of --events and the files of rounds: whole lines, and no harm where none can be written."""
+"""The file of --events, and that beside the logs: whole lines, and no harm where none can be written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.views.run_events import RemarkMade, RunEvent
-from launcher.views.run_view import RankView, RoundView
 from launcher.views.sinks import event_file
-from launcher.views.sinks.event_file import EventFile, make_round_writer
+from launcher.views.sinks.event_file import EventFile
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -191,38 +189,29 @@ def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path, name: st
         EventFile(str(tmp_path / name), "--events", print)
 
 
-def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
+def test_the_file_in_a_log_directory_begins_once_there_is_one(tmp_path: Path) -> None:
     said: list[str] = []
-    summary = RoundView(
-        round=3, began_at=2.0, world_size=2, node_count=1, ranks=(0, 1), restart_count=1, waited_s=0.1, cause="failure"
-    )
-    workers = [RankView(rank=0, local_rank=0, pid=5, started_at=2.25, state="failed", exit_code=1)]
-    write = make_round_writer(lambda: str(tmp_path), said.append)
-    write(summary, workers)
-    found = json.loads((tmp_path / "round_3.json").read_text())
-    assert (found["schema"], found["round"], found["cause"], found["ended_at"]) == (1, 3, "failure", None)
-    assert found["workers"][0] == {
-        "rank": 0, "local_rank": 0, "pid": 5, "started_at": "1970-01-01T00:00:02.250Z", "state": "failed",
-        "ended_at": None, "exit_code": 1, "sentence": "",
-    }  # fmt: skip
-    assert os.listdir(tmp_path) == ["round_3.json"]
-    lost = make_round_writer(lambda: str(tmp_path / "gone"), said.append)
-    lost(summary, workers)
-    lost(summary, workers)
-    assert len(said) == 1
-    assert "cannot be written: No such file" in said[0]
-
-
-def test_storage_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_file, "ROUND_LIMIT_S", 0.01)
-    said: list[str] = []
-    write = make_round_writer(lambda: str(tmp_path), said.append)
-    summary = RoundView(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
-    os.mkfifo(tmp_path / "round_1.json.part")  # to open it waits for a reader
-    write(summary, [])
-    write(summary, [])
-    assert said == [f"{tmp_path}/round_1.json is not written: its storage does not answer"]
-    os.close(os.open(tmp_path / "round_1.json.part", os.O_RDONLY))
+    folder = tmp_path / "of this node"
+    known = [""]
+    file = EventFile("events.jsonl", "--log-dir", said.append, lambda: known[0])
+    file.write(remark("before the first round"))
+    assert not file.thread.has_started
+    known[0] = str(folder)
+    file.write(remark("into nothing"))
+    wait_until(lambda: said, what="a remark on what cannot be written")
+    wait_until(lambda: not file._waiting)
+    folder.mkdir()
+    file.write(remark("written"))
+    file.close()
+    assert [json.loads(line)["sentence"] for line in (folder / "events.jsonl").read_text().splitlines()] == ["written"]
+    assert said == [
+        "--log-dir events.jsonl: events are lost: No such file or directory",
+        "--log-dir events.jsonl is written again; 2 events were lost",
+    ]
+    unused = EventFile("events.jsonl", "--log-dir", said.append, str)
+    unused.write(remark("of a node that had no round"))
+    unused.close()
+    assert len(said) == 2
 
 
 def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> None:
@@ -232,14 +221,3 @@ def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> 
         file.write(remark("one"))
         file.close()
     assert said == [f"--events {tmp_path}/events: 1 event lost: {NO_THREAD}"]
-
-
-def test_a_round_that_finds_no_thread_has_no_file_and_the_next_one_has(tmp_path: Path) -> None:
-    said: list[str] = []
-    summary = RoundView(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
-    write = make_round_writer(lambda: str(tmp_path), said.append)
-    with no_threads():
-        write(summary, ())
-    write(replace(summary, round=2), ())
-    assert [path.name for path in tmp_path.iterdir()] == ["round_2.json"]
-    assert said == [f"{tmp_path}/round_1.json is not written: {NO_THREAD}"]

@@ -1,0 +1,51 @@
+"""How an agent hands in requests of people at its machine: they need neither the store's address nor its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.model.text import format_list
+from launcher.parts.part import Effect
+from launcher.views.questions.messages import RefusedQuestion, Submit
+from launcher.views.questions.question_server import Finish
+from launcher.views.questions.reporter import Reporter
+from launcher.views.questions.stored_request import JobAddress, hand_in
+from rendezvous.errors import EXIT_STOPPED, MeshrunError
+from rendezvous.events import LeaveRequest
+from rendezvous.reasons import Reason
+from rendezvous.records import Command
+
+KINDS = ("stop", "drain", "undrain")
+
+
+class Submitter(Struct, frozen=True):
+    """Answers a `Submit`. `find_job`: returns None for a job of one machine, whose store only the loop may use."""
+
+    find_job: Callable[[], JobAddress | None]
+    reporter: Reporter
+    ask: Callable[[Effect], object]
+
+    def answer(self, request: Submit, finish: Finish, now: float) -> None:
+        command, job = Command(kind=request.kind, target=request.target, by=request.by), self.find_job()
+        if request.kind not in KINDS:
+            finish(None, f"an agent takes {format_list(KINDS)}, not {request.kind}")
+        elif job is not None:
+            self.reporter.submit("requests", partial(_hand_in, job, command, request.limit_s), finish)
+        elif request.kind == "stop":
+            self.ask(LeaveRequest(Reason.of("stop-requested", by=request.by), EXIT_STOPPED))
+            finish(command, "")
+        else:
+            finish(replace(command, refused=Reason.of("views/one-machine")), "")
+
+
+def _hand_in(job: JobAddress, command: Command, limit_s: float) -> Struct:
+    if not job.keys.root:
+        return RefusedQuestion(error="this agent has not joined the run yet")
+    try:
+        return hand_in(job, command, limit_s, is_left=True) or command
+    except MeshrunError as error:
+        return RefusedQuestion(error=str(error))
