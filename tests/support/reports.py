@@ -44,7 +44,7 @@ def make_rank(rank: int, **changes: Any) -> RankView:
 
 
 class FixedSource:
-    """A RunSource that answers with what it holds: a report, or a sentence for why there is none.
+    """A source that answers with what it holds: a report, or a sentence for why there is none.
 
     `asked`: how often. While `gate` is not set, nothing is answered.
     """

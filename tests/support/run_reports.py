@@ -66,7 +66,7 @@ def make_silent(name: str) -> NodeView:
 
 
 class FakeSource:
-    """A RunSource over made reports, lines of events, and real files.
+    """A QuestionSource over made reports, lines of events, and real files.
 
     `before_answer`: called with a node's member id before it answers, and may raise. `run_id`: as of `LocalSource`.
     """

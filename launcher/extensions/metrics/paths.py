@@ -17,7 +17,7 @@ from launcher.extensions.metrics.exposition import encode_report
 from launcher.model.errors import describe
 from launcher.views.http.http_server import Answer, Request, Response, say
 from launcher.views.questions.kept_answer import KeptAnswer
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import ReadState
 from launcher.views.run_view import NodeView
 
@@ -28,7 +28,7 @@ ReadNode = Callable[[], NodeView]
 """Returns the node as it is; raises TemporaryError."""
 
 
-def share_node(source: RunSource) -> ReadNode:
+def share_node(source: QuestionSource) -> ReadNode:
     """Return what many threads may call."""
     kept: KeptAnswer[NodeView] = KeptAnswer(time.monotonic)
 
@@ -40,7 +40,7 @@ def share_node(source: RunSource) -> ReadNode:
     return partial(kept.read, FRESH_S, ask)
 
 
-def make_paths(source: RunSource) -> Mapping[str, Answer]:
+def make_paths(source: QuestionSource) -> Mapping[str, Answer]:
     """Return the answers of the node that is read; without one of the agent, each is 503."""
     read = share_node(source)
 

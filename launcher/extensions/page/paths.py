@@ -16,7 +16,7 @@ from launcher.extensions.page.document import load_document, save_document
 from launcher.extensions.page.shared_run import SharedRun, compress
 from launcher.model.errors import UsageError
 from launcher.views.http.http_server import JSON, Answer, Response
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import LogCursor, ReadLogs
 
 LOG_LINES_MAX = 2000
@@ -24,7 +24,7 @@ NAME_MAX = 255
 _HTML = "text/html; charset=utf-8"
 
 
-def make_paths(source: RunSource) -> Mapping[str, Answer]:
+def make_paths(source: QuestionSource) -> Mapping[str, Answer]:
     """Return the answers about a run, which all readers share."""
     shared, document = SharedRun(source), load_document()
     policy = {"Content-Security-Policy": document.policy}

@@ -23,7 +23,7 @@ from launcher.views.event_buffer import EventBuffer
 from launcher.views.event_view import read_event
 from launcher.views.http.http_server import JSON, Response
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
 from launcher.views.run_json import encode_run
 from launcher.views.run_view import SILENT, NodeView, RunView
@@ -49,7 +49,7 @@ class SharedRun:
     `clock`: monotonic, in seconds.
     """
 
-    def __init__(self, source: RunSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: QuestionSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._clock = clock
         self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)

@@ -21,8 +21,9 @@ ROUND_COLUMNS = (
 
 def make_tables(run: RunView) -> dict[str, Any]:
     """Make what the page needs besides the run itself. Each rank of it is a row of `rank_fields`."""
-    goodput, rounds = run.goodput, run.rounds
-    since = run.at - goodput.total_s if goodput is not None else run.at
+    goodput, rounds, verdict = run.goodput, run.rounds, run.verdict
+    until = (verdict.ended_at if verdict is not None else 0.0) or run.at  # nothing is lost after the end
+    since = until - goodput.total_s if goodput is not None else until
     if rounds and (len(rounds) >= ROUNDS_MAX or since > rounds[0].began_at):
         since = rounds[0].began_at  # what was before them is not known round by round
     return {
@@ -32,9 +33,10 @@ def make_tables(run: RunView) -> dict[str, Any]:
         "kinds": [[classify_rank(rank) for rank in node.ranks] for node in run.nodes],
         "rows": list_rows(run),
         "round_columns": ROUND_COLUMNS,
-        "round_rows": [_make_round_row(one, run.at) for one in reversed(rounds)],
-        "spans": list_spans(rounds, since, run.at),
+        "round_rows": [_make_round_row(one, until) for one in reversed(rounds)],
+        "spans": list_spans(rounds, since, until),
         "since": since,
+        "until": until,
     }
 
 

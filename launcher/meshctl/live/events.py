@@ -19,7 +19,7 @@ from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_count, format_list
 from launcher.views.event_view import SAME_S, EventView, omit_repeated, read_event
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import EventPage, ReadEvents
 
 HOLD_S = 0.5
@@ -27,7 +27,7 @@ _WAIT_S = 0.1
 
 
 def show_events(
-    source: RunSource,
+    source: QuestionSource,
     write: Callable[[Iterable[str]], object],
     warn: Callable[[str], object],
     *,

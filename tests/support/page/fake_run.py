@@ -48,7 +48,7 @@ AXES = ("pp", "dp", "tp")
 
 
 class FakeRun:
-    """A RunSource. `calm`: all nodes run; else one leaves, one is spare, one lost, and `h1` may be made `silent`.
+    """A QuestionSource. `calm`: all nodes run; else one leaves, one is spare, one lost, and `h1` may be made `silent`.
 
     `text`: of the job, put wherever texts of a job are. `problem`: why it does not answer. `counts`: questions by kind.
     `gate`: while it is cleared, nothing is answered. `shortened`: how often its answer had to be.

@@ -8,7 +8,7 @@ from launcher.extensions.metrics.paths import make_paths as make_metrics
 from launcher.extensions.page.paths import make_paths as make_page
 from launcher.model.concurrency import start_thread
 from launcher.views.http.http_server import Answer, HttpServer, PathGroup, open_listener
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 
 LOCAL = "127.0.0.1"
 
@@ -19,19 +19,19 @@ def begin(server: HttpServer) -> HttpServer:
     return server
 
 
-def serve_page(source: RunSource, host: str = LOCAL, port: int = 0, *, token: str = "") -> HttpServer:
+def serve_page(source: QuestionSource, host: str = LOCAL, port: int = 0, *, token: str = "") -> HttpServer:
     return begin(HttpServer(open_listener(host, port, "the page"), [make_page_group(source)], host, token=token))
 
 
-def serve_metrics(source: RunSource) -> HttpServer:
+def serve_metrics(source: QuestionSource) -> HttpServer:
     return begin(HttpServer(open_listener(LOCAL, 0, "--metrics-port"), [make_metrics_group(source)]))
 
 
-def make_page_group(source: RunSource, **fields: bool | str) -> PathGroup:
+def make_page_group(source: QuestionSource, **fields: bool | str) -> PathGroup:
     return _make_group(make_page(source), **fields)
 
 
-def make_metrics_group(source: RunSource, **fields: bool | str) -> PathGroup:
+def make_metrics_group(source: QuestionSource, **fields: bool | str) -> PathGroup:
     return _make_group(make_metrics(source), is_open=True, **fields)
 
 
