@@ -74,7 +74,9 @@ def test_the_agent_of_a_job_serves_its_page_until_it_ends(tmp_path: Path) -> Non
         assert (run["phase"], run["mesh"], run["shape"], run["world_size"]) == ("running", "dp=*,tp=2", [2, 2], 4)
         page = read(url, "api/logs?node=&rank=2")
         assert "".join(chunk["data"] for chunk in page["chunks"]).strip().endswith("of rank 2")
-        assert "round 1 starts: 4 ranks on 1 node" in "".join(read(url, "api/events")["lines"])
+        assert "round 1 starts: 4 ranks on 1 node" in " ".join(
+            row["sentence"] for row in read(url, "api/run")["event_rows"]
+        )
         assert "in load" in " ".join(read(url, "api/why")["answer"]["sentences"]) or read(url, "api/why")["stacks"]
         (tmp_path / "go").touch()
         assert job.wait().exit_code == 0

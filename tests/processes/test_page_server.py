@@ -201,7 +201,7 @@ def test_a_browser_gets_it_compressed(page: HttpServer) -> None:
         ("/api/logs?node=h0&rank=1&rank=--2", "rank must be a whole number"),
         ("/api/logs?node=h0&lines=" + "9" * 30, "lines must be a whole number"),
         ("/api/logs?node=h0&cursors=[[1,2]]", "cursors must be a list of [file, offset]"),
-        ("/api/events?after=%D9%A1", "after must be a whole number"),
+        ("/api/logs?node=h0&round=%D9%A1", "round must be a whole number"),
     ],
 )
 def test_a_wrong_question_is_told_what_is_wrong(page: HttpServer, path: str, error: str) -> None:

@@ -111,7 +111,7 @@ class FakeSource:
         if isinstance(request, ReadLogs):
             return read_page(self.files[node], request, self.live_round)
         assert isinstance(request, ReadEvents)
-        lines = self.events[node][request.after + 1 :]
+        lines = self.events.get(node, [])[request.after + 1 :]
         last = request.after + len(lines)
         return EventPage(lines=tuple(lines), first=request.after + 1, next_after=last)
 

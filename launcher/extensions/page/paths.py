@@ -1,9 +1,10 @@
 """What the page answers: itself, and the questions of its script.
 
-/                 the page
-/api/run          a run, by run_json        /api/events?after=N          an EventPage
-/api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
-/save             the page with its data, as a file
+/           the page
+/save       the page with its data, as a file
+/api/run    a run, by run_json, with the rows and tables that are drawn of it
+/api/why    a Conclusion
+/api/logs?node=NODE&rank=R   a LogPage
 """
 
 from __future__ import annotations
@@ -31,17 +32,16 @@ def make_paths(source: QuestionSource) -> Mapping[str, Answer]:
     page = Response(body=document.text, gzip=compress(document.text), content_type=_HTML, headers=policy)
     saved_as = {"Content-Disposition": 'attachment; filename="meshrun.html"'}
 
-    def encode(answer: object) -> Response:
-        return Response(body=msgspec.json.encode(answer), content_type=JSON)
-
     return {
         "/": lambda request: page,
         "/save": lambda request: Response(
             body=save_document(shared, has_stacks=False), content_type=_HTML, headers=saved_as
         ),
         "/api/run": lambda request: shared.read_run(),
-        "/api/events": lambda request: encode(shared.list_events(_read_integer(request.query, "after", -1))),
-        "/api/logs": lambda request: encode(shared.list_logs(_read_name(request.query), _read_logs(request.query))),
+        "/api/logs": lambda request: Response(
+            body=msgspec.json.encode(shared.list_logs(_read_name(request.query), _read_logs(request.query))),
+            content_type=JSON,
+        ),
         "/api/why": lambda request: Response(body=shared.ask_why(), content_type=JSON),
     }
 

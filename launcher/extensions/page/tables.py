@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from launcher.views.event_view import EventView, group_events
 from launcher.views.goodput import list_spans
 from launcher.views.rows import RANK_COLUMNS, RANK_KINDS, RankColumn, classify_rank, explain_end, list_rows
 from launcher.views.run_view import RankView, RoundView, RunView
@@ -17,9 +19,15 @@ ROUND_COLUMNS = (
     RankColumn("ended by", "cause", "cause"),
     RankColumn("why", "why", "wide"),
 )
+EVENT_COLUMNS = (
+    RankColumn("time", "at", "time"),
+    RankColumn("node", "node"),
+    RankColumn("event", "sentence", "wide"),
+)
+EVENT_LINES_MAX = 200
 
 
-def make_tables(run: RunView) -> dict[str, Any]:
+def make_tables(run: RunView, events: Collection[EventView]) -> dict[str, Any]:
     """Make what the page needs besides the run itself. Each rank of it is a row of `rank_fields`."""
     goodput, rounds, verdict = run.goodput, run.rounds, run.verdict
     until = (verdict.ended_at if verdict is not None else 0.0) or run.at  # nothing is lost after the end
@@ -34,6 +42,8 @@ def make_tables(run: RunView) -> dict[str, Any]:
         "rows": list_rows(run),
         "round_columns": ROUND_COLUMNS,
         "round_rows": [_make_round_row(one, until) for one in reversed(rounds)],
+        "event_columns": EVENT_COLUMNS,
+        "event_rows": [one._asdict() for one in reversed(group_events([*events])[-EVENT_LINES_MAX:])],
         "spans": list_spans(rounds, since, until),
         "since": since,
         "until": until,
