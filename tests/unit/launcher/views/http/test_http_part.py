@@ -73,6 +73,9 @@ def test_what_the_leader_serves_comes_and_goes_with_the_leadership(make_part: Ca
         wait_until(lambda: get(port, "/") == 200, what="the page")
         lead(page, False)
         wait_until(lambda: get(port, "/") == 0, what="the end of the page")
+        with socket.create_server(("127.0.0.1", port)):
+            lead(page, False)
+            assert get(port, "/") == 0, "another agent of this machine may have the port"
     assert said == [f"live page: http://127.0.0.1:{port}/"]
 
 
