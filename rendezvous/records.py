@@ -107,9 +107,9 @@ class Command(Record, frozen=True, kw_only=True):
     """A request to the leader, of a person or of a later attempt.
 
     The requester writes the key with an empty `answer` and watches it: the leader deletes it in the transaction that
-    does what was asked; if it refuses, it writes the record back with the reason as `answer`, and does nothing. The
-    answer to "ask" is written there, too. The requester then deletes the key; the leader deletes a remaining one with a
-    later seal.
+    does what was asked; if it refuses, it writes the record back with the reason as `refused`, and does nothing. The
+    record with the answer to "ask" is written to a key of its own. The requester then deletes the key; the leader
+    deletes a remaining one with a later seal.
     """
 
     kind: str
@@ -143,6 +143,8 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     """Seconds since 1970 by the leader's clock, 0 if unknown; for people alone, nothing is decided by it."""
     ended_at: Seconds = 0.0
     """As `began_at`."""
+    saved_at: Seconds = 0.0
+    """When the last checkpoint was reported, likewise; 0 for none."""
     cause: Cause = ""
     """What ended it."""
     failed_rank: Rank = -1
@@ -411,6 +413,10 @@ class Keys:
 
     def make_command_key(self, token: str) -> str:
         return self.commands + token
+
+    def make_answer_key(self, token: str) -> str:
+        """Make the key of the answer to a question: it may be long, and no member follows it."""
+        return f"{self.root}/answer/{token}"
 
     def make_history_key(self, number: int) -> str:
         """Make the key of a round's history; numbers are padded, so that rounds sort."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
@@ -12,7 +12,6 @@ from launcher.agent.composition import PartContext, add_parts, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import PREFIX, NodeContext, NodeMembership, draw_random, make_settings, read_clock
 from launcher.agent.worker_channel import WorkerChannel
-from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog
@@ -68,7 +67,7 @@ def build_agent(node: NodeContext, layout: LogLayout, slots: Sequence[Slot], rea
     )
     sinks = open_sinks(config.monitoring, lambda: membership.driver.machine.is_leader)
     if startup is None:
-        membership = _join_alone(config, settings, len(slots), layout.run_id, host, port.number, wakeup.wake)
+        membership = _join_alone(node, settings, len(slots), layout.run_id, host, port.number)
     else:
         from launcher.agent.cluster import open_membership
 
@@ -118,20 +117,12 @@ def build_agent(node: NodeContext, layout: LogLayout, slots: Sequence[Slot], rea
 
 
 def _join_alone(
-    config: Config,
-    settings: Settings,
-    slot_count: int,
-    run_id: str,
-    node_name: str,
-    worker_port: int,
-    wake: Callable[[], None],
+    node: NodeContext, settings: Settings, slot_count: int, run_id: str, node_name: str, worker_port: int
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
-    meeting, placement = config.rendezvous, config.placement
+    meeting, placement, role = node.config.rendezvous, node.config.placement, node.config.workers.role
     mesh, address = placement.grid, meeting.master_addr or meeting.local_addr or "127.0.0.1"
-    description = Description(
-        slot_count=slot_count, address=address, role=config.workers.role, master_port=meeting.master_port or 0
-    )
+    description = Description(slot_count=slot_count, address=address, role=role, master_port=meeting.master_port or 0)
     planner: OneMachinePlanner | PlannerAdapter
     if placement.texts:
         from launcher.placement.adapter.feasibility import require_feasible_alone, resolve_limits
@@ -154,5 +145,7 @@ def _join_alone(
     )
     machine = MemberMachine(setup, worker_port, draw_random)
     store = MemoryStore(clock=read_clock)
-    driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
+    driver = Driver(
+        machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=node.wakeup.wake, memory=store
+    )
     return NodeMembership(driver)

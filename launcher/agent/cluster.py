@@ -22,7 +22,7 @@ from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
-from launcher.config.config import Config, LaunchMode, LocalityOptions, RendezvousOptions, WorkerOptions
+from launcher.config.config import Config, LaunchMode, RendezvousOptions, WorkerOptions
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError
@@ -33,7 +33,7 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from launcher.placement.adapter.feasibility import require_feasible, resolve_limits
 from launcher.placement.adapter.options import list_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
-from rendezvous.driver.driver import Driver, Planner
+from rendezvous.driver.driver import Driver
 from rendezvous.errors import StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
@@ -71,7 +71,11 @@ def open_membership(
     Raises UsageError and TemporaryError, when the store does not admit this node; then nothing stays open.
     """
     options, mesh, node_rank = config.rendezvous, config.placement.grid, config.rendezvous.node_rank
-    found = resolve_node_locality(config.locality, startup, devices)
+    names = (startup.name, os.uname().nodename, startup.address)
+    found = resolve_locality(config.locality, os.environ, names=names, devices=devices)
+    for remark in found.remarks:
+        if remark != found.unknown:
+            log(remark)
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
     limits, costs = resolve_limits(config.placement, levels)
     require_feasible(config.devices, mesh, limits, slot_count)
@@ -101,7 +105,17 @@ def open_membership(
             store_owner=owner,
         )
         machine = MemberMachine(setup, worker_port, draw_random, startup.credentials.secret)
-        driver = connect(startup, store, machine, planner.plan, wake)
+        presence = PeerConnections(
+            listener=startup.listener,
+            address=startup.presence_address,
+            secret=startup.credentials.secret,
+            submit=lambda event: driver.submit(event),  # there is one before any peer appears
+            clock=read_clock,
+            silence_s=settings.lease_ttl_s / SILENCE_DIVISOR,
+        )
+        driver = Driver(
+            machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, presence=presence
+        )
         opened.pop_all()  # the membership closes it
     remarks = describe_meeting(startup, run_id, store, version) if startup.network.backend == "etcd" else []
     # Without a wish, and where nobody was asked for it, it is how most networks are.
@@ -207,22 +221,6 @@ def serve_store(startup: Startup, owner: StoreOwner, limit_s: float, *, is_numbe
     return server
 
 
-def connect(
-    startup: Startup, store: EtcdStore, machine: MemberMachine, planner: Planner, wake: Callable[[], None]
-) -> Driver:
-    """Return what carries out the machine's actions, in the store and among the other agents."""
-    presence = PeerConnections(
-        listener=startup.listener,
-        address=startup.presence_address,
-        secret=startup.credentials.secret,
-        submit=lambda event: driver.submit(event),  # there is one before any peer appears
-        clock=read_clock,
-        silence_s=machine.settings.lease_ttl_s / SILENCE_DIVISOR,
-    )
-    driver = Driver(machine=machine, store=store, planner=planner, clock=read_clock, wake=wake, presence=presence)
-    return driver
-
-
 def describe_meeting(startup: Startup, run_id: str, store: EtcdStore, version: str) -> list[str]:
     """Return what the node that leads says of the store: where a node that is missing should have come to."""
     sentences = [f"{startup.name} leads {name_own_run(run_id)}, in etcd at {', '.join(startup.network.endpoints)}"]
@@ -232,17 +230,6 @@ def describe_meeting(startup: Startup, run_id: str, store: EtcdStore, version: s
             "3.4.31, 3.5.13 and later do not"
         )
     return sentences
-
-
-def resolve_node_locality(options: LocalityOptions, startup: Startup, devices: Sequence[Device]) -> Locality:
-    """Return this node's locality, and log what is unusual of it. Raises UsageError for what the user says."""
-    found = resolve_locality(
-        options, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
-    )
-    for remark in found.remarks:
-        if remark != found.unknown:
-            log(remark)
-    return found
 
 
 def describe_node(

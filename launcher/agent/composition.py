@@ -35,7 +35,6 @@ from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.messages import Exited
 from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
-from rendezvous.records import Keys
 
 if TYPE_CHECKING:
     from _socket import socket
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from launcher.views.node.journal import Journal
     from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.questions.messages import Question
-    from launcher.views.questions.stored_request import JobAddress
     from launcher.views.sinks.event_file import EventSink
 
 UNFINISHED_S = 60.0
@@ -190,7 +188,9 @@ def _make_inquiries(
         {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
         None if listener is None else QuestionSocket(watcher, listener),
     )
-    server.answerers[Submit] = Answerer(Submitter(lambda: _locate_job(node), reporter, effects.append).answer)
+    secret = None if node.startup is None else node.startup.credentials.secret
+    submitter = Submitter(node.membership.driver, secret, layout.run_id, reporter, effects.append)
+    server.answerers[Submit] = Answerer(submitter.answer)
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
         effects.append,
@@ -202,16 +202,6 @@ def _make_inquiries(
         keeps_failures=not layout.is_temporary,
     )
     return Inquiries(server, examination, node.running, effects, node.config.hangs.on_hang)
-
-
-def _locate_job(node: PartContext) -> JobAddress | None:
-    """Return where requests to the job are written; None for a job of one machine."""
-    from launcher.views.questions.stored_request import JobAddress
-
-    if node.startup is None:
-        return None
-    driver, secret = node.membership.driver, node.startup.credentials.secret
-    return JobAddress(driver.store, Keys(driver.machine.joined_root), secret, node.layout.run_id)
 
 
 def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:

@@ -241,7 +241,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self.failures.begin(
             start.round,
             share,
-            partial(builder.find_error_file, start.round, start.restart_count),
+            partial(self.node.layout.make_error_path, start.round, start.restart_count),
             builder.find_log_file,
             partial(builder.describe_rank, share),
         )

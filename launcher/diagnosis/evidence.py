@@ -91,8 +91,6 @@ class RankEvidence(Record, frozen=True, kw_only=True):
     """The process that traces it, for example "gdb"."""
     cpu: float = 0.0
     """Cores that it used during the examination."""
-    silent_s: float | None = None
-    """Time since its last output. Filled in the incident folder only, since the disk of that output may hang."""
     stack: tuple[Frame, ...] | None = None
     """Of the main thread, the innermost frame first; None if it could not be read."""
     groups: tuple[GroupCalls, ...] | None = None

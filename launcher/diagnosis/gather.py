@@ -23,6 +23,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from itertools import chain
 
 from msgspec import Struct
 
@@ -75,14 +76,11 @@ def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels =
     subjects = [_Subject(target, _look_at_process(target.pid)) for target in targets]
     alive = [one for one in subjects if one.first.state != "ended"]
     command = stacks.find_command() if levels == "all" else None
-    questions = [
-        (one, [_Question(one.target.socket_path, name, until) for name in _RECORDERS])
-        for one in alive
-        if one.can_answer
-    ]
+    able = [one for one in alive if one.can_answer]
+    questions = [[_Question(one.target.socket_path, name, until) for name in _RECORDERS] for one in able]
     spies = [_Spy(command, one.target.pid, until) for one in alive] if command else []
-    _wait_for([*(question for _, both in questions for question in both), *spies])
-    for one, both in questions:
+    _wait_for([*chain(*questions), *spies])
+    for one, both in zip(able, questions, strict=True):
         one.take_dumps(both, until)
     if levels == "all":
         _take_stacks(alive, spies, until)

@@ -12,13 +12,10 @@ user's alone.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
 
 from launcher.diagnosis.gather import Examined
 from launcher.diagnosis.request import Target
@@ -41,8 +38,6 @@ def write_incident(
     """
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        return False, f"the incident folder {path} already exists: nothing was written"
     except OSError as error:
         return False, f"the incident folder {path} cannot be created: {error.strerror}"
     size, left_out, problem = 0, [], ""
@@ -65,10 +60,8 @@ def write_incident(
 
 def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents."""
-    outputs = {target.rank: target.outputs for target in targets}
     for one in examined:
-        silent_s = _find_silence(outputs.get(one.evidence.rank, ()))
-        yield f"rank_{one.evidence.rank}.json", codec.encode(replace(one.evidence, silent_s=silent_s))
+        yield f"rank_{one.evidence.rank}.json", codec.encode(one.evidence)
     for one in examined:
         if one.stack_text:
             yield f"rank_{one.evidence.rank}.stacks.json", one.stack_text
@@ -82,15 +75,6 @@ def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iter
             yield f"rank_{one.evidence.rank}.recorder.json.gz", gzip.compress(one.dump, 1)
         elif one.dump:
             yield f"rank_{one.evidence.rank}.recorder.json", one.dump
-
-
-def _find_silence(outputs: Sequence[str]) -> float | None:
-    """Return the seconds since the newest of these files was written; None if there is none."""
-    times = []
-    for path in outputs:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return max(0.0, time.time() - max(times)) if times else None
 
 
 def _read_tail(path: str) -> bytes:

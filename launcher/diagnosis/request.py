@@ -78,14 +78,11 @@ def shorten_evidence(evidence: RankEvidence) -> RankEvidence:
     missing = tuple(_cut_end(one, _SENTENCE_MAX) for one in evidence.missing[:_MISSING_MAX])
     evidence = replace(evidence, missing=missing)
     for frame_count, frame_size, group_count, whole_count in _CUTS:
-        groups = evidence.groups
-        found = replace(
-            evidence,
-            stack=evidence.stack and tuple(_cut_frame(frame, frame_size) for frame in evidence.stack[:frame_count]),
-            groups=groups
-            and tuple(_cut_group(group, at < whole_count) for at, group in enumerate(groups[:group_count])),
-            is_truncated=evidence.is_truncated or len(groups or ()) > group_count,
-        )
+        stack, groups = evidence.stack, evidence.groups
+        stack = stack and tuple(_cut_frame(frame, frame_size) for frame in stack[:frame_count])
+        kept = groups and tuple(_cut_group(group, at < whole_count) for at, group in enumerate(groups[:group_count]))
+        is_truncated = evidence.is_truncated or len(groups or ()) > group_count
+        found = replace(evidence, stack=stack, groups=kept, is_truncated=is_truncated)
         if len(codec.encode(found)) <= RANK_BYTES_MAX:
             return found
     # Text of which every character takes six bytes.

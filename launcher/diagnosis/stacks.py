@@ -18,6 +18,7 @@ import shutil
 import site
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -68,12 +69,9 @@ def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
 
 def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the frames that two looks have in common, from the outermost inwards; lines as the first look saw them."""
-    count = 0
-    for mine, its in zip(reversed(one), reversed(other), strict=False):
-        if (mine.function, mine.file) != (its.function, its.file):
-            break
-        count += 1
-    return tuple(one[len(one) - count :])
+    both = zip(reversed(one), reversed(other), strict=False)
+    alike = takewhile(lambda pair: pair[0].function == pair[1].function and pair[0].file == pair[1].file, both)
+    return tuple(one[len(one) - sum(1 for _ in alike) :])
 
 
 def read_traceback(text: bytes) -> tuple[Frame, ...]:

@@ -304,14 +304,9 @@ def _conclude_late(
     if not culprits and not hidden:
         return None
     if not culprits:
-        verdict = f"others wait for {describe_ranks(hidden, mesh)} in a communication that is not recorded"
-        return Diagnosis(
-            kind="unclear",
-            sentences=(
-                f"{verdict} (point-to-point, for example)",
-                *_describe_places(world, mesh),
-            ),
-        )
+        where = "in a communication that is not recorded (point-to-point, for example)"
+        verdict = f"others wait for {describe_ranks(hidden, mesh)} {where}"
+        return Diagnosis(kind="unclear", sentences=(verdict, *_describe_places(world, mesh)))
     oldest = sorted(waits, key=lambda wait: -wait.call.age_s)
     told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
     sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
@@ -321,12 +316,8 @@ def _conclude_late(
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_sure = any(wait.is_seen for wait, late in told if late) or any(_is_held(world[rank]) for rank in culprits)
     is_known = is_sure or any(world[rank].stack is not None for rank in culprits)
-    return Diagnosis(
-        kind="late" if is_known else "unknown",
-        culprits=tuple(culprits),
-        sentences=tuple(sentences),
-        is_sure=is_sure,
-    )
+    kind: Kind = "late" if is_known else "unknown"
+    return Diagnosis(kind=kind, culprits=tuple(culprits), sentences=tuple(sentences), is_sure=is_sure)
 
 
 def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
@@ -371,13 +362,8 @@ def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
         if has_none and is_communicating(one):
             return None  # from point to point, or in the store: that is not recorded
     last_s = min(call.age_s for one in world.values() for group in one.groups or () for call in group.calls)
-    return Diagnosis(
-        kind="healthy",
-        sentences=(
-            f"no rank has been waiting for another for more than {MOMENT_S:g} s",
-            f"the last collective was entered {last_s:.1f} s ago",
-        ),
-    )
+    verdict = f"no rank has been waiting for another for more than {MOMENT_S:g} s"
+    return Diagnosis(kind="healthy", sentences=(verdict, f"the last collective was entered {last_s:.1f} s ago"))
 
 
 def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis:
@@ -387,37 +373,23 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
     held = [rank for rank, one in known.items() if _is_held(one)]
     odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
     if not odd and 0 < len(lost) < len(world):
-        is_clear = all(one.stack and is_communicating(one) for one in known.values())
         told = f"nothing is known of {describe_ranks(lost, mesh)}"
-        return Diagnosis(
-            kind="unknown" if is_clear else "unclear",
-            culprits=lost if is_clear else (),
-            sentences=(f"{told}; all others communicate" if is_clear else told,),
-        )
+        if all(one.stack and is_communicating(one) for one in known.values()):
+            return Diagnosis(kind="unknown", culprits=lost, sentences=(f"{told}; all others communicate",))
+        return Diagnosis(kind="unclear", sentences=(told,))
     if not odd:
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
         count = sum(bool(place.function) for place in find_places(known.values()))
         told = {0: "no stack is known", 1: "all are at one line"}.get(count, f"they are at {count} lines")
-        return Diagnosis(
-            kind="unclear",
-            sentences=(
-                f"nothing tells which rank the others wait for: {told}",
-                *_describe_places(known, mesh),
-                *(["all of them compute"] if is_busy else []),
-            ),
-        )
+        verdict = f"nothing tells which rank the others wait for: {told}"
+        more = ["all of them compute"] if is_busy else []
+        return Diagnosis(kind="unclear", sentences=(verdict, *_describe_places(known, mesh), *more))
     others = [rank for rank in known if rank not in odd]
     rest = next((rank for rank in others if world[rank].stack), others[0])
     of_all = f"of the other {len(others)} ranks, " if len(others) > 1 else ""
-    return Diagnosis(
-        kind="odd",
-        is_sure=False,
-        culprits=tuple(odd),
-        sentences=(
-            *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),
-            of_all + _describe_position(world[rest], mesh),
-        ),
-    )
+    positions = [_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]]
+    sentences = (*positions, of_all + _describe_position(world[rest], mesh))
+    return Diagnosis(kind="odd", is_sure=False, culprits=tuple(odd), sentences=sentences)
 
 
 def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
@@ -457,7 +429,7 @@ def _find_place_of(one: RankEvidence) -> Place:
         return place
     inner = one.stack[0]
     own = find_own_frame(one.stack) or inner
-    inside = "" if own is inner else _format_frame(inner)
+    inside = "" if own is inner else _format_place(inner.function, inner.file, inner.line)
     return replace(place, function=own.function, file=own.file, line=own.line, inside=inside)
 
 
@@ -541,9 +513,8 @@ def _describe_state(place: Place, one: RankEvidence) -> str:
     if not place.function:
         return f"{state}, stack not known"
     inside = f", inside {place.inside}" if place.inside else ""
-    own = Frame(function=place.function, file=place.file, line=place.line)
-    return f"in {_format_frame(own)}{inside}, {state}"
+    return f"in {_format_place(place.function, place.file, place.line)}{inside}, {state}"
 
 
-def _format_frame(frame: Frame) -> str:
-    return f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})"
+def _format_place(function: str, file: str, line: int) -> str:
+    return f"{function} ({file.rpartition('/')[2]}:{line})"

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from launcher.config.options.readers import NumaMode
 from launcher.model import ranges
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-
-if TYPE_CHECKING:
-    from launcher.config.options.readers import NumaMode
 
 FLAG = "--numa-binding"
 

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from launcher.config.options.readers import NumaMode
 from launcher.hardware.cpu_binding import CpuBinding, CpuTopology, bind, list_numa_nodes
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Slot
-
-if TYPE_CHECKING:
-    from launcher.config.options.readers import NumaMode
-
 
 _SYSFS = "/sys/devices/system"
 

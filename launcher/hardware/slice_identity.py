@@ -78,14 +78,10 @@ class SliceIdentity(Struct, frozen=True):
         first = self.hostnames[0] if self.hostnames else ""
         for at in reversed([at for at, letter in enumerate(first) if letter == "0"]):
             pattern = f"{first[:at]}{{}}{first[at + 1 :]}"
-            names = [format_host_name(pattern, index) for index in range(len(self.hostnames))]
+            names = [pattern.replace("{}", str(index), 1) for index in range(len(self.hostnames))]
             if len(pattern) <= _NAME_MAX and names == list(self.hostnames):
                 return pattern
         return ""
-
-
-def format_host_name(pattern: str, worker_id: int) -> str:
-    return pattern.replace("{}", str(worker_id), 1)
 
 
 def has_identity_variable(environ: Mapping[str, str]) -> bool:

@@ -93,7 +93,7 @@ def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
         return f"{name} cannot be read: {text.strerror}"
     try:
         return _merge_labels(f"{name}:", name, parse_labels(text), found)
-    except LabelsError as error:
+    except NoAnswer as error:
         return f"{name}: {error}"
 
 
@@ -150,19 +150,15 @@ _KEY = re.compile(r"([^=]*)=")
 _COUNT_MAX = 10_000
 
 
-class LabelsError(ValueError):
-    """The text is in none of these forms; the message is a clause that says where."""
-
-
 def parse_labels(text: str) -> dict[str, str]:
-    """Return labels by key; of a duplicate key the last. Raises LabelsError."""
+    """Return labels by key; of a duplicate key the last. Raises NoAnswer: in none of these forms, and where."""
     if text.lstrip().startswith("{"):
         return _parse_json(text)
     found: dict[str, str] = {}
     for line in text.splitlines():
         _parse_line(line.strip(), found)
         if len(found) > _COUNT_MAX:
-            raise LabelsError(f"more than {_COUNT_MAX} labels")
+            raise NoAnswer(f"more than {_COUNT_MAX} labels")
     return found
 
 
@@ -170,11 +166,11 @@ def _parse_json(text: str) -> dict[str, str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise LabelsError("it begins like JSON but is not valid") from None
+        raise NoAnswer("it begins like JSON but is not valid") from None
     metadata = found.get("metadata")
     labels = metadata.get("labels", {}) if isinstance(metadata, dict) else found
     if not isinstance(labels, dict):
-        raise LabelsError("its labels are not a JSON object")
+        raise NoAnswer("its labels are not a JSON object")
     return _keep_texts(labels)
 
 
@@ -187,17 +183,17 @@ def _parse_line(line: str, found: dict[str, str]) -> None:
     while at < len(line):
         key = _KEY.match(line, at)
         if not key or not key[1].strip():
-            raise LabelsError(f"{line[at : at + 60]!r} is not KEY=VALUE")
+            raise NoAnswer(f"{line[at : at + 60]!r} is not KEY=VALUE")
         if line.startswith('"', key.end()):
             quoted = _QUOTED.match(line, key.end())
             if not quoted:
-                raise LabelsError(f"{line[at : at + 60]!r} ends within a value")
+                raise NoAnswer(f"{line[at : at + 60]!r} ends within a value")
             value, at = _unquote(quoted[0].rstrip(", ")), quoted.end()
         else:
             comma = line.find(",", key.end())
             value, at = line[key.end() : comma if comma >= 0 else None], comma + 1 if comma >= 0 else len(line)
             if "$(" in value:  # Kubernetes' text for a variable that was not defined
-                raise LabelsError(f"{value[:60]} was not replaced: that variable must be defined before this one")
+                raise NoAnswer(f"{value[:60]} was not replaced: that variable must be defined before this one")
         found[key[1].strip()] = value.strip()
 
 

@@ -65,15 +65,11 @@ def copy_error_file(source: str, target: str, exit_code: int) -> None:
 def _read(path: str) -> bytes | None:
     try:
         # O_NONBLOCK: a FIFO under that name must not block the agent.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with open(path, "rb", buffering=0, opener=lambda path, _: os.open(path, flags)) as file:
+            return (file.read(READ_LIMIT) or None) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except (OSError, ValueError):
         return None
-    try:
-        return (os.read(fd, READ_LIMIT) or None) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def _shorten(text: str) -> str | None:

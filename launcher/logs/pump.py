@@ -220,11 +220,8 @@ class OutputPump:
             if capture.prefixer:
                 self._show(capture, capture.prefixer.feed(bytes(chunk), now))
                 if capture.prefixer.has_cut_line:
-                    limit_mib = LINE_LIMIT >> 20
-                    self._warn(
-                        "cut",
-                        f"{capture.label} printed a line longer than {limit_mib} MiB; the console shows it in pieces",
-                    )
+                    limit = f"{LINE_LIMIT >> 20} MiB; the console shows it in pieces"
+                    self._warn("cut", f"{capture.label} printed a line longer than {limit}")
         return size
 
     def _show(self, capture: _Capture, lines: bytes) -> None:

@@ -10,20 +10,16 @@ import sys
 
 from launcher import cli
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 PROGRAM = "meshctl"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0, the command's own, 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
 
     import click
 
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
     try:
         from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
         from launcher.meshctl.group import meshctl

@@ -190,9 +190,6 @@ class WorkerSpecBuilder:
         }
         return {key: path for key, path in ways.items() if path}
 
-    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        return self._layout.make_error_path(round, restart_count, local_rank)
-
     def find_log_file(self, local_rank: int) -> str:
         """Return the file that keeps a worker's stderr in the round that was made last; "" without one."""
         return self._routes.find_route(local_rank, "stderr").path or ""
@@ -257,7 +254,7 @@ class WorkerSpecBuilder:
             mesh_coordinates=self._mesh.find_coordinates(rank, share.shape),
             mesh_groups=_list_groups(self._traffic, self._mesh),
             slot=self._slots[local_rank],
-            error_file=self.find_error_file(round, restart_count, local_rank),
+            error_file=self._layout.make_error_path(round, restart_count, local_rank),
             slice_index=share.slice_index,
             slice_count=share.slice_count,
         )

@@ -26,7 +26,12 @@ WAITING: Phase = "waiting"
 ENDED: Phase = "ended"
 SILENT = "silent"
 LOST_CAUSES = ("loss", "isolation")
-_OF_NODE = ("error", "hang", "mesh", "restart_count", "saved_at", "step", "waited_s")
+_LEAST_OF_NODE = ("name", "member_id", "state", "why", "is_leader", "locality", "step", "log_dir", "off", "agent_pid")
+_LEAST_OF_RANK = (
+    "rank", "local_rank", "pid", "state", "exit_code", "place", "step", "phase", "progress_age_s", "cores", "rss_bytes"
+)  # fmt: skip
+"""What is said of a node and of a rank where there is no room for more."""
+_OF_NODE = ("error", "hang", "mesh", "restart_count", "step", "waited_s")
 """What no record has of a round, but a node that was in it."""
 
 
@@ -210,7 +215,7 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rounds: tuple[RoundView, ...] = ()
     """The newest last."""
     goodput: Goodput | None = None
-    """Since the run began, or the first of `rounds`; None if only its records are known."""
+    """Since the run began, or the first of `rounds`; None if it goes on and only its records are known."""
     verdict: Verdict | None = None
     """How it has ended, without the text of a failure."""
     failure: WorkerFailure | None = None
@@ -224,9 +229,11 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: int = SCHEMA
 
     def shorten(self) -> RunView:
-        """Return the view without its ranks, or if they are missing already, without its nodes."""
-        nodes = [replace(node, ranks=(), last=None, end_counts={}, failure_counts={}) for node in self.nodes]
-        return replace(self, nodes=() if self.is_short else tuple(nodes), rounds=self.rounds[-20:], is_short=True)
+        """Return the view with less: of nodes and ranks the least, then without ranks, and at last without nodes."""
+        if any(node.last is not None for node in self.nodes):
+            return replace(self, nodes=tuple(map(_shorten_node, self.nodes)), rounds=self.rounds[-20:])
+        nodes = tuple(replace(node, ranks=()) for node in self.nodes)
+        return replace(self, nodes=() if self.is_short else nodes, is_short=True)
 
     @property
     def active(self) -> tuple[NodeView, ...]:
@@ -242,6 +249,12 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def hang(self) -> tuple[str, ...]:
         """What was found of the round that runs, if it makes no progress."""
         return self.rounds[-1].hang if self.rounds and self.phase == RUNNING else ()
+
+
+def _shorten_node(node: NodeView) -> NodeView:
+    kept = {name: getattr(node, name) for name in _LEAST_OF_NODE}
+    ranks = (RankView(**{name: getattr(rank, name) for name in _LEAST_OF_RANK}) for rank in node.ranks)
+    return NodeView(ranks=tuple(ranks), **kept)
 
 
 def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str, str]) -> RunView:
@@ -306,7 +319,8 @@ def merge_rounds(stored: Sequence[RoundView], own: Sequence[RoundView]) -> tuple
     for one in stored:
         seen = rounds.get(one.round)
         details = {} if seen is None else {name: getattr(seen, name) for name in _OF_NODE}
-        rounds[one.round] = replace(one, **details)
+        saved_at = max(one.saved_at, seen.saved_at if seen is not None else 0.0)
+        rounds[one.round] = replace(one, saved_at=saved_at, **details)
     return tuple(rounds[number] for number in sorted(rounds))
 
 

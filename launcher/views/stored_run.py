@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.model.mesh import DEFAULT_MESH
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
+from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.run_view import (
     ENDED,
     FORMING,
     RUNNING,
     STOPPING,
     WAITING,
+    Goodput,
     NodeView,
     Phase,
     RankView,
@@ -120,6 +122,7 @@ class _RunBuilder:
             drained=self._drained,
             requests=tuple(_describe_request(one) for one in commands if one.kind != "ask"),
             rounds=rounds,
+            goodput=self._compute_goodput(rounds),
             verdict=replace(self._verdict, failure="", others=()) if self._verdict else None,
             failure=self._find_failure(),
             faults=tuple(self._faults.values()),
@@ -132,6 +135,11 @@ class _RunBuilder:
         if rounds and self._seal and rounds[-1].round == self._seal.round:
             rounds[-1].hang = self._find_hang()
         return tuple(rounds)
+
+    def _compute_goodput(self, rounds: tuple[RoundView, ...]) -> Goodput | None:
+        if self._verdict is None or not rounds:  # until when it trains is told by whoever leads
+            return None
+        return compute_goodput(rounds, TimeSpent(until=rounds[0].began_at), self._verdict.ended_at)
 
     def _find_failure(self) -> WorkerFailure | None:
         if self._verdict is not None:

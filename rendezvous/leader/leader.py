@@ -197,9 +197,10 @@ def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
 
 
 def _end_history(
-    state: MemberState, job: Keys, stop: Stop, now: float, report: StatusReport | None = None
+    state: MemberState, leadership: Leadership, stop: Stop, now: float, report: StatusReport | None = None
 ) -> list[Operation]:
     """Return the write that completes the history of a round that ends so. `report`: a failure written with it."""
+    job = leadership.job
     key = job.make_history_key(stop.round)
     history = state.cache.read(RoundHistory, key)
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
@@ -211,6 +212,7 @@ def _end_history(
         ended=stop.reason,
         ran_s=_measure_round(state, job, now),
         ended_at=state.compute_wall_time(now),
+        saved_at=max(0.0, state.compute_wall_time(leadership.seen.saved_at)),
         cause=stop.cause,
         failed_rank=-1 if first is None else first.rank,
         failure_class=None if first is None else first.failure_class,
@@ -253,7 +255,7 @@ def _end_round(
         cause=decision.cause,
         nodes=decision.nodes,
     )
-    writes: list[Operation] = [make_put(state, job.stop, stop), *_end_history(state, job, stop, now, report)]
+    writes: list[Operation] = [make_put(state, job.stop, stop), *_end_history(state, leadership, stop, now, report)]
     guards = guard_unchanged(state, job.round, job.stop)
     if decision.member_id:  # a success may have been written that no watch has delivered yet
         guards += guard_unchanged(state, job.make_status_key(decision.member_id))
@@ -290,9 +292,12 @@ def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCo
     drain_key = job.make_drain_key(decision.drain or decision.undrain)
     names = [command_key, drain_key]
     writes: list[Operation] = [Delete(command_key), Delete(drain_key)]
-    if decision.refused is not None or decision.answer:
-        answered = replace(command, refused=decision.refused, answer=decision.answer)
+    answered = replace(command, refused=decision.refused, answer=decision.answer)
+    if decision.refused is not None:
         names, writes = [command_key], [make_put(state, command_key, answered, item.lease)]
+    elif decision.answer:
+        answer_key = job.make_answer_key(decision.token)
+        names, writes = [command_key], [Delete(command_key), make_put(state, answer_key, answered, item.lease)]
     elif decision.drain:
         writes = [Delete(command_key), make_put(state, drain_key, Drain(node_name=decision.drain))]
     write(state, leadership, "answer", guard_unchanged(state, *names), writes, now)
@@ -315,7 +320,7 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
         names.append(job.make_command_key(decision.token))
         writes.append(Delete(names[-1]))
     end = Stop(round=verdict.round, reason=verdict.reason, mode="kill", cause="end")  # for the history alone
-    writes += _end_history(state, job, end, now)
+    writes += _end_history(state, leadership, end, now)
     write(state, leadership, "end job", guard_unchanged(state, *names), writes, now)
 
 

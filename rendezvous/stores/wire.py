@@ -139,7 +139,6 @@ class WatchCreateRequest(Message, frozen=True):
     range_end: Annotated[bytes, 2] = b""
     start_revision: Annotated[int, 3] = 0
     progress_notify: Annotated[bool, 4] = False
-    watch_id: Annotated[int, 7] = 0
 
 
 class WatchCancelRequest(Message, frozen=True):

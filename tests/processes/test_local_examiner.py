@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
-from launcher.diagnosis.request import ExamineReport, Target
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, Target
 from launcher.supervisor.loop import _run_module
 from launcher.supervisor.messages import WorkerSpec
 from tests.support.waiting import wait_until
@@ -56,7 +56,8 @@ def supervisor() -> Iterator[FakeSupervisor]:
 def examine(supervisor: FakeSupervisor, *targets: Target, now: float = NOW, limit_s: float = 20.0) -> ExamineReport:
     examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
     found: list[ExamineReport] = []
-    examiner.begin(found.append, targets, "recorder", lambda: "", limit_s, NOW)
+    request = ExamineRequest(targets=targets, limit_s=limit_s, levels="recorder")
+    examiner.begin(found.append, request, lambda: "", NOW)
     wait_until(lambda: examiner.advance(now) or found, 60, "the report")
     assert examiner.wake_at == math.inf
     (report,) = found
@@ -105,9 +106,10 @@ def test_an_examiner_that_does_not_end_is_given_up_at_its_limit(supervisor: Fake
         return ""
 
     finished: list[str] = []
-    examiner.begin(lambda report: finished.append("one"), (), "all", find_folder, 5.0, NOW)
-    examiner.begin(lambda report: finished.append("two"), (), "all", find_folder, 5.0, NOW + 1)
-    examiner.begin(lambda report: finished.append("three"), (), "recorder", find_folder, 5.0, NOW + 1)
+    stacks, counters = ExamineRequest(targets=()), ExamineRequest(targets=(), levels="recorder")
+    examiner.begin(lambda report: finished.append("one"), stacks, find_folder, NOW)
+    examiner.begin(lambda report: finished.append("two"), stacks, find_folder, NOW + 1)
+    examiner.begin(lambda report: finished.append("three"), counters, find_folder, NOW + 1)
     assert len(supervisor.started) == len(folders) == 2, "a look that is under way serves a second question"
     assert examiner.wake_at == NOW + 5 + MARGIN_S
     examiner.advance(examiner.wake_at - 0.1)

@@ -122,7 +122,7 @@ class _Store(MemoryStore):
         """
         first = self._keyspace.revision + 1
         self._keyspace, self._leases = copy.deepcopy(content)
-        self._leases.renew_all(self._clock())
+        self.renew_leases()
         for watches in self._hub._groups.values():
             for watch in watches:
                 watch.start_revision = max(watch.start_revision, first)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Renewal
 from rendezvous.stores.etcd.store import EtcdStore, Tls
@@ -103,22 +103,6 @@ def test_tls_to_a_server_without_it_is_said(certificates: Certificates, tmp_path
             f"the store at {server.endpoint} does not speak TLS",
             "remove the certificates and https for a store without TLS",
         )
-
-
-def test_files_that_are_no_certificates_are_refused_before_all_else(certificates: Certificates, tmp_path: Path) -> None:
-    rubbish = tmp_path / "rubbish.pem"
-    rubbish.write_text("rubbish")
-    for tls, sentence in (
-        (Tls("/no/such/file"), "cannot read /no/such/file, which is given for the store: No such file or directory"),
-        (Tls(str(rubbish)), f"{rubbish}, given for the store, is not a PEM file"),
-        (Tls(None, certificates.client_certificate), "a client certificate for the store needs its key"),
-        (Tls(None, None, certificates.client_key), "a client certificate for the store needs its key"),
-    ):
-        with pytest.raises(SettingsError) as caught:
-            EtcdStore(["127.0.0.1:1"], tls=tls)
-        assert str(caught.value).startswith(sentence)
-    with pytest.raises(SettingsError, match="no endpoint"):
-        EtcdStore([])
 
 
 # Who is behind the port

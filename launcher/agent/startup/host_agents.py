@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -33,13 +32,11 @@ from launcher.hardware.linux.files import replacing
 from launcher.hardware.linux.locked_files import FILE_MODE, find_lock_path, open_locked, read_start_time
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.node import Slot
 from launcher.model.text import format_list, hash_words
 from rendezvous import __version__, codec
 from rendezvous.errors import RecordError
 from rendezvous.records import name_own_run
-
-if TYPE_CHECKING:
-    from launcher.model.node import Slot
 
 _SHOWN_MAX = 4  # devices in a message
 

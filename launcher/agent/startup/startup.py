@@ -114,7 +114,7 @@ def start_up(
 ) -> Startup:
     """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
     open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
-    stores.require_grpc()
+    stores.require("grpc")
     require_timer()
     found = credentials.read(network, environ)
     run = options.run_id or UNNAMED_RUN
@@ -159,7 +159,7 @@ def settle_store(
     """Return the store as this node reaches it, and the addresses to serve it at, none if another node does."""
     serves_at = find_store(options, network, limit_s)
     if serves_at:
-        stores.require_h2()
+        stores.require("h2")
     if serves_at and not addresses.is_here(network.endpoints[0]):
         _, port = split_address(network.endpoints[0])  # the others use another route
         network = replace(network, endpoints=(join_address(serves_at[0], port),))

@@ -12,7 +12,7 @@ from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
-from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.errors import StoreError, Unreachable
 from rendezvous.records import StoreOwner
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import split_address
@@ -25,31 +25,29 @@ if TYPE_CHECKING:
 SERVED_USER = "meshrun"  # the user of a served store's token
 
 
-def require_grpc() -> None:
-    """Raise UsageError if grpc is not installed, as after an installation without dependencies. Imports nothing."""
-    _require("grpc", "a job whose nodes meet in a store", "grpcio", ">=1.60,<2")
+_PACKAGES = {
+    "grpc": ("a job whose nodes meet in a store", "grpcio", ">=1.60,<2"),
+    "h2": ("the agent that serves the job's store", "h2", ">=4.4,<5"),
+}
+"""Module -> who needs it, its package, and the versions."""
 
 
-def require_h2() -> None:
-    """Raise UsageError if this node is to serve the store and h2 is not installed. Imports nothing."""
-    _require("h2", "the agent that serves the job's store", "h2", ">=4.4,<5")
-
-
-def _require(module: str, user: str, package: str, versions: str) -> None:
+def require(module: str) -> None:
+    """Raise UsageError if it is not installed, as after an installation without dependencies. Imports nothing."""
     import importlib.util
 
     if importlib.util.find_spec(module) is None:
-        raise UsageError(
-            f"{user} needs the package {package}, which is not installed", f"pip install '{package}{versions}'"
-        )
+        user, package, versions = _PACKAGES[module]
+        sentence = f"{user} needs the package {package}, which is not installed"
+        raise UsageError(sentence, f"pip install '{package}{versions}'")
 
 
 def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
-    """Return a client of the store, without connecting yet. Raises UsageError for files that cannot be used.
+    """Return a client of the store, without connecting yet; `probe` has read its files.
 
     Without `limits`, for a command that keeps no lease, a read has the time limit of a write: the store may be slow.
     """
-    require_grpc()
+    require("grpc")
     from rendezvous.stores.etcd.store import EtcdStore, Tls
 
     read_s, write_s = DEFAULTS.write_limit_s, DEFAULTS.write_limit_s
@@ -60,12 +58,9 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
         user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
     else:
         user, password = credentials.user, credentials.password
-    try:
-        return EtcdStore(
-            network.endpoints, user=user, password=password, tls=tls, call_limit_s=read_s, write_limit_s=write_s
-        )
-    except SettingsError as error:
-        raise UsageError(str(error), error.hint) from None
+    return EtcdStore(
+        network.endpoints, user=user, password=password, tls=tls, call_limit_s=read_s, write_limit_s=write_s
+    )
 
 
 def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:

@@ -58,9 +58,8 @@ class EarlyEnd(_Note, frozen=True, kw_only=True, tag="early-end"):
     reason: Reason
 
 
-_decoder: msgspec.json.Decoder[AskRankStates | RankStates | EarlyEnd] = msgspec.json.Decoder(
-    AskRankStates | RankStates | EarlyEnd
-)
+Note = AskRankStates | RankStates | EarlyEnd
+_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class EarlyEnds(Struct, eq=False):
@@ -95,8 +94,9 @@ class EarlyEnds(Struct, eq=False):
             yield from self._take_note(self._notes.popleft(), now)
         if now >= self._due_at:
             self._due_at = now + self.limit_s  # in case a note is lost
-            states = self._read_states(now)
-            if states is None or self._round != states.round or not (states.live or self._has_other_nodes):
+            states, share = self._read_states(now), self.running.share
+            has_other_nodes = share is not None and share.group_world_size > 1
+            if states is None or self._round != states.round or not (states.live or has_other_nodes):
                 self._due_at = math.inf
             else:
                 yield _send(TO_LEADER, states)
@@ -106,11 +106,6 @@ class EarlyEnds(Struct, eq=False):
 
     def close(self) -> None:
         """Nothing is open."""
-
-    @property
-    def _has_other_nodes(self) -> bool:
-        share = self.running.share
-        return share is not None and share.group_world_size > 1
 
     def _read_states(self, now: float, *, is_answer: bool = False) -> RankStates | None:
         running, share = self.running, self.running.share

@@ -22,7 +22,7 @@ from launcher.diagnosis.evidence import RankEvidence
 from launcher.diagnosis.part.collection import NO_MESH, Collection, split_pages
 from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
 from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
-from launcher.diagnosis.request import ExamineReport, LocalRound
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, LocalRound
 from launcher.views.questions.messages import Diagnose, Examine, Purpose, encode_note
 from launcher.views.questions.reporter import Reporter
 from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
@@ -89,7 +89,8 @@ class Examination(Struct, eq=False):
             take({one.rank: tuple((group.name, group.last) for group in one.groups or ()) for one in ranks})
 
         if (round := self.read_round()) is not None:
-            self.examiner.begin(finish, round.targets, "recorder", lambda: "", LIMIT_S, now)
+            request = ExamineRequest(targets=round.targets, limit_s=LIMIT_S, levels="recorder")
+            self.examiner.begin(finish, request, lambda: "", now)
 
     # --- what happens ---
 
@@ -168,7 +169,7 @@ class Examination(Struct, eq=False):
             return
         find_folder = partial(self._choose_folder, round.number, order.purpose)
         look = partial(self._finish_evidence, finish, order.purpose, round.number)
-        self.examiner.begin(look, round.targets, "all", find_folder, order.limit_s, now)
+        self.examiner.begin(look, ExamineRequest(targets=round.targets, limit_s=order.limit_s), find_folder, now)
 
     def _choose_folder(self, round: int, purpose: Purpose) -> str:
         """Return the incident folder of a look, "" for none."""

@@ -194,15 +194,10 @@ class Inquiries(Struct, eq=False):
         sentence, *details = answer.sentences
         ends_workers = self.on_hang == "restart" and is_current
         yield Diagnosed(conclusion.round, conclusion.make_finding(ends_workers=ends_workers))
-        yield Publish(
-            HangReported(
-                kind=answer.kind,
-                ranks=answer.culprits,
-                sentence=sentence,
-                details=tuple(details),
-                folders=answer.folders,
-            )
+        hang = HangReported(
+            kind=answer.kind, ranks=answer.culprits, sentence=sentence, details=tuple(details), folders=answer.folders
         )
+        yield Publish(hang)
         if self.on_hang != "restart" or not is_current or self.running.share is None:
             return
         to_end = conclusion.to_end or (0,)

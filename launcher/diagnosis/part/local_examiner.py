@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from launcher.diagnosis.request import ExamineReport, ExamineRequest, Levels, Target
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, Levels
 from launcher.parts.host import Watcher
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import WorkerSpec
@@ -23,12 +24,13 @@ from rendezvous import codec
 MARGIN_S = 1.0  # beyond the examiner's own limit: its start, and what a busy machine needs
 _OUTPUT_MAX = 4 << 20
 _MODULE = "launcher.diagnosis.examiner"
+Finish = Callable[[ExamineReport], object]
 
 
 class _Running(Struct, eq=False):
     levels: Levels
     until: float
-    finishes: list[Callable[[ExamineReport], object]]
+    finishes: list[Finish]
     output: bytearray
 
 
@@ -48,10 +50,8 @@ class LocalExaminer(Struct, eq=False):
     def begin(
         self,
         finish: Callable[[ExamineReport], object],
-        targets: Sequence[Target],
-        levels: Levels,
+        request: ExamineRequest,
         find_folder: Callable[[], str],
-        limit_s: float,
         now: float,
     ) -> None:
         """Look at these workers; `finish` gets the report. A look that is under way serves it, too.
@@ -59,18 +59,17 @@ class LocalExaminer(Struct, eq=False):
         `find_folder` is called for a new look: it returns the incident folder, "" for none.
         """
         for one in self._running.values():
-            if one.levels == levels:
+            if one.levels == request.levels:
                 one.finishes.append(finish)
                 return
-        request = ExamineRequest(targets=tuple(targets), folder=find_folder(), limit_s=limit_s, levels=levels)
-        argv = (_MODULE, codec.encode(request).decode())
+        argv = (_MODULE, codec.encode(replace(request, folder=find_folder())).decode())
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
             finish(_make_empty_report(str(error.strerror)))
             return
         os.set_blocking(read_end, False)
-        self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [finish], bytearray())
+        self._running[read_end] = _Running(request.levels, now + request.limit_s + MARGIN_S, [finish], bytearray())
         self.watcher.register(read_end)
         spec = WorkerSpec(local_rank=0, argv=argv, env={}, unset=(), stdout=write_end, stderr=None)
         self.supervisor.examine(spec)

@@ -23,17 +23,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from launcher.diagnosis import progress
 from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES
-from launcher.diagnosis.progress import (
-    HEARTBEAT,
-    OUTPUT,
-    PHASE,
-    Halt,
-    ProgressSigns,
-    ProgressWatch,
-    RankPhase,
-    Silence,
-)
+from launcher.diagnosis.progress import Halt, ProgressSigns, ProgressWatch, RankPhase, Silence
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.console import log
@@ -101,8 +93,8 @@ class NodeProgress(Struct, eq=False):
     def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
         seen = self.shared_page.read_phases()
         signs = {
-            HEARTBEAT: sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step(),
-            PHASE: sum(count for count, _, _ in seen),
+            progress.HEARTBEAT: sum(self.shared_page.read_heartbeats()) + 1 + self.shared_page.read_step(),
+            progress.PHASE: sum(count for count, _, _ in seen),
         }
         phases = [
             RankPhase(rank=self.ranks[index], name=name, limit_s=limit_s)
@@ -120,7 +112,7 @@ class NodeProgress(Struct, eq=False):
                 output = self._outputs.setdefault(local_rank, _Output())
                 output.note(sum(look.written for look in looks), sum(look.stack_size for look in looks))
         moved_size = self.pump.moved_size if self.pump is not None else 0
-        signs[OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
+        signs[progress.OUTPUT] = sum(output.size for output in self._outputs.values()) + moved_size
         return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 
 

@@ -63,15 +63,11 @@ class TpuEnvironment(Struct, frozen=True, kw_only=True):
         if slots[0].devices[0].kind != "tpu" or identity is None or identity.host_count == 1:
             return []
         if not has_other_nodes:
-            return [
-                f"this host is worker {identity.worker_id} of a TPU slice of {identity.host_count} hosts, and libtpu "
-                "waits for the others: set --nnodes and a rendezvous to make them one job"
-            ]
-        if len(slots) > 1:
-            return [
-                "several processes on each of several TPU hosts are set up as torch_xla does it, not tried on hardware"
-            ]
-        return []
+            own = f"worker {identity.worker_id} of a TPU slice of {identity.host_count} hosts"
+            remedy = "set --nnodes and a rendezvous to make them one job"
+            return [f"this host is {own}, and libtpu waits for the others: {remedy}"]
+        said = "several processes on each of several TPU hosts are set up as torch_xla does it, not tried on hardware"
+        return [said] if len(slots) > 1 else []
 
 
 class XlaEnvironment:
@@ -95,9 +91,8 @@ def _make_megascale_variables(assignment: WorkerAssignment, environ: Mapping[str
     """Return the slice's number in this round. A single slice keeps its own, unless a controller counts others."""
     if not assignment.slice_count or not (assignment.slice_count > 1 or any(environ.get(name) for name in MEGASCALE)):
         return {}
-    variables = dict(
-        zip(MEGASCALE, (assignment.master_addr, str(assignment.slice_count), str(assignment.slice_index)), strict=False)
-    )
+    values = assignment.master_addr, str(assignment.slice_count), str(assignment.slice_index)
+    variables = dict(zip(MEGASCALE, values, strict=False))
     if assignment.local_world_size > 1:  # each process listens for other slices
         base = environ.get("MEGASCALE_PORT", "")
         first = int(base) if base.isascii() and base.isdigit() else MEGASCALE_PORT
@@ -164,9 +159,8 @@ def _resolve_hosts(
         return ("localhost",), (1, 1, 1), 0
     host_grid = _find_host_grid(environ, host_box)
     if len(identity.hostnames) != math.prod(host_grid):
-        known = (
-            f"they form a grid of {slice_types.format_grid(host_grid)}" if all(host_grid) else "their grid is unknown"
-        )
+        grid = slice_types.format_grid(host_grid)
+        known = f"they form a grid of {grid}" if all(host_grid) else "their grid is unknown"
         raise UsageError(
             "several processes on each TPU host need the names and the grid of the slice's hosts: "
             f"{slice_identity.HOSTNAMES} lists {len(identity.hostnames)}, and {known}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from launcher.agent.composition import PartContext
@@ -47,11 +47,7 @@ class NodeRequester(Teller):
     ) -> None:
         label = f"{origin} {sanitize(command)}"
         require_timeout_program(label)
-
-        def tell(line: bytes, variables: Mapping[str, str]) -> str:
-            return run_command(command, line, LIMIT_S, variables)
-
-        super().__init__(tell, label, 1, warn)
+        super().__init__(lambda line, variables: run_command(command, line, LIMIT_S, variables), label, 1, warn)
         self._origin = origin
         self._wanted = wanted
         self._machine = machine

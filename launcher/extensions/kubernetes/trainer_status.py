@@ -104,24 +104,19 @@ def limit_metrics(found: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, st
     return tuple(kept.items()), remark if is_cut else ""
 
 
-class StepRate:
-    """How long the rest takes, by the steps of the last minutes in this round."""
+def estimate_remaining_s(samples: deque[tuple[float, int]], step: int, total: int, now: float) -> int | None:
+    """Return how long the rest takes, in whole seconds; None if it is not known.
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
-
-    def clear(self) -> None:
-        self._samples.clear()
-
-    def estimate_remaining_s(self, step: int, total: int, now: float) -> int | None:
-        """Return whole seconds, None if it is not known. `step`: the highest that is done, from 0."""
-        if not self._samples or now > self._samples[-1][0]:
-            self._samples.append((now, step))
-        since, first = self._samples[0]
-        left, rate = total - (step + 1), (step - first) / (now - since) if now > since else 0.0
-        if left <= 0:
-            return 0
-        return min(_INT_MAX, math.ceil(left / rate)) if rate > 0 else None
+    `step`: the highest that is done, from 0. `samples`: times and steps of the last minutes in this round; this one is
+    added.
+    """
+    if not samples or now > samples[-1][0]:
+        samples.append((now, step))
+    since, first = samples[0]
+    left, rate = total - (step + 1), (step - first) / (now - since) if now > since else 0.0
+    if left <= 0:
+        return 0
+    return min(_INT_MAX, math.ceil(left / rate)) if rate > 0 else None
 
 
 class StatusServer(Struct, frozen=True):
@@ -200,7 +195,7 @@ class TrainerReporter:
         # Of the thread.
         self._figures = Figures()
         self._last_step = -1
-        self._rate = StepRate()
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._rate_round = 0
 
     def write(self, event: RunEvent) -> None:
@@ -273,13 +268,13 @@ class TrainerReporter:
         """Return the state of the round that runs here with rank 0; None if there is none."""
         with self._lock:
             current = self._round if self._is_running else None
-            own = self._list_own_metrics(current) if current is not None else []
-        if current is None:
-            return None
+            if current is None:
+                return None
+            own = self._list_own_metrics(current)
         self._read_page(current.round)
         total, remaining_s = self._figures.total, None
         if total > 0 and self._last_step >= 0:
-            remaining_s = self._rate.estimate_remaining_s(self._last_step, total, now)
+            remaining_s = estimate_remaining_s(self._samples, self._last_step, total, now)
         return self._compose(own, remaining_s, is_done=False)
 
     def _make_last_status(self) -> TrainerStatus | None:
@@ -309,7 +304,7 @@ class TrainerReporter:
         """Read what the workers of this round have said; what is damaged leaves what was known."""
         if self._rate_round != round_number:
             self._rate_round, self._last_step = round_number, -1
-            self._rate.clear()
+            self._samples.clear()
         if self._page is None:
             return
         steps = self._page.read_steps()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -39,24 +38,14 @@ def make_pair(one: int, other: int) -> Pair:
     return (one, other) if one < other else (other, one)
 
 
-def find_median(values: Sequence[float]) -> float:
-    """Return the median, the lower one of two in the middle. There must be a value."""
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def cut(values: Sequence[float]) -> tuple[float, float]:
     """Return where Otsu's method cuts the values, and the distance between the means of the two classes."""
-    ordered = sorted(values)
-    total, below = math.fsum(ordered), 0.0
-    best, at, distance = -1.0, ordered[-1], 0.0
-    for count, (value, following) in enumerate(pairwise(ordered), 1):
-        below += value
-        if following > value:
-            apart = (total - below) / (len(ordered) - count) - below / count
-            spread = count * (len(ordered) - count) * apart * apart
-            if spread > best:
-                best, at, distance = spread, (value + following) / 2, apart
-    return at, distance
+    ordered = np.sort(values)
+    below, count = np.cumsum(ordered)[:-1], np.arange(1, len(ordered))
+    apart = (ordered.sum() - below) / (len(ordered) - count) - below / count
+    spread = np.where(np.diff(ordered) > 0, count * (len(ordered) - count) * apart**2, -1)
+    at = int(spread.argmax())
+    return float(ordered[at] + ordered[at + 1]) / 2, float(apart[at])
 
 
 def find_groups(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -31,7 +31,6 @@ from launcher.extensions.measure.grouping import (
     Groups,
     Pair,
     find_groups,
-    find_median,
     make_pair,
     order_groups,
 )
@@ -193,15 +192,22 @@ class _TreeSearch:
             if round in wanted and round.targets
         ]
 
-    def _find_usual(self, index: int) -> dict[Pair, float]:
-        """Pair -> its usual round trip in one round of the last step, asked by either of them."""
-        found: defaultdict[Pair, list[float]] = defaultdict(list)
+    def _list_echoes(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """Yield who asked whom in a round of the last step, and the usual round trip in microseconds, 0 for none."""
+        present = frozenset(self._members)
         for asker in self._members:
             answers = self._reports[asker][index].round_trips_us
             for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
-                if micros and asked in self._members:
-                    found[make_pair(asker, asked)].append(micros / 1e6)
-        return {pair: find_median(values) for pair, values in found.items()}
+                if asked in present:
+                    yield asker, asked, micros
+
+    def _find_usual(self, index: int) -> dict[Pair, float]:
+        """Pair -> its usual round trip in one round of the last step, asked by either of them."""
+        found: defaultdict[Pair, list[float]] = defaultdict(list)
+        for asker, asked, micros in self._list_echoes(index):
+            if micros:
+                found[make_pair(asker, asked)].append(micros / 1e6)
+        return {pair: statistics.median_low(values) for pair, values in found.items()}
 
     def _keep_members(self, groups: Groups) -> Groups:
         kept = (tuple(one for one in group if one in self._members) for group in groups)
@@ -209,25 +215,16 @@ class _TreeSearch:
 
     def _drop_unreachable(self) -> None:
         """Leave out those that nobody has an answer from, and note other pairs without one."""
-        present = frozenset(self._members)
-        answered: set[int] = set()
-        silent: list[Pair] = []
-        for asker in self._members:
-            answers = self._reports[asker][0].round_trips_us
-            for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
-                if asked in present:
-                    if micros:
-                        answered |= {asked, asker}
-                    else:
-                        silent.append((asker, asked))
-        unreachable = present - answered
-        if unreachable == present:
+        echoes = list(self._list_echoes(0))
+        unreachable = set(self._members) - {one for *pair, micros in echoes if micros for one in pair}
+        if len(unreachable) == len(self._members):
             return
         for member in sorted(unreachable):
             silent_udp = "TCP passes between it and other nodes, UDP does not"
             has_streams = self._reports[member][1].received_bps > 0
             self._drop(member, silent_udp if has_streams else "no other node reaches its address")
-        self._blocked = tuple(sorted({make_pair(*pair) for pair in silent if not {*pair} & unreachable}))
+        silent = {make_pair(asker, asked) for asker, asked, micros in echoes if not micros}
+        self._blocked = tuple(sorted(pair for pair in silent if not {*pair} & unreachable))
 
     # --- steps ---
 
@@ -428,7 +425,7 @@ class _TreeSearch:
                 if group_of.get(one) != group_of.get(other):
                     between[make_pair(group_of[one], group_of[other])].append(value)
             for pair, values in between.items():
-                longest[pair] = max(longest[pair], find_median(values))
+                longest[pair] = max(longest[pair], statistics.median_low(values))
 
     def _join_groups(self, groups: Groups, longest: Mapping[Pair, float]) -> Groups | None:
         """Return groups of groups, if at least two have several: one that stands alone may just have a slow link."""

@@ -7,6 +7,7 @@ of all rounds and both directions count. Links carry that much; a link that the 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from launcher.extensions.measure.schedule import NOBODY, LoadRound
@@ -48,8 +49,7 @@ def _average_highest(sums: Sequence[int]) -> int:
 
 def find_usual(rates_bps: Sequence[int]) -> int:
     """Return the rate in the middle of those that are known; 0 if none is."""
-    known = sorted(rate for rate in rates_bps if rate)
-    return known[len(known) // 2] if known else 0
+    return statistics.median_high(list(filter(None, rates_bps)) or [0])
 
 
 def find_exceptions(rates_bps: Sequence[int], varies: float) -> tuple[int, ...]:

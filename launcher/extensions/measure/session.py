@@ -178,11 +178,10 @@ class Session:
     # --- what the store says ---
 
     def _watch(self, prefix: str, start_revision: int) -> None:
-        self._watches.append(
-            self._store.watch(
-                prefix, prefix=True, start_revision=start_revision, on_batch=self._receive, on_lost=self._events.put
-            )
+        watch = self._store.watch(
+            prefix, prefix=True, start_revision=start_revision, on_batch=self._receive, on_lost=self._events.put
         )
+        self._watches.append(watch)
 
     def _receive(self, batch: Batch) -> None:
         for event in batch.events:

@@ -85,18 +85,14 @@ class BulkReceiver:
 
     def _count(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            until = time.monotonic() + _HEADER_LIMIT_S
-            header = b""
-            while len(header) < _HEADER.size:
-                connection.settimeout(max(0.001, until - time.monotonic()))
-                piece = connection.recv(_HEADER.size - len(header))
-                if not piece:
-                    return
-                header += piece
-            connection.settimeout(_SILENCE_LIMIT_S)
+            connection.settimeout(_HEADER_LIMIT_S)
+            header = connection.recv(_HEADER.size)  # one segment: it is the first that a sender sends
+            if len(header) < _HEADER.size:
+                return
             token, serial = _HEADER.unpack(header)
             if len(self._token) != TOKEN_BYTES or not hmac.compare_digest(token, self._token):
                 return
+            connection.settimeout(_SILENCE_LIMIT_S)
             payload = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) or _MSS_USUAL
             factor = (payload + _FRAME_OVERHEAD) / payload
             buffer = bytearray(_CHUNK)

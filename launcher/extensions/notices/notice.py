@@ -72,7 +72,8 @@ class NodeOutlook(Struct, kw_only=True):
     """Whether the node leaves; otherwise it only reports."""
     shutdown_timeout_s: float
     notices: dict[str, NoticeChange] = {}
-    _kill_at: float = math.inf
+    renew_at: float = math.inf
+    """When to call `limit_grace` again: the machine is still there though its end has come."""
 
     @property
     def leave_at(self) -> float:
@@ -114,11 +115,6 @@ class NodeOutlook(Struct, kw_only=True):
             sentence=f"{said}{left}: {follows}",
         )
 
-    @property
-    def renew_at(self) -> float:
-        """When to call `limit_grace` again: the machine is still there though its end has come."""
-        return self._kill_at
-
     def limit_grace(self, now: float) -> tuple[float, float]:
         """Return until when workers may live, and until when they have to have saved; infinite if nothing limits that.
 
@@ -127,8 +123,8 @@ class NodeOutlook(Struct, kw_only=True):
         """
         ends = [change for change in self.notices.values() if change.notice.ends_node and self.acts]
         kill_at = (_find_end(change) - KILL_MARGIN_S for change in ends)
-        self._kill_at = min((at for at in kill_at if at > now), default=math.inf)
-        return self._kill_at, min((_find_end(change, takes_least=True) for change in ends), default=math.inf)
+        self.renew_at = min((at for at in kill_at if at > now), default=math.inf)
+        return self.renew_at, min((_find_end(change, takes_least=True) for change in ends), default=math.inf)
 
     def _find_leave_at(self, change: NoticeChange) -> float:
         if not change.notice.ends_node or not self.acts:

@@ -19,18 +19,8 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from launcher.extensions.notices.notice import LEAD_S, Notice
-from launcher.hardware.metadata_server import (
-    AMAZON_TOKEN,
-    LIMIT_S,
-    HttpResponse,
-    NoAnswer,
-    Server,
-    fetch_amazon_token,
-    parse_json,
-    parse_object,
-    query_google,
-    strip_text,
-)
+from launcher.hardware import metadata_server
+from launcher.hardware.metadata_server import LIMIT_S, HttpResponse, NoAnswer, Server, strip_text
 from launcher.model.errors import sanitize
 from rendezvous.reasons import Reason
 
@@ -90,7 +80,7 @@ class AmazonNotices:
         answer = self._ask(server, "spot/instance-action")
         if answer is None:
             return []
-        action = parse_object(answer.text)
+        action = metadata_server.parse_object(answer.text)
         when = _read_text(action, "time")
         left_s = measure_left_s(when, answer)
         notice = Notice(
@@ -118,7 +108,7 @@ class AmazonNotices:
         if answer is None:
             return []
         found = []
-        for event in _list_objects(parse_json(answer.text)):
+        for event in _list_objects(metadata_server.parse_json(answer.text)):
             if _read_text(event, "State") != "active":
                 continue
             code, when = _read_text(event, "Code"), _read_text(event, "NotBefore")
@@ -136,8 +126,8 @@ class AmazonNotices:
     def _ask(self, server: Server, key: str) -> HttpResponse | None:
         """Return the answer; None where there is nothing under the key."""
         if not self._token:
-            self._token = fetch_amazon_token(server, self.TOKEN_TTL_S)
-        answer = server.ask(f"/latest/meta-data/{key}", {AMAZON_TOKEN: self._token})
+            self._token = metadata_server.fetch_amazon_token(server, self.TOKEN_TTL_S)
+        answer = server.ask(f"/latest/meta-data/{key}", {metadata_server.AMAZON_TOKEN: self._token})
         if answer.status == 401:  # it has expired: the next reading gets another
             self._token = ""
         return answer if answer.get_text(key) is not None else None
@@ -191,7 +181,7 @@ class GoogleNotices:
         return found
 
     def _ask(self, server: Server, key: str, query: str = "") -> str:
-        answer = query_google(server, key + query)
+        answer = metadata_server.query_google(server, key + query)
         if key == "instance/preempted":
             etag = strip_text(answer.headers.get("etag"))
             self._etag = etag if etag.isascii() and etag.isalnum() else ""
@@ -237,7 +227,7 @@ class AzureNotices:
                 raise NoAnswer("does not give the name of this machine")
         limit_s = LIMIT_S if self._has_answered else self.FIRST_LIMIT_S
         answer = self._ask(open_server(limit_s), f"/metadata/scheduledevents?api-version={self.VERSION}")
-        events = _list_objects(parse_object(answer.text).get("Events"))
+        events = _list_objects(metadata_server.parse_object(answer.text).get("Events"))
         self._has_answered = True
         return [self._make_notice(event, answer) for event in events if self._is_mine(event)]
 

@@ -149,24 +149,6 @@ class _AgentSlot(Struct):
     """Of its last agent."""
 
 
-class _Progress(Struct):
-    """How far the whole job has come."""
-
-    began_at: float = math.nan
-    """When the first step was taken."""
-    main_was_placed: bool = False
-    has_run: bool = False
-    """Whether any agent has run."""
-    nodes: DemandHistory = DemandHistory()
-    """How many were wanted and present, and what was logged about it."""
-    empty_since: float | None = None
-    """Since when no agent has run, None while one does."""
-    stop: StopRequested | None = None
-    ends_by: float = math.inf
-    verdict: RunOutcome | None = None
-    actions: list[PoolAction] = field(default_factory=list)
-
-
 # docs/internals/decisions/0053-agents-as-actors-and-a-store-in-the-driver.md
 class AgentPool(Struct, kw_only=True):
     """Decides for one job. All times are seconds of one clock, which `step` gets."""
@@ -181,23 +163,34 @@ class AgentPool(Struct, kw_only=True):
     return_limit_s: float = math.inf
     """For another, once all are lost."""
     _slots: list[_AgentSlot] = field(default_factory=list)
+    _actions: list[PoolAction] = field(default_factory=list)  # of the present step
     _now: float = 0.0
+    _began_at: float = math.nan
+    """When the first step was taken."""
+    _main_was_placed: bool = False
+    _has_run: bool = False
+    """Whether any agent has run."""
+    _nodes: DemandHistory = DemandHistory()
+    """How many were wanted and present, and what was logged about it."""
+    _empty_since: float | None = None
+    """Since when no agent has run, None while one does."""
+    _asked_to_stop: StopRequested | None = None
+    _ends_by: float = math.inf
+    _verdict: RunOutcome | None = None
     _is_finished: bool = False
-    _job: _Progress = field(default_factory=_Progress)
 
     def __post_init__(self) -> None:
         self._slots += [_AgentSlot(index=index) for index in range(self.demand.most)]
 
     def step(self, events: Iterable[PoolEvent], view: ClusterView, now: float) -> tuple[PoolAction, ...]:
         """Return what to do now."""
-        job, self._now = self._job, now
-        job.actions = []
-        if math.isnan(job.began_at):
-            job.began_at = now
+        self._now, self._actions = now, []
+        if math.isnan(self._began_at):
+            self._began_at = now
             self._request(tuple(range(self.demand.least)), ())
         for event in events:
             self._take(event)
-        if not self._is_finished and job.stop is None and job.verdict is None:
+        if not self._is_finished and self._asked_to_stop is None and self._verdict is None:
             self._drain(view)
             self._place(view)
             self._start(view)
@@ -205,7 +198,7 @@ class AgentPool(Struct, kw_only=True):
         self._ask_again()
         if not self._is_finished:
             self._finish()
-        return tuple(job.actions)
+        return tuple(self._actions)
 
     # --- events ---
 
@@ -217,8 +210,8 @@ class AgentPool(Struct, kw_only=True):
         if slot.phase not in _ACTIVE:
             return  # of an actor that was discarded
         if isinstance(event, StartReported):
-            slot.phase, slot.node, slot.failed_starts, self._job.has_run = "running", event.node, 0, True
-            if slot.is_leaving or self._job.stop is not None:
+            slot.phase, slot.node, slot.failed_starts, self._has_run = "running", event.node, 0, True
+            if slot.is_leaving or self._asked_to_stop is not None:
                 self._do(StopAgent(slot.index))  # again: its node could not be reached, and the first may be lost
         elif isinstance(event, EndReported):
             self._end(slot, event)
@@ -230,11 +223,11 @@ class AgentPool(Struct, kw_only=True):
             self._lose(slot, event.reason)
 
     def _stop(self, event: StopRequested) -> None:
-        if self._job.stop is not None:
-            self._job.ends_by = self._now  # asked again: without waiting for agents
+        if self._asked_to_stop is not None:
+            self._ends_by = self._now  # asked again: without waiting for agents
             return
-        self._job.stop = event
-        self._job.ends_by = min(self._job.ends_by, self._now + self.grace_s + END_LIMIT_S)
+        self._asked_to_stop = event
+        self._ends_by = min(self._ends_by, self._now + self.grace_s + END_LIMIT_S)
         for slot in self._slots:
             if slot.phase == "running":
                 self._do(StopAgent(slot.index))
@@ -249,16 +242,16 @@ class AgentPool(Struct, kw_only=True):
         slot.phase, slot.outcome = "ended", outcome
         self._do(DiscardActor(slot.index))
         if outcome.has_verdict:
-            if self._job.verdict is not None:
-                self._job.verdict = merge_outcomes(self._job.verdict, outcome)
+            if self._verdict is not None:
+                self._verdict = merge_outcomes(self._verdict, outcome)
             else:
-                self._job.verdict = outcome
-                self._job.ends_by = min(self._job.ends_by, self._now + self.grace_s + END_LIMIT_S)
+                self._verdict = outcome
+                self._ends_by = min(self._ends_by, self._now + self.grace_s + END_LIMIT_S)
                 for other in self._slots:
                     if other.phase in ("unplaced", "pausing", "starting"):
                         self._discard(other)
             return
-        if self._job.stop is not None or self._job.verdict is not None:
+        if self._asked_to_stop is not None or self._verdict is not None:
             return
         if slot.is_leaving:
             slot.phase, slot.is_leaving, slot.next_at = "pausing", False, self._now
@@ -291,7 +284,7 @@ class AgentPool(Struct, kw_only=True):
         slot.pause_s = PAUSE_MIN_S if is_steady else min(slot.pause_s * 2, PAUSE_MAX_S)
         slot.phase, slot.next_at, slot.is_leaving = "pausing", self._now + slot.pause_s, False
         self._do(DiscardActor(slot.index))
-        if self._job.stop is None and self._job.verdict is None:
+        if self._asked_to_stop is None and self._verdict is None:
             again = "it is started again where Ray places its bundle"
             self._say(f"the agent on node {_short(slot.node)} is lost: {reason}; {again}")
 
@@ -305,10 +298,10 @@ class AgentPool(Struct, kw_only=True):
                 self._say(f"Ray is removing node {_short(slot.node)}: its agent leaves")
 
     def _place(self, view: ClusterView) -> None:
-        job, least = self._job, self.demand.least
-        if not job.main_was_placed:
-            job.main_was_placed = all(view.placed.get(index) for index in range(least))
-            if not job.main_was_placed:
+        least = self.demand.least
+        if not self._main_was_placed:
+            self._main_was_placed = all(view.placed.get(index) for index in range(least))
+            if not self._main_was_placed:
                 return
         for slot in self._slots:
             if slot.phase == "starting" and view.placed.get(slot.index) != slot.node:
@@ -342,13 +335,13 @@ class AgentPool(Struct, kw_only=True):
 
     def _start(self, view: ClusterView) -> None:
         alive = {node.id for node in view.nodes}
-        requested = {action.slots[0] for action in self._job.actions if isinstance(action, RequestGroup)}
+        requested = {action.slots[0] for action in self._actions if isinstance(action, RequestGroup)}
         for slot in self._slots:
             node = view.placed.get(slot.index, "")
             is_due = slot.phase == "unplaced" or (slot.phase == "pausing" and self._now >= slot.next_at)
             if not is_due or slot.index in requested or node not in alive or node in view.draining:
                 continue
-            if not self._job.main_was_placed:
+            if not self._main_was_placed:
                 continue
             number = 1 + sum(other.node == node and other.phase in _ACTIVE for other in self._slots)
             slot.phase, slot.node, slot.started_at, slot.outcome = "starting", node, self._now, None
@@ -365,8 +358,8 @@ class AgentPool(Struct, kw_only=True):
         """Say how many nodes have their agent, once that has lasted, and again ever more seldom; and that all have."""
         present = sum(slot.phase == "running" for slot in self._slots)
         wanted = sum(slot.phase != "ended" for slot in self._slots)
-        decision = decide_demand(self._job.nodes, wanted, present, self._now)
-        self._job.nodes = decision.history
+        decision = decide_demand(self._nodes, wanted, present, self._now)
+        self._nodes = decision.history
         since = decision.history.below_since
         if decision.reason and since is not None:
             starting = sum(slot.phase == "starting" for slot in self._slots)
@@ -386,24 +379,24 @@ class AgentPool(Struct, kw_only=True):
                 self._do(AskAgain(slot.index))
 
     def _finish(self) -> None:
-        job, now = self._job, self._now
+        now = self._now
         active = [slot for slot in self._slots if slot.phase in _ACTIVE]
-        if job.stop is not None or job.verdict is not None:
-            if not active or now >= job.ends_by:
-                self._finish_by(job.verdict or self._make_stopped(len(active)))
+        if self._asked_to_stop is not None or self._verdict is not None:
+            if not active or now >= self._ends_by:
+                self._finish_by(self._verdict or self._make_stopped(len(active)))
             return
         if any(slot.phase != "starting" for slot in active):
-            job.empty_since = None
+            self._empty_since = None
             return
-        since = now if job.empty_since is None else job.empty_since
-        job.empty_since = since
+        since = now if self._empty_since is None else self._empty_since
+        self._empty_since = since
         since = max([since, *(slot.started_at for slot in active)])
         if not active:
             self._finish_if_all_left()
-        limit_s = self.return_limit_s if job.has_run else self.start_limit_s
+        limit_s = self.return_limit_s if self._has_run else self.start_limit_s
         if not self._is_finished and now >= since + limit_s:
-            missing = "no node has come back" if job.has_run else "Ray has not given the job its nodes"
-            option = "--rejoin-timeout" if job.has_run else "--start-timeout"
+            missing = "no node has come back" if self._has_run else "Ray has not given the job its nodes"
+            option = "--rejoin-timeout" if self._has_run else "--start-timeout"
             sentence = f"{'no agent has started' if active else missing} for {limit_s:g} s ({option})"
             self._finish_by(RunOutcome(exit_code=EXIT_TEMPORARY, reason=sentence))
 
@@ -420,11 +413,11 @@ class AgentPool(Struct, kw_only=True):
             self._finish_by(last)
 
     def _make_stopped(self, left: int) -> RunOutcome:
-        assert self._job.stop is not None
+        assert self._asked_to_stop is not None
         if (last := self._find_last_outcome()) is not None and not left:
             return last
         reason = "the job was stopped" + (f", and {left} agents had not ended yet" if left else "")
-        code = EXIT_STOPPED if self._job.stop.signum <= 0 else 128 + self._job.stop.signum
+        code = EXIT_STOPPED if self._asked_to_stop.signum <= 0 else 128 + self._asked_to_stop.signum
         return RunOutcome(exit_code=code, reason=reason)
 
     def _find_last_outcome(self) -> RunOutcome | None:
@@ -444,7 +437,7 @@ class AgentPool(Struct, kw_only=True):
         slot.phase = "ended"
 
     def _do(self, action: PoolAction) -> None:
-        self._job.actions.append(action)
+        self._actions.append(action)
 
 
 def merge_outcomes(first: RunOutcome, other: RunOutcome) -> RunOutcome:

@@ -149,15 +149,8 @@ class RayCluster:
     def _list_nodes(self) -> list[ClusterNode]:
         import ray
 
-        return [
-            ClusterNode(
-                id=node["NodeID"],
-                resources=dict(node["Resources"]),
-                labels=dict(node.get("Labels") or {}),
-            )
-            for node in ray.nodes()
-            if node["Alive"]
-        ]
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        return [ClusterNode(node["NodeID"], dict(node["Resources"]), dict(node.get("Labels") or {})) for node in alive]
 
     def _list_draining(self) -> frozenset[str]:
         from ray._private import state

@@ -11,8 +11,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,7 +81,7 @@ def run_job(
     require_ray()
     cluster = RayCluster(close_limit_s)
     cluster.connect(options.address)
-    with _StopSignals() as stop_signals, closing(cluster):
+    with _catch_stop_signals() as caught, closing(cluster):
         nodes = cluster.list_nodes()
         candidates = list_fitting(nodes, {}, options.label_selector)
         bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config.devices, candidates)
@@ -102,8 +102,8 @@ def run_job(
             )
             log(_describe_start(config.rendezvous.run_id, demand, store.endpoint))
             pool = _make_pool(config.rendezvous.settings, config.shutdown.shutdown_timeout_s, demand)
-            outcome = _run_pool(pool, cluster, demand, order, stop_signals)
-            if not stop_signals.taken:
+            outcome = _run_pool(pool, cluster, demand, order, caught)
+            if not caught:
                 time.sleep(OUTPUT_S)
     return JobEnd(outcome, cluster.results, config.workers.script)
 
@@ -158,13 +158,16 @@ def _make_pool(settings: Mapping[str, Setting], grace_s: float, demand: Demand) 
 
 
 def _run_pool(
-    pool: agent_pool.AgentPool, cluster: RayCluster, demand: Demand, order: AgentOrder, stop_signals: _StopSignals
+    pool: agent_pool.AgentPool, cluster: RayCluster, demand: Demand, order: AgentOrder, caught: Sequence[int]
 ) -> RunOutcome:
+    """Run the job to its end. `caught`: signals that ask for it, to which others may be added meanwhile."""
     events: list[agent_pool.PoolEvent] = []
+    told = 0
     while True:
-        if (signum := stop_signals.take()) is not None:
+        for signum in caught[told:]:
             log(f"stopping all agents: {signal.Signals(signum).name}")
             events.append(agent_pool.StopRequested(signum))
+            told += 1
         for action in pool.step(events, cluster.look(), time.monotonic()):
             if isinstance(action, agent_pool.FinishJob):
                 return action.outcome
@@ -189,31 +192,20 @@ def _carry_out(action: agent_pool.PoolAction, cluster: RayCluster, demand: Deman
         cluster.discard_actor(action.slot)
 
 
-class _StopSignals:
-    """SIGTERM and SIGINT while a job runs: `ray job stop`, or Ctrl-C. A second one ends the wait for the agents.
+@contextmanager
+def _catch_stop_signals() -> Iterator[list[int]]:
+    """Collect SIGTERM and SIGINT while a job runs: `ray job stop`, or Ctrl-C. A second ends the wait for the agents.
 
     Outside of the main thread, where no handler can be set, they remain the program's.
     """
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self._signums: list[int] = []
-        self._before: dict[int, object] = {}
-
-    def take(self) -> int | None:
-        return self._signums.pop(0) if self._signums else None
-
-    def __enter__(self) -> _StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
-            for signum in self._before:
-                signal.signal(signum, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)  # type: ignore[arg-type]  # what getsignal has returned
-
-    def _note(self, signum: int, frame: object) -> None:
-        self.taken += 1
-        self._signums.append(signum)
+    caught: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    for signum in before:
+        signal.signal(signum, lambda signum, _: caught.append(signum))
+    try:
+        yield caught
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

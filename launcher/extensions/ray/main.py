@@ -12,17 +12,13 @@ import sys
 
 from launcher import cli
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 PROGRAM = "meshrun-ray"
 # For leaving the cluster. Ray's part takes 10 ms; then it delivers its own metrics, for up to 10 s where nothing takes
 # them (Ray 2.60, stats.h). Ray itself kills the driver 3 s after a stop, and this process is about to end.
 CLOSE_LIMIT_S = 0.5
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: the job's, or 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
     import threading
@@ -56,6 +52,7 @@ def _print_info(action: str, topic: str) -> int:
         word = [topic] if topic else []
         return cli.main([action, *word])
     from launcher.extensions.ray import usage
+    from launcher.model.console import write_stdout
 
-    usage.show()
+    write_stdout(usage.render())
     return 0

@@ -7,6 +7,7 @@ before the script. The words for agents are made anew from the parsed options; a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -102,7 +103,7 @@ def _parse_bundle(value: Value) -> dict[str, float]:
 def _parse_selector(value: Value) -> dict[str, str]:
     """Parse KEY=VALUE,...: a comma inside parentheses, as in in(a,b), separates nothing."""
     found: dict[str, str] = {}
-    for part in _split_outside_parentheses(value.text):
+    for part in re.split(r",(?![^()]*\))", value.text) if value.text.strip() else ():
         key, equals, condition = part.strip().partition("=")
         if not key or not equals or not condition:
             raise UsageError(f"{value}: {sanitize(part)!r} is not KEY=VALUE", "use for example ray.io/market-type=spot")
@@ -110,17 +111,6 @@ def _parse_selector(value: Value) -> dict[str, str]:
             raise UsageError(f"{value} names {sanitize(key)} twice", f"write {key}=in(A,B) for either of two")
         found[key] = condition
     return found
-
-
-def _split_outside_parentheses(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts if text.strip() else []
 
 
 def _parse_names(value: Value) -> tuple[str, ...]:

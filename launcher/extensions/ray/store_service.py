@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from launcher.agent.startup.stores import require_grpc, require_h2
+from launcher.agent.startup.stores import require
 from launcher.model.errors import TemporaryError
 from rendezvous.errors import StoreError
 from rendezvous.stores.addresses import join_address
@@ -37,8 +37,8 @@ def serve_store(address: str) -> Iterator[StoreService]:
 
     Raises UsageError if a package is missing, TemporaryError if the store cannot listen there.
     """
-    require_grpc()
-    require_h2()
+    require("grpc")
+    require("h2")
     token = secrets.token_hex(16)
     server = StoreServer(address, 0, token=token)
     try:

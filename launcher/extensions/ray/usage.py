@@ -5,7 +5,6 @@ from __future__ import annotations
 from click import HelpFormatter
 
 from launcher.extensions.ray.options import OPTIONS
-from launcher.model.console import write_stdout
 
 _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
@@ -16,10 +15,6 @@ _INTRO = (
 _EXAMPLE = """\
   ray job submit --submission-id exp-41 --working-dir . -- \\
     meshrun-ray --nnodes 4:8 --nproc-per-node 8 --max-restarts 9 train.py"""
-
-
-def show() -> None:
-    write_stdout(render())
 
 
 def render() -> str:

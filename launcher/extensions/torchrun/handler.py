@@ -85,7 +85,7 @@ def start_up(config: Config, environ: MutableMapping[str, str]) -> Startup:
     begin_stamps(config.output.log_times, name)
     for note in config.notes:
         log(note)
-    stores.require_grpc()
+    stores.require("grpc")
     _secrets.update({name: environ.pop(name) for name in scrub.PRIVATE if name in environ})
     found = credentials.read(network, _secrets)
     wait_for_store(network, meeting.start_timeout_s)

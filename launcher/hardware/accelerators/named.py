@@ -8,20 +8,17 @@ accepted as given. Imported only where there is a sign of a device, or one is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from launcher import extensions
 from launcher.config import plugins
+from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract
 from launcher.hardware.accelerators.contract import Detector, Inventory
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
 from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
-
-if TYPE_CHECKING:
-    from launcher.config.options.readers import DeviceRequest
 
 GROUP = "meshrun.devices"
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -67,6 +67,10 @@ class FailureEvidence(Struct, frozen=True, kw_only=True):
         """The errno that an OSError names, 0 for none."""
         found = re.match(r"[\w.]+: \[Errno (\d+)\]", self.exception)
         return int(found[1]) if found else 0
+
+    def raised(self, types: Collection[str], *words: str) -> bool:
+        """Return whether its exception is of one of these types, and its message has one of these words."""
+        return self.exception_type in types and self.mentions(*words)
 
     def mentions(self, *words: str) -> bool:
         """Return whether the exception's message has one of these words."""
@@ -127,21 +131,13 @@ RULES = (
     Rule("user code", Reason.of("logs/illegal-access"), lambda e: e.xid in _XIDS_OF_PROGRAMS),
     Rule("device", Reason.of("logs/gpu-error"), lambda e: bool(e.xid)),
     Rule("memory", _EXCEPTION, lambda e: e.exception_type in _MEMORY_TYPES),
-    Rule("memory", _EXCEPTION, lambda e: e.exception_type in _XLA_TYPES and e.mentions(" RESOURCE_EXHAUSTED:")),
+    Rule("memory", _EXCEPTION, lambda e: e.raised(_XLA_TYPES, " RESOURCE_EXHAUSTED:")),
     Rule("memory", _EXCEPTION, lambda e: e.error_number == errno.ENOMEM),
-    Rule(
-        "device",
-        _EXCEPTION,
-        lambda e: e.exception_type in _CUDA_TYPES and e.mentions(" CUDA error:") and e.mentions(*_DEVICE_WORDS),
-    ),
+    Rule("device", _EXCEPTION, lambda e: e.raised(_CUDA_TYPES, " CUDA error:") and e.mentions(*_DEVICE_WORDS)),
     Rule("network", Reason.of("logs/peer-lost"), lambda e: e.is_peer_loss),
     Rule("network", _EXCEPTION, lambda e: e.exception_type in _NETWORK_TYPES),
     Rule("network", _EXCEPTION, lambda e: e.error_number in _NETWORK_ERRORS),
-    Rule(
-        "network",
-        _EXCEPTION,
-        lambda e: e.exception_type in _XLA_TYPES and e.mentions(" UNAVAILABLE:", " DEADLINE_EXCEEDED:"),
-    ),
+    Rule("network", _EXCEPTION, lambda e: e.raised(_XLA_TYPES, " UNAVAILABLE:", " DEADLINE_EXCEEDED:")),
     Rule("storage", _EXCEPTION, lambda e: e.error_number in _STORAGE_ERRORS),
     Rule("storage", Reason.of("logs/file-too-large"), lambda e: e.exit_code == -signal.SIGXFSZ),
     Rule("configuration", _EXCEPTION, lambda e: e.exception_type in _IMPORT_TYPES),

@@ -89,9 +89,6 @@ class Failures:
         self._oom_kills: int | None = None
         self._round = 0
         self._assignment: NodeAssignment | None = None
-        self._find_error_file: Callable[[int], str] = lambda local_rank: ""
-        self._find_log_file: Callable[[int], str] = lambda local_rank: ""
-        self._describe_rank: Callable[[int], str] = lambda rank: ""
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed

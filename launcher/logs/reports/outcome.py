@@ -77,19 +77,17 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
     """
     verdict = end.verdict
     failures = _sort_failures(verdict, own) if verdict is not None else []
-    is_left = write(
-        RunOutcome(
-            exit_code=end.exit_code,
-            reason=describe(end.reason if verdict is None else verdict.reason),
-            hint=give_hint(end.reason) or None,
-            round=verdict.round if verdict is not None else 0,
-            ranks=tuple(ranks),
-            failures=tuple(failures),
-            is_order_known=verdict is None or verdict.is_first_sure,
-            has_verdict=verdict is not None,
-        )
+    outcome = RunOutcome(
+        exit_code=end.exit_code,
+        reason=describe(end.reason if verdict is None else verdict.reason),
+        hint=give_hint(end.reason) or None,
+        round=verdict.round if verdict is not None else 0,
+        ranks=tuple(ranks),
+        failures=tuple(failures),
+        is_order_known=verdict is None or verdict.is_first_sure,
+        has_verdict=verdict is not None,
     )
-    if is_left and failures:
+    if (is_left := write(outcome)) and failures:
         _copy_error_file(failures[0], host)
     return is_left
 

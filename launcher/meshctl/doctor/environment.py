@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.config import OutputOptions, PlacementOptions, RendezvousOptions, WorkerOptions
 from launcher.config.options.readers import Streams
+from launcher.locality.gather import Locality
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.errors import describe as describe_reason
@@ -22,9 +23,6 @@ from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from rendezvous.events import MakePlan, PlanRefused, RosterMember
-
-if TYPE_CHECKING:
-    from launcher.locality.gather import Locality
 
 NODES_MAX = 4096  # the planner takes seconds beyond
 _PORT = 65431  # represents a port that is drawn for each round
@@ -73,25 +71,22 @@ def plan_world(
     own = options.master_addr or options.local_addr or "127.0.0.1"
 
     def describe(index: int) -> str:
-        return encode_description(
-            Description(
-                slot_count=len(slots),
-                address=own if count == 1 else _ADDRESS,
-                role="",
-                name=f"node{index}",
-                machine=f"machine {index}",
-                master_port=options.master_port or 0,
-                node_rank=None if options.node_rank is None else index,
-                master_addr=options.master_addr or "",
-                locality=tuple(
-                    (level, f"{domain} {index // hosts}" if level == "slice" and index >= hosts else domain)
-                    for level, domain in place
-                ),
-                index=None if identity is None else index % hosts,
-                slice_hosts=0 if identity is None else hosts,
-                host_pattern="" if identity is None else identity.host_pattern,
-            )
+        further = f" {index // hosts}" if index >= hosts else ""  # of a slice behind this host's
+        described = Description(
+            slot_count=len(slots),
+            address=own if count == 1 else _ADDRESS,
+            role="",
+            name=f"node{index}",
+            machine=f"machine {index}",
+            master_port=options.master_port or 0,
+            node_rank=None if options.node_rank is None else index,
+            master_addr=options.master_addr or "",
+            locality=tuple((level, domain + further * (level == "slice")) for level, domain in place),
+            index=None if identity is None else index % hosts,
+            slice_hosts=0 if identity is None else hosts,
+            host_pattern="" if identity is None else identity.host_pattern,
         )
+        return encode_description(described)
 
     roster = tuple(RosterMember(f"m{index}", describe(index), index + 1) for index in range(count))
     planned = planner.plan(MakePlan(1, 1, roster, {}))

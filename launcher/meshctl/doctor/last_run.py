@@ -74,15 +74,12 @@ def find_newest(log_dir: str, environ: Mapping[str, str]) -> str | None:
 
 def _list_directories(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[float, str]]:
     """Yield times and paths of this user's: anybody may make one in /tmp."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                    found = entry.stat(follow_symlinks=False)
-                    if found.st_uid == os.geteuid():
-                        yield found.st_mtime, os.path.abspath(entry.path)
-    except OSError:
-        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid == os.geteuid():
+                    yield found.st_mtime, os.path.abspath(entry.path)
 
 
 def _walk(top: str) -> Iterator[FoundFile]:

@@ -161,7 +161,7 @@ def check_store(
 
 def _check_store(options: RendezvousOptions, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Fill `found`. Raises MeshrunError for a store that refuses."""
-    stores.require_grpc()
+    stores.require("grpc")
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
     if network.backend == "etcd":
@@ -171,7 +171,7 @@ def _check_store(options: RendezvousOptions, network: StoreConfig, login: Creden
     if network.backend == "served":
         here = choose_serving_addresses(options, network) if network.is_host is not False else ()
         if here and kind == "absent":
-            stores.require_h2()
+            stores.require("h2")
         found.served_by = _describe_server(options, network, bool(here))
         if here and kind == "absent":
             listeners.listen(here[0], split_address(network.endpoints[0])[1]).close()

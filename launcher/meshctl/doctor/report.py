@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import sys
 import time
@@ -205,20 +206,13 @@ def describe_versions(files: FileTree | None = None) -> str:
         "Python": f"{sys.version} ({sys.executable})",
         "kernel": f"{system.sysname} {system.release} {system.version} {system.machine}",
         "system": pretty[1] if pretty else "not known",
-        "C library": _read_library_version(),
+        "C library": " ".join(filter(None, platform.libc_ver())) or "not glibc",
         **{path: " ".join(files.read_text(path).split()) for path in _DRIVERS if files.exists(path)},
         **{name: version for name in PACKAGES if (version := find_version(name))},
     }
     missing = [name for name in PACKAGES if name not in lines]
     rows = [f"{name:<22}{text}" for name, text in lines.items()]
     return "\n".join([*rows, *wrap(f"not installed: {', '.join(missing)}")])
-
-
-def _read_library_version() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or "not known"
-    except (OSError, ValueError):  # musl
-        return "not glibc"
 
 
 def describe_groups(files: FileTree | None = None) -> str:

@@ -28,6 +28,7 @@ from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
 from launcher.views.questions.local_socket import (
+    ANSWER_MAX,
     LocalAgent,
     QuestionSource,
     RunGoneError,
@@ -38,7 +39,7 @@ from launcher.views.questions.local_socket import (
     list_socket_names,
     require_version,
 )
-from launcher.views.questions.messages import Question, Submit
+from launcher.views.questions.messages import Question, Submit, unpack
 from launcher.views.questions.stored_request import hand_in
 from launcher.views.run_view import RunView
 from rendezvous import codec
@@ -172,7 +173,11 @@ class StoreSource(QuestionSource):
             raise RunOverError(f"{name_run(self.run_id)} has just ended")
         if answered.refused is not None:
             raise TemporaryError(f"{name_run(self.run_id)}: {describe(answered.refused)}")
-        return f"{answered.answer}\n".encode()
+        try:
+            return unpack(answered.answer, ANSWER_MAX) + b"\n"
+        except ValueError as error:
+            problem = f"the leader of {name_run(self.run_id)} returned an answer that cannot be read"
+            raise TemporaryError(f"{problem}: {sanitize(str(error))}") from None
 
     def _take_lease(self, limit_s: float) -> int:
         lease, until = self._lease

@@ -46,7 +46,7 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
     open_journal: Callable[[], Journal]
     driver: Driver
     slots: Sequence[Slot]
-    shared_page: SharedPage | None
+    shared_page: SharedPage
     pump: OutputPump | None
     describe_rank: Callable[[NodeAssignment, int], str]
     """Takes an assignment and a rank, returns its coordinates."""
@@ -102,7 +102,7 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
             last=replace(timeline.rounds[-1]) if timeline.rounds else None,
             group_rank=assignment.group_rank if assignment is not None else -1,
             mesh_shape=assignment.shape if assignment is not None else (),
-            step=self.shared_page.read_step() if self.shared_page is not None and current is not None else -1,
+            step=self.shared_page.read_step() if current is not None else -1,
             locality=self.locality,
             store_latency_s=self.driver.store_latency_s,
             log_dir=self.find_log_dir(),
@@ -135,8 +135,6 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
         seen_at = dict(self.running.progress_at)
         for index, at in outputs.items():
             seen_at[index] = max(seen_at.get(index, 0.0), now - (time.monotonic() - at))
-        if self.shared_page is None:
-            return {index: RankSigns(seen_at=at) for index, at in seen_at.items()}
         page = self.shared_page
         columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
         return {

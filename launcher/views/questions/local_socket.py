@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -172,7 +172,7 @@ class QuestionSource:
 
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
         """Return the encoded Conclusion of launcher.diagnosis: which rank the run waits for, with all stacks."""
-        return self._ask_line(Question(request=Diagnose()), limit_s)
+        return msgspec.json.encode(self._ask(Question(request=Diagnose()), dict[str, Any], limit_s))
 
     def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:
         line = self._ask_line(question, limit_s)

@@ -11,6 +11,8 @@ reply is one note; what does not fit is cut into pages.
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from typing import Literal
 
 from msgspec import Raw, Struct
@@ -69,6 +71,23 @@ class RefusedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A sentence."""
     is_silent: bool = False
     """Whether it is that the node which was asked has not answered."""
+
+
+def pack(answer: bytes) -> str:
+    """Return an answer as the store has it: a record is text, and thousands of ranks have much in common."""
+    return b64encode(zlib.compress(answer, 1)).decode()
+
+
+def unpack(text: str, bytes_max: int) -> bytes:
+    """Return what was packed. Raises ValueError for anything else, and for more than `bytes_max` bytes."""
+    unpacker = zlib.decompressobj()
+    try:
+        answer = unpacker.decompress(b64decode(text, validate=True), bytes_max)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not unpacker.eof:
+        raise ValueError("it is cut off, or too long")
+    return answer
 
 
 # --- notes ---

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -27,6 +27,7 @@ from launcher.views.questions.messages import (
     RefusedQuestion,
     Reply,
     Submit,
+    pack,
 )
 from launcher.views.questions.question_socket import QuestionSocket
 from launcher.views.questions.reporter import Reporter
@@ -41,35 +42,40 @@ if TYPE_CHECKING:
 
 LIMIT_S = 3.0
 """Until who looks at the run gets what has come; less than what `local_socket` waits."""
-STORED_MAX = 250_000
-"""Bytes of what may be written to the store, as a text within a record of 1 MiB at most. What came from another node is
-shorter: it was a note.
-"""
+STORED_MAX = 400_000
+"""Letters of what may be written to the store, packed: with eight ranks each, about a thousand nodes."""
+SHORTER_MAX = 3
+"""How often an answer may be made shorter: a run loses details, then its ranks, then its nodes."""
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 Finish = Callable[[Any, str], object]
 """Takes an answer, or several, or None and a sentence."""
 
 
 class Asker(Protocol):
-    """Who waits for one line, of at most `bytes_max` if that can be."""
+    """Who waits for one line, for which there should be room."""
 
-    bytes_max: ClassVar[float]
+    def has_room(self, text: bytes) -> bool: ...
 
     def answer(self, text: bytes) -> None: ...
 
 
 class StoreAsker(Struct):
-    """Somebody who has asked through the store: all members of the job get what is written there."""
+    """Somebody who has asked through the store."""
 
-    bytes_max: ClassVar[float] = 60_000
     token: str
     ask: Callable[[Effect], object]
 
+    _packed: str = ""
+
+    def has_room(self, text: bytes) -> bool:
+        self._packed = pack(text)
+        return len(self._packed) <= STORED_MAX
+
     def answer(self, text: bytes) -> None:
-        if len(text) > STORED_MAX:
+        if not self.has_room(text):
             refusal = f"the answer has {len(text):,} bytes, too many for the store: ask on a node of the run"
-            text = codec.encode(RefusedQuestion(error=refusal))
-        self.ask(AnswerCommand(self.token, text.decode()))
+            self._packed = pack(codec.encode(RefusedQuestion(error=refusal)))
+        self.ask(AnswerCommand(self.token, self._packed))
 
 
 class Answerer(NamedTuple):
@@ -174,10 +180,7 @@ def _answer_run(asker: Asker, run_id: str, asked: Survey) -> None:
     if asked.result is None:
         asked.result = make_run_view(asked.answers, asked.members, asked.leader, run_id, time.time())
         asked.line = codec.encode(asked.result)
-    if len(asked.line) <= asker.bytes_max:
-        asker.answer(asked.line)
-    else:
-        _answer(asker, asked.result, "")
+    _answer(asker, asked.result, "", asked.line)
 
 
 def _answer_one(asker: Asker, asked: Survey) -> None:
@@ -192,16 +195,17 @@ def _answer_one(asker: Asker, asked: Survey) -> None:
         _refuse(asker, f"{next(iter(asked.members.values()))} has not answered in time", is_silent=True)
 
 
-def _answer(asker: Asker, answer: Any, problem: str) -> None:
+def _answer(asker: Asker, answer: Any, problem: str, text: bytes = b"") -> None:
+    """Answer by what is encoded as `text`, or by less where there is no room for it."""
     if answer is None:
         _refuse(asker, problem)
-    else:
-        text = codec.encode(answer)
-        for _ in range(2 if hasattr(answer, "shorten") else 0):
-            if len(text) > asker.bytes_max:
-                answer = answer.shorten()
-                text = codec.encode(answer)
-        asker.answer(text)
+        return
+    text = text or codec.encode(answer)
+    for _ in range(SHORTER_MAX if hasattr(answer, "shorten") else 0):
+        if not asker.has_room(text):
+            answer = answer.shorten()
+            text = codec.encode(answer)
+    asker.answer(text)
 
 
 def _refuse(asker: Asker, sentence: str, *, is_silent: bool = False) -> None:

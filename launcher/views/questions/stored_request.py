@@ -1,7 +1,8 @@
 """Hands a request to a job's leader, by a key in the store: of `meshctl` anywhere, or of an agent for a person there.
 
-The leader alone acts on it. It deletes the key in the transaction that carries the request out, or writes its answer
-into it. Without a leader a request waits for one, and so does who asks, up to a limit; then it stays, or is withdrawn.
+The leader alone acts on it. It deletes the key in the transaction that carries the request out or writes the answer to
+a question, or writes into it why it refuses. Without a leader a request waits for one, and so does who asks, up to a
+limit; then it stays, or is withdrawn.
 """
 
 from __future__ import annotations
@@ -52,7 +53,19 @@ def hand_in(
             hint = "wait: the request remains, and the next leader carries it out" if is_left else "try again"
             raise TemporaryError(_explain_timeout(job, limit_s), hint)
         time.sleep(POLL_INTERVAL_S)
-    return None
+    return _take_answer(job, job.keys.make_answer_key(key.rpartition("/")[2])) if command.kind == "ask" else None
+
+
+def _take_answer(job: JobAddress, key: str) -> Command | None:
+    """Return the answer to a question, which then is no longer needed."""
+    item = job.store.get(key).first
+    if item is None:
+        return None
+    job.store.delete(key)
+    try:
+        return decode(Command, item.value, key, job.secret)
+    except RecordError as error:
+        raise TemporaryError(f"{name_run(job.run_id)}: {error}") from None
 
 
 def _write(job: JobAddress, request: Put) -> None:

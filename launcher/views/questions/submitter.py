@@ -14,26 +14,31 @@ from launcher.views.questions.messages import RefusedQuestion, Submit
 from launcher.views.questions.question_server import Finish
 from launcher.views.questions.reporter import Reporter
 from launcher.views.questions.stored_request import JobAddress, hand_in
+from rendezvous.driver.driver import Driver
 from rendezvous.errors import EXIT_STOPPED, MeshrunError
 from rendezvous.events import LeaveRequest
 from rendezvous.reasons import Reason
-from rendezvous.records import Command
+from rendezvous.records import Command, Keys
 
 KINDS = ("stop", "drain", "undrain")
 
 
 class Submitter(Struct, frozen=True):
-    """Answers a `Submit`. `find_job`: returns None for a job of one machine, whose store only the loop may use."""
+    """Answers a `Submit`. `secret`: None for a job of one machine, whose store only the loop may use."""
 
-    find_job: Callable[[], JobAddress | None]
+    driver: Driver
+    secret: bytes | None
+    run_id: str
     reporter: Reporter
     ask: Callable[[Effect], object]
 
     def answer(self, request: Submit, finish: Finish, now: float) -> None:
-        command, job = Command(kind=request.kind, target=request.target, by=request.by), self.find_job()
+        command = Command(kind=request.kind, target=request.target, by=request.by)
         if request.kind not in KINDS:
             finish(None, f"an agent takes {format_list(KINDS)}, not {request.kind}")
-        elif job is not None:
+        elif self.secret is not None:
+            keys = Keys(self.driver.machine.joined_root)
+            job = JobAddress(self.driver.store, keys, self.secret, self.run_id)
             self.reporter.submit("requests", partial(_hand_in, job, command, request.limit_s), finish)
         elif request.kind == "stop":
             self.ask(LeaveRequest(Reason.of("stop-requested", by=request.by), EXIT_STOPPED))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
+from rendezvous.errors import OutcomeUnknown, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.addresses import pack_address, resolve_host, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
@@ -83,7 +83,7 @@ _SYSTEM_ROOTS = (
 
 
 class Tls(Struct, frozen=True):
-    """PEM files. `ca_file` None: the authorities that the system trusts."""
+    """PEM files, a certificate with its key. `ca_file` None: the authorities that the system trusts."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -290,8 +290,6 @@ class Endpoints:
     """All endpoints, and which one is current. A client begins at a random one, so that a thousand spread evenly."""
 
     def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
-        if not addresses:
-            raise SettingsError("the store has no endpoint: HOST:PORT is needed")
         with _silence_grpc():
             import grpc
 
@@ -536,19 +534,11 @@ def _silence_grpc() -> Iterator[None]:
 def _make_credentials(tls: Tls) -> grpc.ChannelCredentials:
     import grpc
 
-    if (tls.cert_file is None) != (tls.key_file is None):
-        raise SettingsError("a client certificate for the store needs its key, and a key its certificate")
     roots = tls.ca_file or next((path for path in _SYSTEM_ROOTS if os.path.exists(path)), None)
-    files = [None if path is None else _read_pem(path) for path in (roots, tls.key_file, tls.cert_file)]
+    files = [None if path is None else _read(path) for path in (roots, tls.key_file, tls.cert_file)]
     return grpc.ssl_channel_credentials(*files)
 
 
-def _read_pem(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}, which is given for the store: {error.strerror}") from None
-    if b"-----BEGIN " not in content:
-        raise SettingsError(f"{path}, given for the store, is not a PEM file: no -----BEGIN line")
-    return content
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

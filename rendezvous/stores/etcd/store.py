@@ -55,7 +55,7 @@ class EtcdStore(Store):
 
     `endpoints` are "HOST:PORT", the members of one cluster. `call_limit_s`: the longest a call may take;
     `write_limit_s`: a write, else the same. `connect_limit_s`: the longest that `connect` and a log-in may take. Raises
-    SettingsError for files that cannot be used for TLS.
+    OSError for files that cannot be read.
     """
 
     def __init__(

@@ -62,7 +62,8 @@ class EtcdWatch(CallbackWatch):
 
     def take(self, response: wire.WatchResponse) -> None:
         """Deliver a response, on the reading thread."""
-        for revision, events in itertools.groupby(map(_decode_event, response.events), _get_revision):
+        told = map(_decode_event, response.events)
+        for revision, events in itertools.groupby(told, lambda event: event.item.mod_revision):
             if revision >= self.request.start_revision:
                 self.deliver(Batch(revision, tuple(events)))
                 self._resume_from(revision + 1)
@@ -82,10 +83,6 @@ def decode_item(item: wire.WireKeyValue) -> KeyValue:
     """Decode a key as etcd sends it. A key that is not text was written by others; its bytes become surrogates."""
     key = item.key.decode(errors="surrogateescape")
     return KeyValue(key, item.value, item.create_revision, item.mod_revision, item.version, item.lease)
-
-
-def _get_revision(event: KeyEvent) -> int:
-    return event.item.mod_revision
 
 
 # docs/internals/decisions/0033-one-watch-stream-per-client.md

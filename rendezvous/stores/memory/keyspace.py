@@ -87,17 +87,8 @@ class LeaseTable:
         lease.deadline = now + lease.ttl_s
         return lease
 
-    def renew_all(self, now: float) -> None:
-        """Restart the TTL of every lease, even if it is due."""
-        for lease in self._leases.values():
-            lease.deadline = now + lease.ttl_s
-
     def remove(self, lease: StoredLease) -> None:
         del self._leases[lease.id]
-
-    def find_next_deadline(self) -> float:
-        """Return when the first lease is due; infinity if none ever is."""
-        return min((lease.deadline for lease in self), default=math.inf)
 
     def list_due(self, now: float) -> list[StoredLease]:
         """List the leases due by now, oldest deadline first."""

@@ -168,7 +168,7 @@ class MemoryStore(Store):
 
     def find_next_deadline(self) -> float:
         """Return when, by the store's clock, the next lease is due; infinity if none ever is."""
-        return self._leases.find_next_deadline()
+        return min((lease.deadline for lease in self._leases), default=math.inf)
 
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
@@ -178,15 +178,16 @@ class MemoryStore(Store):
         return len(due)
 
     def renew_leases(self) -> None:
-        """Restart the TTL of every lease: a store that was frozen cannot know which clients tried to renew."""
-        self._leases.renew_all(self._clock())
+        """Restart the TTL of all leases: a store that was frozen cannot know which clients tried to renew."""
+        for lease in self._leases:
+            lease.deadline = self._clock() + lease.ttl_s
 
     def deliver(self) -> int:
         """Run the callbacks that are pending now, in this thread; return how many ran.
 
         Callbacks that they cause wait for the next call. An exception of a callback is raised; the rest stay pending.
         """
-        return sum(self._hub.deliver_one() for _ in range(self._hub.pending))
+        return self._hub.deliver()
 
     def _require_open(self) -> None:
         """Raise StoreError if the store is closed."""

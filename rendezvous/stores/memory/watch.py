@@ -38,10 +38,6 @@ class WatchHub:
         self._prefix_lengths: Counter[int] = Counter()  # of the groups of a prefix
         self._callbacks: deque[tuple[MemoryWatch, Batch | StoreError]] = deque()  # callbacks to make, in order
 
-    @property
-    def pending(self) -> int:
-        return len(self._callbacks)
-
     def add(self, watch: MemoryWatch) -> None:
         key, prefix = watch.group
         if watch.group not in self._groups:
@@ -88,12 +84,14 @@ class WatchHub:
             del self._groups[watch.group]
             self._prefix_lengths -= Counter([len(key)] if prefix else ())  # drops what is zero
 
-    def deliver_one(self) -> int:
-        """Run the first pending callback; return 1, or 0 if there is none or its watch has ended."""
-        if not self._callbacks:  # closed or delivered by the callback before
-            return 0
-        watch, message = self._callbacks.popleft()
-        if watch.has_ended:
-            return 0
-        watch.notify(message)
-        return 1
+    def deliver(self) -> int:
+        """Run the callbacks that are pending now; return how many ran."""
+        count = 0
+        for _ in range(len(self._callbacks)):
+            if not self._callbacks:  # closed or delivered by the callback before
+                break
+            watch, message = self._callbacks.popleft()
+            if not watch.has_ended:
+                watch.notify(message)
+                count += 1
+        return count

@@ -209,19 +209,18 @@ class ConnectionTable:
         begin: Callable[[ServedConnection, Http2Stream, dict[bytes, bytes]], None],
         *,
         has_token: bool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop = loop
         self.begin = begin
-        self.share = CpuShare(clock)
-        self._accepting = CpuShare(clock)
+        self.share = CpuShare(time.monotonic)
+        self._accepting = CpuShare(time.monotonic)
         self.all: set[ServedConnection] = set()
         self._has_token = has_token
         self._unauthenticated_max = limit_connections(UNAUTHENTICATED_MAX)
         self._unauthenticated: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
         self._waiting: dict[str, deque[ServedConnection]] = {}  # those of them with unread data
         self._wake_handle: asyncio.TimerHandle | None = None
-        self._checked_at = clock()
+        self._checked_at = time.monotonic()
 
     def listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)

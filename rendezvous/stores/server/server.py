@@ -46,8 +46,6 @@ _AUTHENTICATE, _KEEP_ALIVE, _WATCH = (
     method.path.encode() for method in (wire.AUTHENTICATE, wire.LEASE_KEEP_ALIVE, wire.WATCH)
 )
 
-_Clock = Callable[[], float]
-
 
 class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
@@ -65,7 +63,7 @@ class StoreServer:
         also: Sequence[str] = (),
         token: str = "",
         owner: StoreOwner | None = None,
-        clock: _Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
         self.host = host

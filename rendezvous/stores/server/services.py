@@ -284,10 +284,8 @@ class WatchStream(StreamHandler):
 
     def _create(self, request: wire.WatchCreateRequest) -> None:
         header, store = self._services.make_header(), self._services.store
-        watch_id = request.watch_id or next(watch_id for watch_id in self._ids if watch_id not in self._watches)
+        watch_id = next(self._ids)
         try:
-            if watch_id in self._watches:
-                raise StoreError("this stream has a watch of the same id")
             key, prefix = decode_range(request.key, request.range_end)
         except (ServedError, StoreError) as refused:
             reason = str(refused)

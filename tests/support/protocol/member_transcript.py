@@ -68,7 +68,8 @@ ENDS = {
 RECORDS = {
     "spec": records.Spec, "members": records.Member, "leader": records.LeaderRecord, "round": records.Seal,
     "stop": records.Stop, "verdict": records.Verdict, "spares": records.Spares, "drained": records.Drain,
-    "command": records.Command, "assign": records.Assignment, "status": records.Status, "history": records.RoundHistory,
+    "command": records.Command,
+    "answer": records.Command, "assign": records.Assignment, "status": records.Status, "history": records.RoundHistory,
 }  # fmt: skip
 SOMETHING = {
     "mesh": "dp=*", "options": {"--nnodes": "1:1"}, "digest": "train.py", "boot_id": "", "description": "", "round": 1,

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from launcher.hardware.api_server import ACCOUNT
+from launcher.hardware.metadata_server import NoAnswer
 from launcher.locality.clouds import CLOUDS, CloudSource
 from launcher.locality.contract import Hints
 from launcher.locality.keys import TIERS, RemarkedLevels, derive_levels
-from launcher.locality.kubernetes import LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
+from launcher.locality.kubernetes import parse_labels
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.locality_path import LEVELS
 
@@ -150,7 +151,7 @@ def test_labels_are_read_from_every_form(text: str, labels: dict[str, str]) -> N
     ],
 )
 def test_text_that_is_no_labels_is_told_in_a_clause(text: str, clause: str) -> None:
-    with pytest.raises(LabelsError) as refused:
+    with pytest.raises(NoAnswer) as refused:
         parse_labels(text)
     assert clause in str(refused.value)
     assert str(refused.value).isprintable()

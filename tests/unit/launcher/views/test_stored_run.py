@@ -16,7 +16,7 @@ from launcher.views.sentences import format_failure
 from launcher.views.stored_run import build_run
 from rendezvous import codec
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Drain, Status, Verdict
+from rendezvous.records import Command, Drain, RoundHistory, Status, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
@@ -244,3 +244,20 @@ def test_a_leader_lists_those_without_ranks_since_the_others_answer_for_themselv
     seen = build_run(job.jobs.read_job("exp-41")._replace(member_names=names))
     assert [(one.name, one.state, one.why) for one in seen.nodes] == [("h2", "spare", because("the world is full"))]
     assert (seen.member_count, seen.phase, seen.round) == (3, "running", 1)
+
+
+def test_the_goodput_of_a_run_that_has_ended_is_in_its_records(job: StoredJob) -> None:
+    times = ((1, 100.0, 200.0, 160.0, "loss"), (2, 220.0, 300.0, 0.0, "end"))
+    for number, began_at, ended_at, saved_at, cause in times:
+        past = RoundHistory(
+            round=number, world_size=4, node_count=1, coordinator="h:1", reason=because("enough"),
+            ended=because("over"), began_at=began_at, ended_at=ended_at, saved_at=saved_at, cause=cause,
+        )  # fmt: skip
+        job.put(job.keys.make_history_key(number), past)
+    assert job.view().goodput is None, "it goes on"
+    verdict = Verdict(kind="success", exit_code=0, round=2, reason=because("done"), ended_at=300.0)
+    job.put(job.keys.verdict, verdict)
+    goodput = job.view().goodput
+    assert goodput is not None
+    assert (goodput.trained_s, goodput.lost_s) == (140.0, {"loss": 60.0})
+    assert [one.saved_at for one in job.view().rounds] == [160.0, 0.0]

@@ -16,7 +16,7 @@ from launcher.diagnosis.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnosis.part.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.diagnosis.part.inquiries import Inquiries
 from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
-from launcher.diagnosis.request import ExamineReport, LocalRound, Target
+from launcher.diagnosis.request import ExamineReport, ExamineRequest, LocalRound, Target
 from launcher.parts.part import RunningRound
 from launcher.views.questions.messages import Reply, encode_note
 from launcher.views.questions.question_server import QuestionServer
@@ -49,13 +49,11 @@ class FakeExaminer:
     def begin(
         self,
         finish: Callable[[ExamineReport], object],
-        targets: Sequence[Target],
-        levels: str,
+        request: ExamineRequest,
         find_folder: Callable[[], str],
-        limit_s: float,
         now: float,
     ) -> None:
-        self.begun.append((finish, targets, levels, limit_s))
+        self.begun.append((finish, request.targets, request.levels, request.limit_s))
         self.folders.append(find_folder())
 
     def advance(self, now: float) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,8 @@ from launcher.parts.part import (
     WaitUnexplained,
 )
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.views.questions.messages import Diagnose, Examine, Question
+from launcher.views.questions import question_server
+from launcher.views.questions.messages import Diagnose, Examine, Question, pack, unpack
 from launcher.views.questions.question_server import STORED_MAX, Finish, QuestionServer, StoreAsker
 from launcher.views.questions.survey import Survey
 from launcher.views.requests import EventPage, Identify, NodeRequest, ReadEvents, ReadRun, ReadState, Replace
@@ -56,7 +58,8 @@ IDENTITY = b'{"run_id":"night","node":"h1","version":"%s","job":"/meshrun/night/
 
 
 class FakeConnection:
-    bytes_max = math.inf
+    def has_room(self, text: bytes) -> bool:
+        return True
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -289,14 +292,15 @@ def test_a_question_about_its_node_or_through_the_store_is_answered_there() -> N
     text = codec.encode(Question(request=Diagnose())).decode()
     bench.inquiries.take(Fact(PassOn("token", text), 0, 0.0, 0.0))
     assert bench.inquiries.advance(0.0) == []
-    bench.end(answers={"m": conclude(stacks="s" * 100_000)})
+    stacks = Random(1).randbytes(STORED_MAX).hex()
+    bench.end(answers={"m": conclude(stacks=stacks)})
     (event,) = bench.inquiries.advance(0.0)
     assert isinstance(event, AnswerCommand)
-    found = msgspec.json.decode(event.text, type=Conclusion)
-    assert (event.token, found.round, found.stacks) == ("token", 1, ""), "all members get what is in the store"
+    found = msgspec.json.decode(unpack(event.text, 1 << 20), type=Conclusion)
+    assert (event.token, found.round, found.stacks) == ("token", 1, ""), "there is no room for so much"
     bench.inquiries.take(Fact(PassOn("token", "{"), 0, 0.0, 0.0))
     (event,) = bench.inquiries.advance(0.0)
-    assert event == AnswerCommand("token", '{"error":"the question cannot be read"}')
+    assert event == AnswerCommand("token", pack(b'{"error":"the question cannot be read"}'))
 
 
 @pytest.mark.parametrize(
@@ -322,28 +326,49 @@ def test_a_run_whose_name_is_no_text_answers() -> None:
     assert bench.put(Identify()).lines == [IDENTITY.replace(b"night", b"l?", 1)]
 
 
-def test_a_run_of_many_nodes_goes_through_the_store_without_its_ranks_or_its_nodes() -> None:
-    for count, kept in ((100, 100), (2000, 0)):
-        bench, told = Bench(), list[AnswerCommand]()
-        asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
-        bench.server.put(asker, Question(request=ReadRun()), 0.0)
-        nodes = {
-            f"m{index}": make_node(index, last=make_round(2), ranks=tuple(make_rank(rank) for rank in range(8)))
+@pytest.mark.parametrize(
+    ("count", "nodes", "ranks", "is_short"),
+    [(50, 50, 400, False), (1000, 1000, 8000, False), (4000, 4000, 0, True), (60_000, 0, 0, True)],
+)
+def test_a_run_goes_through_the_store_with_what_there_is_room_for(
+    count: int, nodes: int, ranks: int, is_short: bool
+) -> None:
+    random = Random(1)
+    run = RunView(
+        run_id="night",
+        round=2,
+        nodes=tuple(
+            make_node(
+                index,
+                member_id=f"{random.getrandbits(64):x}",
+                last=make_round(2),
+                ranks=tuple(
+                    make_rank(rank, pid=random.getrandbits(22), rss_bytes=random.getrandbits(35)) for rank in range(8)
+                ),
+            )
             for index in range(count)
-        }
-        bench.end(answers=nodes, members={one: node.name for one, node in nodes.items()}, leader="m0")
-        assert len(told[0].text) <= StoreAsker.bytes_max
-        found = msgspec.json.decode(told[0].text, type=RunView)
-        assert (found.is_short, len(found.nodes), found.round) == (True, kept, 2)
+        ),
+    )
+    told = list[AnswerCommand]()
+    question_server._answer(StoreAsker("token", told.append), run, "")  # type: ignore[arg-type]
+    assert len(told[0].text) <= STORED_MAX
+    found = msgspec.json.decode(unpack(told[0].text, 1 << 26), type=RunView)
+    assert (found.is_short, found.round, len(found.nodes)) == (is_short, 2, nodes)
+    assert sum(len(node.ranks) for node in found.nodes) == ranks
 
 
 def test_an_answer_that_is_too_long_for_the_store_is_refused() -> None:
     told = list[AnswerCommand]()
-    asker = StoreAsker("token", told.append)  # type: ignore[arg-type]
-    for size in (STORED_MAX, STORED_MAX + 1):
-        asker.answer(b"x" * size)
-    assert len(told[0].text) == STORED_MAX
-    assert told[1].text.startswith('{"error":"the answer has 250,001 bytes, too many for the store')
+    StoreAsker("token", told.append).answer(Random(1).randbytes(STORED_MAX))  # type: ignore[arg-type]
+    refusal = unpack(told[0].text, 1 << 26)
+    assert refusal.startswith(b'{"error":"the answer has 400,000 bytes, too many for the store')
+
+
+@pytest.mark.parametrize("text", ["", "{}", "eJw", "AAAA", pack(b"x" * 99)[:-4], pack(b"x" * 2000), "\ud800"])
+def test_what_was_not_packed_or_is_too_much_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each has its own words
+        unpack(text, 1000)
+    assert unpack(pack(b"x" * 1000), 1000) == b"x" * 1000
 
 
 def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from functools import partial
 
 import pytest
 
@@ -42,15 +44,16 @@ def test_a_status_and_its_metrics_are_what_the_trainers_server_reads() -> None:
 
 
 def test_the_rest_follows_the_last_steps_and_the_server_the_variables() -> None:
-    rate = trainer_status.StepRate()
-    assert rate.estimate_remaining_s(9, 100, 0.0) is None
-    assert rate.estimate_remaining_s(9, 100, 5.0) is None, "a job that stands still takes any time"
-    assert rate.estimate_remaining_s(19, 100, 10.0) == 80
-    assert rate.estimate_remaining_s(99, 100, 20.0) == 0
-    assert rate.estimate_remaining_s(120, 100, 25.0) == 0
-    rate.clear()
-    assert rate.estimate_remaining_s(0, 10**30, 0.0) is None
-    assert rate.estimate_remaining_s(1, 10**30, 5.0) == 2**31 - 1
+    samples: deque[tuple[float, int]] = deque(maxlen=60)
+    estimate = partial(trainer_status.estimate_remaining_s, samples)
+    assert estimate(9, 100, 0.0) is None
+    assert estimate(9, 100, 5.0) is None, "a job that stands still takes any time"
+    assert estimate(19, 100, 10.0) == 80
+    assert estimate(99, 100, 20.0) == 0
+    assert estimate(120, 100, 25.0) == 0
+    samples.clear()
+    assert estimate(0, 10**30, 0.0) is None
+    assert estimate(1, 10**30, 5.0) == 2**31 - 1
     server = trainer_status.find_server(GOOD)
     assert (server.host, server.port, server.path) == ("t.kubeflow.svc", 10443, "/a/b/status")
     server = trainer_status.find_server({**GOOD, trainer_status.URL: "https://[::1]/x?y=1"})

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from launcher.extensions.page.shared_run import SharedRun
 from launcher.meshctl import why
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live import source as sources
 from launcher.meshctl.live.source import LocalSource, NoAgentError, RunOverError, StoreSource, find_agent
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import LocalAgent, QuestionSource, RunGoneError, SilentNodeError
-from launcher.views.questions.messages import Question
+from launcher.views.questions.messages import Question, pack
 from launcher.views.questions.stored_request import hand_in
 from launcher.views.requests import EventPage, ReadEvents, ReadRun
 from rendezvous import __version__, codec
@@ -160,9 +161,8 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
         prefix = job.keys.commands
         key = wait_until(lambda: [item.key for item in job.store.get(prefix, prefix=True).items], 20, "a question")[0]
         if text:
-            job.put(key, Command(kind="ask", answer=text))
-        else:
-            job.store.txn((), (Delete(key),))
+            job.put(job.keys.make_answer_key(key.rpartition("/")[2]), Command(kind="ask", answer=text))
+        job.store.txn((), (Delete(key),))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -171,14 +171,22 @@ def answer(job: StoredJob, text: str) -> threading.Thread:
 
 def test_from_elsewhere_the_leader_is_asked_through_the_store(job: StoredJob) -> None:
     source = StoreSource(job.jobs, "exp")
-    leader = answer(job, codec.encode(REPORT).decode())
+    leader = answer(job, pack(codec.encode(REPORT)))
     assert source.read_run() == REPORT
     leader.join()
     assert not job.store.get(job.keys.commands, prefix=True).items, "who has read the answer deletes it"
-    leader = answer(job, '{"error":"h7 has not answered in time","is_silent":true}')
+    leader = answer(job, pack(b'{"error":"h7 has not answered in time","is_silent":true}'))
     with pytest.raises(SilentNodeError, match="h7 has not answered in time"):
         source.read_node("h7", ReadEvents())
     leader.join()
+
+
+def test_an_answer_through_the_store_that_is_none_is_a_sentence(job: StoredJob) -> None:
+    leader = answer(job, "no base64")
+    with pytest.raises(TemporaryError, match="the leader of run exp returned an answer that cannot be read"):
+        StoreSource(job.jobs, "exp").read_run()
+    leader.join()
+    assert not job.store.get(f"{job.keys.root}/answer/", prefix=True).items
 
 
 def test_without_a_leader_a_question_is_withdrawn_and_a_run_that_is_over_is_gone(
@@ -258,6 +266,7 @@ def test_a_store_that_does_not_answer_may_come_back(job: StoredJob, monkeypatch:
     [
         (b'{"run_id":"exp","nodes":[{"name":"a","run":' * 9000, "an answer that cannot be read"),
         (b'{"run_id":"\xff"}', "an answer that cannot be read"),
+        (b"[]", "an answer that cannot be read"),
         (b'{"error":"' + b"\xff" + b'"}', "an error that cannot be read"),
         (b'{"error":"late","more":' + b"[" * 99_000, "an error that cannot be read"),
     ],
@@ -268,6 +277,8 @@ def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) ->
         source.read_run()
     with pytest.raises(TemporaryError, match="cannot be read"):
         why.ask(source, 1.0)
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        SharedRun(source).ask_why()
 
 
 def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:

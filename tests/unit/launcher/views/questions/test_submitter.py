@@ -33,7 +33,10 @@ def ask(find_job: Callable[[], JobAddress | None], kind: str, target: str = "") 
     """The answer to a request, or why there is none, and what was asked of the kernel."""
     effects: list[object] = []
     answers: list[tuple[Any, str]] = []
-    submitter = Submitter(find_job, AtOnce(), effects.append)  # type: ignore[arg-type]
+    job = find_job()
+    driver = SimpleNamespace(store=job and job.store, machine=SimpleNamespace(joined_root=job and job.keys.root))
+    secret = None if job is None else job.secret
+    submitter = Submitter(driver, secret, "exp", AtOnce(), effects.append)  # type: ignore[arg-type]
     request = Submit(kind=kind, target=target, by="ada@h0", limit_s=0.0)
     submitter.answer(request, lambda answer, problem: answers.append((answer, problem)), 0.0)
     ((answer, problem),) = answers
