@@ -19,7 +19,8 @@ from launcher.extensions.metrics.paths import share_node
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError
 from launcher.views.http import http_server
-from launcher.views.http.http_server import HEAD_MAX, PLACES_MAX, HttpServer, open_listener
+from launcher.views.http.http_server import HEAD_MAX, PLACES_MAX, HttpServer
+from launcher.views.http.path_group import open_listener
 from tests.support.page.serving import begin, make_metrics_group, serve_metrics
 from tests.support.reasons import because
 from tests.support.reports import FixedSource, make_report

@@ -22,7 +22,8 @@ import pytest
 
 from launcher.model.errors import UsageError
 from launcher.views.http import http_server
-from launcher.views.http.http_server import REFUSED_MAX, REFUSED_PAUSE_S, HttpServer, open_listener
+from launcher.views.http.http_server import REFUSED_MAX, REFUSED_PAUSE_S, HttpServer
+from launcher.views.http.path_group import open_listener
 from rendezvous.stores import listeners
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun

@@ -24,13 +24,16 @@ ROWS = (
 
 def add_metrics(node: PartContext, ask: Ask) -> None:
     """Serve the paths of --metrics-port. Raises UsageError for an address that cannot be had."""
-    from launcher.views.http.http_part import add_paths
+    from launcher.views.http.http_part import make_part
 
     require_library()
     option = node.config.extensions["metrics-port"]
     origin = node.parts, option, "launcher.extensions.metrics.paths:make_paths", ask, node.layout.run_id
     sentence = "" if option.read()[1] else "metrics at {address}metrics"
-    add_paths(*origin, is_open=True, announcement=sentence).listen()
+    part = make_part(*origin, is_open=True, announcement=sentence)
+    assert part is not None  # that of the page comes later
+    part.listen()
+    node.parts.add(part)
 
 
 def add_file(node: PartContext, ask: Ask) -> None:

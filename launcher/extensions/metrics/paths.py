@@ -15,7 +15,8 @@ from functools import partial
 
 from launcher.extensions.metrics.exposition import encode_report
 from launcher.model.errors import describe
-from launcher.views.http.http_server import Answer, Request, Response, say
+from launcher.views.http.http_server import Request, Response, say
+from launcher.views.http.path_group import Answer
 from launcher.views.questions.kept_answer import KeptAnswer
 from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import ReadState

@@ -1,4 +1,4 @@
-"""The option of the live page, and its paths, which are imported with the first request."""
+"""The option of the live page, and its part, which is imported once this agent leads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from launcher.config.options.readers import Option, make_optional, parse_listen_
 
 if TYPE_CHECKING:
     from launcher.agent.composition import Ask, PartContext
+    from launcher.parts.part import Part
 
 # fmt: off
 ROWS = (
@@ -19,8 +20,13 @@ ROWS = (
 
 def add_page(node: PartContext, ask: Ask) -> None:
     """Serve the page of --serve where this agent leads."""
-    from launcher.views.http.http_part import add_paths
+    from launcher.parts.part import LATER_S, LatePart, LeadershipChanged
 
-    entry = "launcher.extensions.page.paths:make_paths"
-    origin = node.parts, node.config.extensions["serve"], entry, ask, node.layout.run_id
-    add_paths(*origin, is_leaders=True, announcement="live page: {url}")
+    def make() -> Part | None:
+        from launcher.views.http.http_part import make_part
+
+        entry = "launcher.extensions.page.paths:make_paths"
+        origin = node.parts, node.config.extensions["serve"], entry, ask, node.layout.run_id
+        return make_part(*origin, is_leaders=True, announcement="live page: {url}")
+
+    node.parts.add(LatePart("--serve", make, {LeadershipChanged: LATER_S}))

@@ -16,7 +16,8 @@ import msgspec
 from launcher.extensions.page.document import load_document, save_document
 from launcher.extensions.page.shared_run import SharedRun, compress
 from launcher.model.errors import UsageError
-from launcher.views.http.http_server import JSON, Answer, Response
+from launcher.views.http.http_server import JSON, Response
+from launcher.views.http.path_group import Answer
 from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import LogCursor, ReadLogs
 

@@ -16,7 +16,8 @@ from launcher.meshctl.plan.command import write_file
 from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import TemporaryError
-from launcher.views.http.http_server import HttpServer, PathGroup, open_listener
+from launcher.views.http.http_server import HttpServer
+from launcher.views.http.path_group import PathGroup, open_listener
 from launcher.views.questions.local_socket import QuestionSource
 from rendezvous.records import name_run
 

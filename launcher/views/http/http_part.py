@@ -1,14 +1,14 @@
 """The part that serves an address: it listens there while there is something to serve, and its thread accepts.
 
-The thread is there before the workers, who may use up all threads, and waits until they have been started. Listening
-may ask a name server, so it happens there, too. A port that is taken costs what was to be served and not the job: it is
-logged once, and tried again. One that has to be free from the start (`listen`) is an error of the user's.
+Where it has to listen from the start, its thread is there before the workers, who may use up all threads, and waits
+until they have been started. Listening may ask a name server, so it happens in the thread, too. A port that is taken
+costs what was to be served and not the job: it is logged once, and tried again. Where it has to be free from the start,
+that is an error of the user's.
 """
 
 from __future__ import annotations
 
 import math
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,10 +21,13 @@ from launcher.model.console import log
 from launcher.model.errors import UsageError, describe_bug
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact, LeadershipChanged
-from launcher.views.http.http_server import Answer, HttpServer, PathGroup, open_listener
+from launcher.views.http.path_group import Answer, PathGroup, open_listener
 from launcher.views.questions.kept_answer import KeptAnswer
 
 if TYPE_CHECKING:
+    import socket
+
+    from launcher.views.http.http_server import HttpServer
     from launcher.views.questions.local_socket import Exchange
 
 REOPEN_S = 30.0
@@ -33,12 +36,14 @@ REOPEN_S = 30.0
 class HttpPart:
     """Serves groups of paths. `address`: host and port; `origin`: the option that named it first."""
 
-    def __init__(self, address: tuple[str, int], origin: str, log: Callable[[str], None], delay_s: float = LATER_S):
+    def __init__(
+        self, address: tuple[str, int], origin: str, groups: list[PathGroup], log: Callable[[str], None]
+    ) -> None:
         self.address = address
-        self.groups: list[PathGroup] = []
+        self.groups = groups
         self._origin = origin
         self._log = log
-        self._delay_s = delay_s
+        self._delay_s = 0.0
         self._is_leader = False
         self._listener: socket.socket | None = None
         self._server: HttpServer | None = None
@@ -49,8 +54,9 @@ class HttpPart:
         self._thread = LateThread(self._run, origin)
         self.wake_at = math.inf
 
-    def listen(self) -> int:
-        """Listen now, and start the thread; return the port. Raises UsageError."""
+    def listen(self, delay_s: float = LATER_S) -> int:
+        """Listen now, and have the thread accept in a moment; return the port. Raises UsageError."""
+        self._delay_s = delay_s
         self._listener = self._listener or open_listener(*self.address, self._origin)
         self._thread.start()
         self.wake_at = -math.inf
@@ -110,6 +116,8 @@ class HttpPart:
 
     def _open(self) -> HttpServer | None:
         try:
+            from launcher.views.http.http_server import HttpServer  # not before the first worker
+
             self._listener = self._listener or open_listener(*self.address, self._origin)
             server = HttpServer(self._listener, [], self.address[0])
         except Exception as error:  # a port that is taken, no descriptor, or a bug: it costs what is served, and no job
@@ -122,16 +130,15 @@ class HttpPart:
         return server
 
 
-def add_paths(
+def make_part(
     parts: PartHost, option: Value, entry: str, ask: Exchange, run_id: str, *, is_open: bool = False,
     is_leaders: bool = False, announcement: str = "",
-) -> HttpPart:  # fmt: skip
-    """Serve paths at the address of an option; return the part, which others with the same address share.
+) -> HttpPart | None:  # fmt: skip
+    """Make the part for paths at the address of an option; None if one that is there has that address, and serves them.
 
     `entry`: of an extension, as in its tables: makes the answers by path from what asks this agent. The rest as in
     PathGroup.
     """
-
     made: KeptAnswer[Mapping[str, Answer]] = KeptAnswer(time.monotonic)  # the first readers wait for one, too
 
     def make() -> Mapping[str, Answer]:
@@ -140,11 +147,10 @@ def add_paths(
 
         return load_entry(entry)(QuestionSource(ask, run_id))  # type: ignore[no-any-return]
 
-    address = option.read()
-    found = (part for part in parts.list_parts() if isinstance(part, HttpPart) and part.address == address)
-    part = next(found, None)
-    if part is None:
-        part = HttpPart(address, option.origin, log)
-        parts.add(part)
-    part.groups.append(PathGroup(partial(made.read, math.inf, make), is_open, is_leaders, announcement))
-    return part
+    group = PathGroup(partial(made.read, math.inf, make), is_open, is_leaders, announcement)
+    for part in parts.list_parts():
+        if isinstance(part, HttpPart) and part.address == option.read():
+            part.groups.append(group)
+            part.wake_at = -math.inf
+            return None
+    return HttpPart(option.read(), option.origin, [group], log)

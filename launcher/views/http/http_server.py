@@ -11,15 +11,13 @@ docs/internals/decisions/0051-a-page-of-one-file.md.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -28,9 +26,10 @@ from msgspec import Struct
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError, describe_bug, sanitize
 from launcher.views.http.admission import Admission, Refused
-from rendezvous.errors import MeshrunError, StoreError
+from launcher.views.http.path_group import PathGroup
+from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
-from rendezvous.stores.listeners import find_listeners, find_owner, limit_connections, listen
+from rendezvous.stores.listeners import find_listeners, find_owner, limit_connections
 
 PLACES_MAX = 256
 """Of readers that are admitted; others have half as many."""
@@ -86,23 +85,6 @@ class Response(Struct, frozen=True, kw_only=True):
         return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode("latin-1") + body
 
 
-Answer = Callable[[Request], Response]
-"""Called in threads. What it raises is the answer: a UsageError is the reader's fault (400), a TemporaryError 503."""
-
-
-class PathGroup(NamedTuple):
-    """What an extension serves."""
-
-    read: Callable[[], Mapping[str, Answer]]
-    """Returns its answers by path; imported with the first request."""
-    is_open: bool = False
-    """To everybody who reaches the port."""
-    is_leaders: bool = False
-    """Only where this agent leads."""
-    announcement: str = ""
-    """Logged when it is served: {url} is the address with the token, {address} without."""
-
-
 class _Place(Struct, kw_only=True):
     """What is known of a connection."""
 
@@ -125,7 +107,7 @@ class HttpServer:
         self.groups = groups
         self.host, self.port = listener.getsockname()[:2]
         names = {socket.gethostname().lower(), socket.getfqdn().lower(), host.lower()}
-        self._gate = Admission(token=token or secrets.token_urlsafe(24), names=names)
+        self._gate = Admission(token=token or os.urandom(16).hex(), names=names)
         self._is_local = self.host == "::1" or self.host.startswith("127.")
         self.needs_token = not self._is_local or not find_listeners(self.port)
         self._listener = listener
@@ -230,7 +212,8 @@ class HttpServer:
                 # The token is handed over to a cookie, so that it stands in no address bar and no history.
                 cookie = f"{self._gate.cookie_name}={self._gate.token}; Path=/; HttpOnly; SameSite=Lax"
                 return Response(status=303, body=b"", headers={"Location": "/", "Set-Cookie": cookie})
-            return answer(Request(query=query, headers=headers))
+            response: Response = answer(Request(query=query, headers=headers))
+            return response
         except Refused as refused:
             return refuse(path, refused.status, str(refused))
         except MeshrunError as error:
@@ -316,13 +299,3 @@ def parse_head(head: bytes) -> tuple[str, str, dict[str, str]] | None:
             return None
         headers[name.lower()] = value.strip()
     return words[0], words[1], headers
-
-
-def open_listener(host: str, port: int, what: str) -> socket.socket:
-    """Listen at an address; port 0 is any free one. Raises UsageError. `what`: will listen, for its sentence."""
-    try:
-        return listen(host, port, what)
-    except StoreError as error:
-        raise UsageError(str(error), error.hint) from None
-    except UnicodeError:
-        raise UsageError(f"{what} cannot listen on {host!a}: this is not a host name") from None

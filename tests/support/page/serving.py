@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from launcher.extensions.metrics.paths import make_paths as make_metrics
 from launcher.extensions.page.paths import make_paths as make_page
 from launcher.model.concurrency import start_thread
-from launcher.views.http.http_server import Answer, HttpServer, PathGroup, open_listener
+from launcher.views.http.http_server import HttpServer
+from launcher.views.http.path_group import Answer, PathGroup, open_listener
 from launcher.views.questions.local_socket import QuestionSource
 
 LOCAL = "127.0.0.1"

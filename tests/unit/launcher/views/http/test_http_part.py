@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -18,8 +19,9 @@ from launcher.model.errors import UsageError
 from launcher.parts.host import PartHost
 from launcher.parts.part import RETRY_S, Fact, LeadershipChanged
 from launcher.views.http import http_part
-from launcher.views.http.http_part import HttpPart, add_paths
-from launcher.views.http.http_server import PathGroup, Response
+from launcher.views.http.http_part import HttpPart
+from launcher.views.http.http_server import Response
+from launcher.views.http.path_group import PathGroup
 from tests.support.network.namespaces import free_port
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
@@ -47,12 +49,11 @@ def get(port: int, path: str) -> int:
 
 
 @pytest.fixture
-def make_part() -> Iterator[Callable[..., HttpPart]]:
+def new_part() -> Iterator[Callable[..., HttpPart]]:
     parts = []
 
     def make(said: list[str], *groups: PathGroup, port: int = 0) -> HttpPart:
-        part = HttpPart(("127.0.0.1", port), "--serve", said.append, delay_s=0.0)
-        part.groups += groups
+        part = HttpPart(("127.0.0.1", port), "--serve", [*groups], said.append)
         parts.append(part)
         return part
 
@@ -61,10 +62,10 @@ def make_part() -> Iterator[Callable[..., HttpPart]]:
         part.close()
 
 
-def test_what_the_leader_serves_comes_and_goes_with_the_leadership(make_part: Callable[..., HttpPart]) -> None:
+def test_what_the_leader_serves_comes_and_goes_with_the_leadership(new_part: Callable[..., HttpPart]) -> None:
     said: list[str] = []
     port = free_port("127.0.0.1")
-    page = make_part(said, make_group("/", is_leaders=True, announcement="live page: {url}"), port=port)
+    page = new_part(said, make_group("/", is_leaders=True, announcement="live page: {url}"), port=port)
     with no_threads():
         lead(page, True)
     assert page.wake_at == 10.0 + RETRY_S
@@ -80,12 +81,12 @@ def test_what_the_leader_serves_comes_and_goes_with_the_leadership(make_part: Ca
 
 
 def test_two_options_with_one_address_share_a_listener_and_the_page_is_the_leaders(
-    make_part: Callable[..., HttpPart],
+    new_part: Callable[..., HttpPart],
 ) -> None:
     said: list[str] = []
     metrics = make_group("/metrics", announcement="metrics at {address}metrics")
-    part = make_part(said, metrics, make_group("/", is_open=False, is_leaders=True, announcement="live page: {url}"))
-    port = part.listen()
+    part = new_part(said, metrics, make_group("/", is_open=False, is_leaders=True, announcement="live page: {url}"))
+    port = part.listen(0.0)
     wait_until(lambda: get(port, "/metrics") == 200)
     assert get(port, "/") == 404
     lead(part, True)
@@ -99,35 +100,36 @@ def test_the_address_of_two_options_is_one_part() -> None:
     parts = PartHost(select.poll(), lambda: 0.0, print)
     values = command_line.resolve_values({"serve": "9400", "metrics-port": "127.0.0.1:9400"}, {})
     other = command_line.resolve_values({"serve": "0.0.0.0:9400"}, {})
-    one, two, three = (
-        add_paths(parts, value, "nothing.is:imported", lambda question, limit_s: b"", "exp")
-        for value in (values["metrics-port"], values["serve"], other["serve"])
-    )
-    assert one is two
-    assert one is not three
-    assert (len(one.groups), len(parts.list_parts())) == (2, 2)
+    entry = "nothing.is:imported", lambda question, limit_s: b"", "exp"
+    metrics = http_part.make_part(parts, values["metrics-port"], *entry)
+    assert metrics is not None
+    parts.add(metrics)
+    assert http_part.make_part(parts, values["serve"], *entry, is_leaders=True) is None
+    assert [group.is_leaders for group in metrics.groups] == [False, True]
+    assert metrics.wake_at == -math.inf, "it has more to serve"
+    assert http_part.make_part(parts, other["serve"], *entry) is not None
 
 
 def test_a_port_that_is_taken_costs_the_page_alone_but_is_an_error_where_it_must_be_free(
-    make_part: Callable[..., HttpPart], monkeypatch: pytest.MonkeyPatch
+    new_part: Callable[..., HttpPart], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_part, "REOPEN_S", 0.01)
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        page = make_part(said, make_group("/", is_leaders=True), port=port)
+        page = new_part(said, make_group("/", is_leaders=True), port=port)
         lead(page, True)
         wait_until(lambda: said, what="the problem")
         with pytest.raises(UsageError, match=f"--serve cannot listen on 127.0.0.1:{port}: the port is taken"):
-            make_part([], make_group("/"), port=port).listen()
+            new_part([], make_group("/"), port=port).listen(0.0)
     wait_until(lambda: get(port, "/") == 200, what="the page, once the port is free")
     assert len(said) == 1
     assert said[0].endswith("; the job continues; retrying every 0.01 s")
 
 
-def test_a_part_that_ends_frees_its_port(make_part: Callable[..., HttpPart]) -> None:
-    begun, new = make_part([], make_group("/")), make_part([], make_group("/"))
-    ports = begun.listen(), new.listen()
+def test_a_part_that_ends_frees_its_port(new_part: Callable[..., HttpPart]) -> None:
+    begun, new = new_part([], make_group("/")), new_part([], make_group("/"))
+    ports = begun.listen(0.0), new.listen()
     wait_until(lambda: get(ports[0], "/") == 200)
     for part in (begun, new):
         part.close()
@@ -148,7 +150,9 @@ def test_the_first_readers_share_what_is_made(monkeypatch: pytest.MonkeyPatch) -
     option.read()
     monkeypatch.setattr(extensions, "load_entry", lambda entry: make)
     parts = PartHost(select.poll(), lambda: 0.0, print)
-    group = add_paths(parts, option, "an:entry", lambda question, limit_s: b"", "exp").groups[0]
+    part = http_part.make_part(parts, option, "an:entry", lambda question, limit_s: b"", "exp")
+    assert part is not None
+    (group,) = part.groups
     assert not made, "nothing is imported before the first request"
     with ThreadPoolExecutor(20) as readers:
         answers = [readers.submit(group.read) for _ in range(20)]
