@@ -20,7 +20,7 @@ SLOW_S = 60.0
 """Without a sign of progress: then the rank needs a look."""
 RANK_KINDS = {
     "ok": "running",
-    "slow": f"no progress for {SLOW_S:g} s",
+    "slow": f"no sign of progress for {SLOW_S:g} s",
     "held": "stopped or blocked",
     "bad": "failed",
     "done": "succeeded",
@@ -153,7 +153,7 @@ def _list_rank_rows(nodes: Sequence[NodeView]) -> list[Row]:
     for kind, ranks in found.items():
         numbers = sorted(rank.rank for rank in ranks)
         if kind == "slow" and ranks:
-            what = f"no progress for {format_duration(max(rank.progress_age_s for rank in ranks))}"
+            what = f"no sign of progress for {format_duration(max(rank.progress_age_s for rank in ranks))}"
         else:
             what = RANK_KINDS[kind]
         named = format_list(ranges.format_ranges(numbers).split(", "), REASONS_MAX)

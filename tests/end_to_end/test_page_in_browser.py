@@ -59,14 +59,16 @@ def test_a_run_is_drawn_at_every_size(look: Look, node_count: int, size: tuple[i
     page = window.page
     shows(page, "#facts", f"round 3 runs {node_count * 8:,} ranks on {node_count:,} nodes")
     shows(page, "#rows", f"pp=2, dp={node_count // 2}, tp=8", "1 of 3", "h0")
-    shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no progress for 60 s")
+    shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no sign of progress for 60 s")
     assert page.locator("#map .node").count() == node_count + 2
     assert page.locator("#map i[data-rank]").count() == node_count * 8
     shows(page, "#goodput", "88 %")
     shows(page, "#goodput-text", "lost 6 min 30 s to loss, 6 min to failure, 1 min 35 s to start")
     shows(page, "#timeline-keys", "time lost to failure", "time lost to loss", "time lost to start")
     shows(page, "#rounds", "KeyError: 'shard_0412'", f"h{node_count} is lost: two dials were refused", "it runs")
-    shows(page, "#todo", "ranks 27: stopped or blocked", "ranks 5, 21: no progress for 5 min 12 s", "leaving h2")
+    shows(
+        page, "#todo", "ranks 27: stopped or blocked", "ranks 5, 21: no sign of progress for 5 min 12 s", "leaving h2"
+    )
     assert page.locator("#ranks tr").nth(1).inner_text().split()[:3] == ["27", "h3", "stopped"] or size == DESKTOP
     shows(page, "#events", "round 1 failed: rank 7", "no node joined for 30 s", "ranks 0-7 started")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -135,13 +137,13 @@ def test_the_table_of_ranks_is_that_of_meshctl_ps(look: Look) -> None:
 
 def test_a_run_that_is_too_large_for_the_way_of_its_answer_says_so(look: Look) -> None:
     source = FakeRun(64)
-    source.shortened = 1
+    source.shortened = 2  # at first only fields of nodes and ranks are left out
     page = look(source).page
     sentence = "an answer through the store has no room for the ranks of 64 nodes: ask on a node of the run"
     shows(page, "#todo", sentence)
     shows(page, "#ranks", sentence)
     assert page.locator("#map .node").count() == 66
-    source.shortened = 2
+    source.shortened = 3
     page = look(source).page
     for selector in ("#todo", "#ranks"):
         shows(page, selector, sentence.replace("the ranks of ", ""))
