@@ -86,7 +86,9 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python docs/tested.py
 	.venv/bin/python docs/images/packages.py
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
-	.venv/bin/mkdocs build --strict
+	.venv/bin/python docs/images/diagrams.py
+	.venv/bin/python docs/casts/picture.py
+	.venv/bin/python docs/website.py
 
 # The wheel is built of the sdist, so both are complete. Nothing else may be in dist/: a release uploads all of it.
 dist: .release-venv/installed ## build an sdist and a wheel into dist/, and check them
@@ -95,7 +97,7 @@ dist: .release-venv/installed ## build an sdist and a wheel into dist/, and chec
 	.release-venv/bin/twine check --strict dist/*
 
 clean: ## remove what these targets made
-	rm -rf .venv .*-venv .witness build dist site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .*-venv .witness .cache build dist site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # `make slow WHAT=soak` makes the target slow-soak. Without WHAT, or with one that does not exist, the choices are listed.
 SLOW := $(shell sed -n 's/^\(slow-[a-z]*\):.*/\1/p' Makefile)

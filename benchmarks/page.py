@@ -1,4 +1,6 @@
-"""docs/performance.md, and the figures of README.md: parts between marks are made of records, people write the rest.
+"""The pages of figures, and those of README.md: parts between marks are made of records, people write the rest.
+
+docs/performance.md has the results, docs/internals/measurements.md what is behind them. Both are read as one text.
 
 A part that is made begins with `<!-- made: NAME -->` and ends with `<!-- end: NAME -->`; TABLES says what belongs
 there. All else is left as it is. As figures are made anew, the text that people write contains only numbers that no
@@ -18,7 +20,9 @@ from benchmarks import pictures, planner_tables, runs, tables, truth_tables
 from benchmarks.runs import History
 
 ROOT = Path(__file__).parents[1]
-RECORDS, PAGE, IMAGES = ROOT / "benchmarks/records", ROOT / "docs/performance.md", ROOT / "docs/images"
+RECORDS, IMAGES = ROOT / "benchmarks/records", ROOT / "docs/images"
+PAGE, DETAILS = ROOT / "docs/performance.md", ROOT / "docs/internals/measurements.md"
+BETWEEN = "\n<!-- the second page -->\n"
 README = ROOT / "README.md"
 MARKED = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end: \1 -->", flags=re.DOTALL)
 MARK = re.compile(r"<!-- (?:made|end): ([\w-]+) -->")
@@ -69,16 +73,22 @@ class PageError(Exception):
     """A page without the marks that it needs; the sentence says which."""
 
 
+def read() -> str:
+    """Both pages as one text."""
+    return PAGE.read_text() + BETWEEN + DETAILS.read_text()
+
+
 # docs/internals/decisions/0036-generated-parts-of-the-performance-page.md
 def make(text: str, history: History) -> tuple[str, dict[str, str]]:
-    """The page with its parts made anew, and the pictures by file name. Raises PageError for marks that are amiss."""
+    """The pages with their parts made anew, and the pictures by file name. Raises PageError for wrong marks."""
     parts = {name: table(history) for name, table in TABLES.items()}
     files: dict[str, str] = {}
     for file, draw in pictures.PICTURES.items():
         picture = draw(history)
         parts[f"picture-{Path(file).stem}"] = _show(file, picture) if picture else ""
         files |= {file: picture.svg} if picture else {}
-    return _fill(text, parts), files
+    first, between, second = _fill(text, parts).partition(BETWEEN)
+    return first + between + second.replace("](images/", "](../images/").replace("](internals/", "]("), files
 
 
 def _show(file: str, picture: pictures.Picture) -> str:
@@ -130,13 +140,15 @@ def find_undated(text: str) -> list[str]:
 def write() -> History:
     """Make page, README's figures and pictures anew. Raises RecordError and PageError before anything is written."""
     history = runs.load(RECORDS)
-    text, files = make(PAGE.read_text(), history)
+    text, files = make(read(), history)
     readme = make_readme(README.read_text(), history)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for file in pictures.PICTURES:
         (IMAGES / file).unlink(missing_ok=True)
     for file, svg in files.items():
         (IMAGES / file).write_text(svg)
-    PAGE.write_text(text)
+    first, _, second = text.partition(BETWEEN)
+    PAGE.write_text(first)
+    DETAILS.write_text(second)
     README.write_text(readme)
     return history

@@ -274,7 +274,7 @@ def main(budget: str, only: str | None, from_records: bool) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would have it ignored
     failed, is_stopped = [], False
     try:
-        page.make(page.PAGE.read_text(), runs.load(page.RECORDS))  # better now than when all is measured
+        page.make(page.read(), runs.load(page.RECORDS))  # better now than when all is measured
         if not from_records:
             commit, is_dirty = pairs.find_commit()
             if commit is None or is_dirty:
@@ -297,7 +297,7 @@ def main(budget: str, only: str | None, from_records: bool) -> None:
     print(describe_aims(history))
     for sentence in describe_age(history):
         say(sentence)
-    say(f"written: {page.PAGE.relative_to(ROOT)} and its pictures")
+    say(f"written: {page.PAGE.relative_to(ROOT)}, {page.DETAILS.relative_to(ROOT)} and their pictures")
     sys.exit(130 if is_stopped else 1 if failed else 0)
 
 

@@ -19,28 +19,52 @@ HEAD = f"""\
 `meshrun {USAGE}`
 
 {INTRO}
+
+`meshrun -h` is one screen: the options that most jobs need, and the names of the option groups. `meshrun -h GROUP`
+shows one group, `-h` with the name of an option shows its group, and `meshrun --help` shows all options, on a terminal
+through `$PAGER`. A shell can [complete them](../start/installation.md#completion-in-a-shell).
 """
 SETTINGS_HEAD = """\
 
 ## Settings by variable
 
-These rarely change and have no option. They are checked like options; `meshctl doctor --json` shows each value.
+These rarely change and have no option. They are checked like options; `meshctl doctor --json` shows each value. An
+empty variable counts as unset.
 
 | variable | default | |
 |---|---|---|
+"""
+
+TYPOS = """\
+
+## Warnings about typos
+
+Two mistakes are easy to make and hard to see. meshrun prints a warning and starts the job: for a variable whose name
+resembles one that meshrun reads, and for an option of meshrun after the script, which is passed to the script.
+
+```python title="hello.py"
+print("hello")
+```
+
+```console
+$ LAUNCHER_NPROC_PER_NDOE=2 meshrun hello.py --nproc-per-node 2
+meshrun: unknown variable LAUNCHER_NPROC_PER_NDOE: did you mean LAUNCHER_NPROC_PER_NODE?
+meshrun: --nproc-per-node is passed to hello.py: put options of meshrun before the script
+...
+hello
+```
 """
 
 
 def page() -> str:
     """The whole page."""
     sections = [
-        f"\n## {title}\n\n| option | default | variables | |\n|---|---|---|---|\n{rows(group)}"
-        for group, title in GROUPS.items()
+        f"\n## {title}\n\n| option | default | |\n|---|---|---|\n{rows(group)}" for group, title in GROUPS.items()
     ]
     settings = "".join(
         f"| `{row.flag}`{metavar(row)} | {escaped(row.default)} | {escaped(row.help)} |\n" for row in SETTINGS
     )
-    return "".join((HEAD, *sections, SETTINGS_HEAD, settings))
+    return "".join((HEAD, *sections, SETTINGS_HEAD, settings, TYPOS))
 
 
 def rows(group: str) -> str:
@@ -48,9 +72,12 @@ def rows(group: str) -> str:
     lines = []
     for option in list_options():
         if option.group == group:
-            typed = " or ".join(f"`{spelling}`" for spelling in option.spellings) + metavar(option)
+            # Dashes and underscores are equivalent, as the page says once.
+            spellings = [one for one in option.spellings if one.replace("_", "-") == one or one[:2] != "--"]
+            typed = " or ".join(f"`{spelling}`" for spelling in spellings) + metavar(option)
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
-            lines.append(f"| {typed} | {escaped(option.default)} | {variables} | {escaped(option.help)} |\n")
+            below = f"<br><small>{variables}</small>" if variables else ""
+            lines.append(f"| {typed} | {escaped(option.default)} | {escaped(option.help)}{below} |\n")
     return "".join(lines)
 
 

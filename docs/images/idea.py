@@ -1,7 +1,8 @@
 """Draws idea.svg, the picture in README: two rounds of one job, and what the loss of a node changes.
 
-The picture brings its own background, so that it can be read on a light and on a dark page alike. Run
-`python docs/images/idea.py` after a change; a test compares the file with what this script draws.
+It also has what the other pictures are made of. A picture brings its own background, and other colours for readers
+who prefer a dark page. Run `python docs/images/idea.py` after a change; a test compares the file with what this script
+draws.
 """
 
 from __future__ import annotations
@@ -15,6 +16,21 @@ PANEL_HEIGHT = 196
 LEFT, NODE_WIDTH, NODE_STEP, LEAF_GAP = 46, 88, 96, 20
 REPLICAS = ("#1f5fbf", "#a04a00", "#1e7a3c")  # each at least 4.5 to 1 against white text
 INK, SOFT, LINE, PAPER, CARD, LOST = "#1c2733", "#4a5866", "#7b8794", "#f4f6f8", "#ffffff", "#b3261e"
+BAND, FRAME = "#e3e9ef", "#c9d1d9"
+
+DARK = {
+    "text": {INK: "#e6edf3", SOFT: "#aab6c2", LOST: "#ff8a80", REPLICAS[0]: "#8ab4ff", LINE: "#8793a0"},
+    "rect": {PAPER: "#161b22", CARD: "#22282f", BAND: "#2c3440"},
+    "path": {INK: "#e6edf3", SOFT: "#aab6c2", LINE: "#8793a0", LOST: "#ff8a80"},
+}  # by element: what a colour becomes
+STYLE = "".join(
+    f"{name}[{key}='{light}']{{{key}:{dark}}}"
+    for name, colours in DARK.items()
+    for light, dark in colours.items()
+    for key in (("fill", "stroke") if name == "path" else ("fill",))
+)
+FRAMES = {LOST: DARK["path"][LOST], INK: DARK["path"][INK], LINE: "#57606a", FRAME: "#30363d"}
+LINES = "".join(f"rect[stroke='{light}']{{stroke:{dark}}}" for light, dark in FRAMES.items())
 
 Ranks = tuple[int, ...] | None  # of one node; () is a spare, None is lost
 
@@ -44,8 +60,9 @@ def wire(path: str, *, colour: str = LINE, dashes: str = "none") -> str:
 
 def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     """A whole file: the parts on a background of their own."""
-    paper = box(0.5, 0.5, width - 1, height - 1, fill=PAPER, line="#c9d1d9")
-    words = "\n".join(["", f"<title>{title}</title>", paper, *parts, ""])
+    paper = box(0.5, 0.5, width - 1, height - 1, fill=PAPER, line=FRAME)
+    style = f"<style>@media(prefers-color-scheme:dark){{{STYLE}{LINES}}}</style>"
+    words = "\n".join(["", f"<title>{title}</title>", style, paper, *parts, ""])
     size: dict[str, float | str] = {"viewBox": f"0 0 {width:g} {height:g}", "width": width, "height": height}
     font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
     return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
@@ -99,7 +116,7 @@ def panel(top: float, title: str, world: str, seal: str, ranks: list[Ranks]) -> 
         parts += node(i, nodes, own)
         if own is not None:
             parts.append(wire(f"M{node_middle(i):g} {nodes + 58:g}V{store:g}", dashes="2 3"))
-    parts.append(box(LEFT - 12, store, WIDTH - 2 * LEFT + 24, 26, fill="#e3e9ef"))
+    parts.append(box(LEFT - 12, store, WIDTH - 2 * LEFT + 24, 26, fill=BAND))
     parts.append(text(MIDDLE, store + 17.5, seal))
     return parts
 
@@ -114,7 +131,7 @@ def picture() -> str:
             14,
             "Round 1",
             "mesh dp=*,tp=4: 3 whole replicas, 12 ranks",
-            "store: round 1 is sealed; the agent of every node reads one plan",
+            "agents read the plan for round 1 from the store",
             whole,
         ),
         wire(f"M{MIDDLE:g} {between + 8}V{between + 38}m-6 -8l6 8l6 -8", colour=INK),
@@ -124,11 +141,11 @@ def picture() -> str:
             between + 48,
             "Round 2",
             "2 whole replicas, 8 ranks; ranks 0 to 7 stay",
-            "store: round 2 is sealed; node e is alive and waits as a spare",
+            "agents read the plan for round 2; node e waits as a spare",
             after,
         ),
     ]
-    title = "Six nodes form three replicas; one node is lost; two replicas go on, and one node is spare"
+    title = "Six nodes form three replicas; one node is lost; two replicas continue, and one node is spare"
     return svg(WIDTH, HEIGHT, title, parts)
 
 

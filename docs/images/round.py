@@ -12,13 +12,13 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from docs.images.idea import INK, LINE, LOST, REPLICAS, SOFT, box, element, svg, text, wire
+from docs.images.idea import BAND, INK, LINE, LOST, REPLICAS, SOFT, box, element, svg, text, wire
 
 WIDTH, HEIGHT = 700, 388
 LEFT, RIGHT = 118, 672
 STORE, FIRST, STEP, BAR = 78, 140, 50, 26
 SEALED, BEGUN, LOSS, STOP, QUIET, AGAIN, ANEW = 150, 182, 322, 372, 448, 502, 534  # what happens, from left to right
-NODES = ("node a, leads", "node b", "node c", "node d, spare")
+NODES = ("node a (leader)", "node b", "node c", "node d (spare)")
 
 
 def lane(index: int) -> float:
@@ -52,12 +52,12 @@ def picture() -> str:
     parts = [
         text(20, 32, "From one round to the next", size=15, weight="700", anchor="start"),
         text(RIGHT + 8, 32, "time runs to the right", colour=SOFT, anchor="end"),
-        box(LEFT - 10, STORE - 19, RIGHT - LEFT + 18, 38, fill="#e3e9ef"),
+        box(LEFT - 10, STORE - 19, RIGHT - LEFT + 18, 38, fill=BAND),
         text(20, STORE + 4.5, "store", weight="600", anchor="start"),
     ]
     bottom = lane(3) + BAR
     parts.append(
-        element("rect", x=QUIET, y=lane(0) - 8, width=ANEW - QUIET, height=bottom - lane(0) + 16, rx=4, fill="#e3e9ef")
+        element("rect", x=QUIET, y=lane(0) - 8, width=ANEW - QUIET, height=bottom - lane(0) + 16, rx=4, fill=BAND)
     )
     for index, name in enumerate(NODES):
         parts.append(text(20, lane(index) + 18, name, anchor="start", colour=LOST if index == 2 else INK))
@@ -68,7 +68,7 @@ def picture() -> str:
         parts.append(arrow(BEGUN - 16 + 5 * index, STORE + 19, lane(index), colour=LINE))
     cross = lane(2) + BAR / 2
     parts.append(wire(f"M{LOSS - 1:g} {cross - 9:g}l18 18m0 -18l-18 18", colour=LOST))
-    parts.append(text(LOSS + 24, cross + 4.5, "proven gone", size=12, anchor="start", colour=LOST))
+    parts.append(text(LOSS + 24, cross + 4.5, "lost (proven)", size=12, anchor="start", colour=LOST))
     parts += [arrow(STOP - 4, STORE + 19, lane(0), colour=LINE), arrow(STOP + 6, STORE + 19, lane(1), colour=LINE)]
     parts += [arrow(STOP + 54, lane(0) + 2, STORE + 19), arrow(STOP + 68, lane(1) + 2, STORE + 19)]
     for number, index in enumerate((0, 1, 3)):
@@ -78,9 +78,9 @@ def picture() -> str:
     parts += record(STOP - 30, "stop 1", 60, colour=LOST)
     parts += record(STOP + 54, "stopped", 66)
     parts += record(AGAIN + 18, "seal 2", 60)
-    between = "here nothing of round 1 runs, and nothing of round 2 yet"
+    between = "no workers run"
     parts.append(text((QUIET + ANEW) / 2, bottom + 22, between, size=12))
-    rule = "Round 2 is sealed only when a and b have written that they stopped, and c is proven gone."
+    rule = "Round 2 is sealed only when a and b have written that they stopped, and c is proven lost."
     parts.append(text(20, HEIGHT - 16, rule, anchor="start"))
     title = "Node c is lost; the round is stopped; when nothing of it runs, the next one is sealed with d"
     return svg(WIDTH, HEIGHT, title, parts)

@@ -6,8 +6,8 @@ process, so each of its errors becomes one sentence that names its package.
 
 The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
 `meshrun.environments` (--framework NAME). An entry point names a class, or a function, that is called without
-arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md. Our own extensions are found
-by name in `launcher.extensions`, without a search.
+arguments and returns the object with the contract's methods. See docs/reference/plug-ins.md. Our own extensions are
+found by name in `launcher.extensions`, without a search.
 """
 
 from __future__ import annotations

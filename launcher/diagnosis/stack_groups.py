@@ -10,19 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
-from launcher.diagnosis.verdict import describe_ranks
+from launcher.diagnosis.verdict import STATES, describe_ranks
 from launcher.model.text import WIDTH
 from launcher.worker.grid import WorkerMesh
 
 FRAMES_SHOWN = 12
-STATES = {
-    "runs": "running",
-    "sleeps": "asleep",
-    "blocked": "blocked in the kernel",
-    "stopped": "stopped, by a signal or a debugger",
-    "ended": "ended",
-    "unknown": "not known",
-}
 _INSTALLED = ("site-packages/", "dist-packages/")
 _FUNCTION_WIDTH = 28
 

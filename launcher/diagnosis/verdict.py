@@ -41,6 +41,15 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "la
 """Parts of the names of files that are not the script's."""
 _HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
 """States in which a rank does nothing, wherever its stack stands."""
+STATES: dict[State, str] = {
+    "runs": "running",
+    "sleeps": "asleep",
+    "blocked": "blocked in the kernel",
+    "stopped": "stopped, by a signal or a debugger",
+    "ended": "ended",
+    "unknown": "not known",
+}
+"""In words."""
 MOMENT_S = 1.0
 ACTIVE_S = 60.0
 """A job whose last collective is not older makes progress, if nobody waits."""
@@ -107,13 +116,12 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
     world = {rank: RankEvidence(rank=rank, state="unknown") for rank in range(mesh.world_size)}
     world |= {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
     groups = _collect_groups(world, mesh)
-    if mismatch := _find_mismatch(groups, mesh):
-        return replace(mismatch, places=find_places(world.values()))
     waits = [wait for group in groups for wait in _list_waits(group, world)]
     waiting = {rank for wait in waits if wait.late for rank in wait.inside}
     awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
     found = (
-        _conclude_late(awaited, waits, world, mesh)
+        _find_mismatch(groups, mesh)
+        or _conclude_late(awaited, waits, world, mesh)
         or _conclude_deadlock(waiting, waits, mesh)
         or _conclude_stuck(waits, world, mesh)
         or _conclude_healthy(world)
@@ -507,9 +515,8 @@ def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
 
 def _describe_state(place: Place, one: RankEvidence) -> str:
     if one.state == "stopped":
-        return f"stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
-    blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
-    state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
+        return f"stopped, traced by {one.tracer}" if one.tracer else STATES["stopped"]
+    state = STATES[one.state] + (f" ({one.wait})" if one.state == "blocked" and one.wait else "")
     if not place.function:
         return f"{state}, stack not known"
     inside = f", inside {place.inside}" if place.inside else ""

@@ -1,10 +1,10 @@
 """What needs a foreign system, or most users never start: a folder for each, over a kernel that knows none of them.
 
-A folder has its code and its command; its tests lie where those of a package lie, and its guide is in docs/guides. An
-extension imports the kernel, never another extension, and the kernel imports none: what two of them need lies below
-both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they are strings, and
-nothing is imported here. They are asked only for words that the kernel does not know, and `load_entry` imports what
-they say.
+A folder has its code and its command; its tests lie where those of a package lie, and its guide is in docs/train or
+docs/cluster. An extension imports the kernel, never another extension, and the kernel imports none: what two of them
+need lies below both. Where a word of the user's means an extension, the tables below say which, as `module:name`; they
+are strings, and nothing is imported here. They are asked only for words that the kernel does not know, and
+`load_entry` imports what they say.
 """
 
 from __future__ import annotations

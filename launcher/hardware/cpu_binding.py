@@ -1,7 +1,7 @@
 """The CPUs to which a worker is bound: --numa-binding, as a pure function from a machine's topology to CPU sets.
 
 A worker that runs near its GPU copies faster, and one whose caches are its own is not disturbed. The modes are
-torchrun 2.13's (docs/guides/binding.md); two things differ from there. numactl is not needed, because the supervisor
+torchrun 2.13's (docs/cluster/devices.md); two things differ from there. numactl is not needed, because the supervisor
 sets each worker's affinity before it runs. And a worker whose device has no known node, in particular one on the CPU,
 is not refused: such workers are spread evenly over the nodes. No worker gets a CPU that the agent itself may not use.
 """

@@ -86,7 +86,7 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
     What controls a terminal is escaped, and long cells are cut.
     """
     shown = (column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells))
-    kept = [_clean(column) for column in shown]
+    kept = [replace(column, cells=tuple(truncate(cell, column.most) for cell in column.cells)) for column in shown]
     while width and _measure(kept) > width and any(column.priority for column in kept):
         kept.remove(max(reversed(kept), key=lambda column: column.priority))
     return kept
@@ -101,7 +101,3 @@ def format_table(columns: Sequence[Column], width: int = 0) -> str:
 
 def _measure(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
-
-
-def _clean(column: Column) -> Column:
-    return replace(column, cells=tuple(truncate(cell, column.most) for cell in column.cells))

@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Sequence
-from errno import EINVAL, ENOENT
+from errno import EINVAL
 from functools import partial
 
 from launcher.hardware.linux import kernel
@@ -240,7 +240,8 @@ class ProcessHost:
             if run is not None:
                 run(spec.argv)
             else:
-                _execute([os.fsencode(word) for word in spec.argv], environment)
+                argv = [os.fsencode(word) for word in spec.argv]
+                os.execvpe(argv[0], argv, environment)
         except OSError as error:
             number = error.errno or EINVAL
             os.write(answer, marshal.dumps([f"{attempt}: {os.strerror(number)}", number]))
@@ -264,18 +265,3 @@ def close_all_but(keep: Iterable[int], highest: int) -> None:
         os.closerange(first, descriptor)
         first = max(first, descriptor + 1)
     os.closerange(first, highest + 1)
-
-
-def _execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Run a program, searched on the PATH of its environment when it has no slash. Returns only by an OSError."""
-    if b"/" in argv[0]:
-        os.execve(argv[0], argv, environment)
-    failure: OSError = FileNotFoundError(ENOENT, "")
-    for folder in environment.get(b"PATH", os.defpath.encode()).split(b":"):
-        try:
-            os.execve(os.path.join(folder or b".", argv[0]), argv, environment)
-        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - look in the next folder
-            continue
-        except PermissionError as error:
-            failure = error
-    raise failure

@@ -153,7 +153,7 @@ def find_page() -> WorkerPage | None:
 
 def write_claim(kind: int, reason: str) -> bool:
     """Tell the agent what this worker claims about its failure; True if the agent was reached."""
-    page = find_page()
+    page = _page if _is_resolved else _resolve_page()
     if page is None:
         return False
     with suppress(OSError, KeyError, ValueError):  # without the text the claim still counts

@@ -3,7 +3,7 @@
 A message is a class whose annotations carry the field numbers of etcd's rpc.proto, kv.proto and auth.proto;
 `protobuf.encode` and `protobuf.decode` turn it into bytes and back. Only the fields that are used are declared. That
 defaults are never written matters: an empty `range_end` on the wire would mean "every key from here on". The served
-store refuses requests with any other field: docs/guides/without-etcd.md says what it answers.
+store refuses requests with any other field: docs/cluster/without-etcd.md says what it answers.
 
 The methods are at the end: the path of each, and the types of its request and response.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cli.running import LIMIT_S
 from tests.support.documents.pages import ROOT, blocks
 
-GUIDE = ROOT / "docs" / "guides" / "from-torchrun.md"
+GUIDE = ROOT / "docs" / "cluster" / "torchrun-programs.md"
 CALL = "exec torchrun --standalone --nproc_per_node=2 --tee=3 train.py"  # as a program does that knows only its name
 
 

@@ -1,7 +1,7 @@
 """The list of differences from torchrun, read from the page that users read.
 
-It is the tables of docs/guides/from-torchrun.md with the heading below: one row for a behaviour, with what is seen of
-torchrun, what is seen of meshrun, and why. A case of the table that shows something else must be in the list, and
+It is the tables of docs/reference/compatibility.md with the heading below: one row for a behaviour, with what is seen
+of torchrun, what is seen of meshrun, and why. A case of the table that shows something else must be in the list, and
 what is in the list must be seen.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.support.documents.pages import ROOT
 
-PAGE = ROOT / "docs/guides/from-torchrun.md"
+PAGE = ROOT / "docs/reference/compatibility.md"
 HEADING = "| behaviour | torchrun 2.13 | meshrun | why |"
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support.documents.pages import ROOT, SERVED, blocks, is_shown
 from tests.support.network.namespaces import free_port
 
-PAGE = ROOT / "docs/guides/plug-ins.md"
+PAGE = ROOT / "docs/reference/plug-ins.md"
 EXAMPLE = ROOT / "examples/device_plugin"
 LIMIT_S = 60.0
 

@@ -79,7 +79,7 @@ def test_a_worker_has_only_its_three_streams_open() -> None:
 
 
 def test_a_worker_before_its_exec_holds_only_its_own_descriptors(tmp_path: Path) -> None:
-    slow_exec = "import time; from launcher.supervisor import child; child._execute = lambda *_: time.sleep(1000)"
+    slow_exec = "import os, time; os.execvpe = lambda *_: time.sleep(1000)"
     with Agent(setup=slow_exec) as agent:
         agent.spawn(
             1, *[SLEEP] * 3, stdout=str(tmp_path / "{local_rank}.out"), stderr=str(tmp_path / "{local_rank}.err")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skypilot"
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "skypilot.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cluster" / "skypilot.md"
 READ = """
 import json, sys
 import sky

@@ -57,7 +57,7 @@ def test_every_path_and_module_that_a_text_names_is_there() -> None:
 @pytest.mark.parametrize(
     ("text", "stale"),
     [
-        ("see launcher/model/text.py, `docs/guides` and tests/unit", set()),
+        ("see launcher/model/text.py, `docs/start` and tests/unit", set()),
         ("see launcher/model/txt.py", {"launcher/model/txt.py"}),
         ("`rendezvous.records.Spec` and launcher.model", set()),
         ("`rendezvous.records.Spek`", {"rendezvous.records.Spek"}),

@@ -31,11 +31,7 @@ class Player:
 
     def __init__(self, address: str, speed_mbit: int = 0) -> None:
         self._echo = EchoSocket(address)
-        try:
-            self._bulk = BulkReceiver(address)
-        except BaseException:
-            self._echo.close()
-            raise
+        self._bulk = BulkReceiver(address)
         self._token = b""
         self._streams = choose_stream_count(speed_mbit)
 

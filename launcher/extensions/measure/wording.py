@@ -19,6 +19,7 @@ from launcher.extensions.measure.grouping import Groups
 from launcher.extensions.measure.session import Answer, Participant
 from launcher.model.rates import format_rate
 from launcher.model.text import format_count, format_list
+from launcher.model.topology import make_natural_key
 
 _PAIRS_SHOWN = 3
 Path = tuple[str, ...]  # domains, from the outermost one to that of a level
@@ -192,9 +193,5 @@ def _find_majority(stated: Stated, members: Sequence[int]) -> Path | None:
 
 def _sort_domains(participants: Sequence[Participant], domains: Sequence[Sequence[int]]) -> list[int]:
     """Return the positions of the domains in the order of their members' names, numbers in names as numbers."""
-    first = [min(_split_name(participants[member].name) for member in domain) for domain in domains]
+    first = [min(make_natural_key(participants[member].name) for member in domain) for domain in domains]
     return sorted(range(len(domains)), key=lambda index: first[index])
-
-
-def _split_name(name: str) -> list[tuple[int, str]]:
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.findall(r"\d+|\D+", name)]

@@ -165,8 +165,6 @@ class AgentPool(Struct, kw_only=True):
     _slots: list[_AgentSlot] = field(default_factory=list)
     _actions: list[PoolAction] = field(default_factory=list)  # of the present step
     _now: float = 0.0
-    _began_at: float = math.nan
-    """When the first step was taken."""
     _main_was_placed: bool = False
     _has_run: bool = False
     """Whether any agent has run."""
@@ -185,8 +183,7 @@ class AgentPool(Struct, kw_only=True):
     def step(self, events: Iterable[PoolEvent], view: ClusterView, now: float) -> tuple[PoolAction, ...]:
         """Return what to do now."""
         self._now, self._actions = now, []
-        if math.isnan(self._began_at):
-            self._began_at = now
+        if self._slots[0].excluded is None:  # the first step
             self._request(tuple(range(self.demand.least)), ())
         for event in events:
             self._take(event)
@@ -324,13 +321,9 @@ class AgentPool(Struct, kw_only=True):
                 self._request((slot.index,), used)
 
     def _list_used(self, view: ClusterView, own: _AgentSlot) -> tuple[str, ...]:
-        """Return the nodes of all other slots, as far as Ray has given them one or their agent still runs there."""
+        """Return the nodes on which another slot's agent still runs, or that Ray has given to an earlier slot."""
         nodes = {slot.node for slot in self._slots if slot is not own and slot.phase in _ACTIVE}
-        nodes |= {
-            view.placed.get(slot.index, "")
-            for slot in self._slots
-            if slot is not own and (slot.index < self.demand.least or slot.index < own.index)
-        }
+        nodes |= {view.placed.get(slot.index, "") for slot in self._slots[: own.index]}
         return tuple(sorted(nodes - {""}))
 
     def _start(self, view: ClusterView) -> None:

@@ -13,6 +13,15 @@ import sys
 from launcher import cli
 
 PROGRAM = "meshrun-ray"
+_USAGE = "[options] SCRIPT [arguments of the script]"
+_INTRO = (
+    "Runs SCRIPT in workers on the nodes of a Ray cluster, one agent of meshrun on each. It is the entrypoint of a Ray "
+    "job, or runs on a node of the cluster. --nnodes MIN:MAX sets the number of nodes; default: all that have the "
+    "devices. It takes all options of meshrun (see meshrun -h), and these:"
+)
+_EXAMPLE = """\
+  ray job submit --submission-id exp-41 --working-dir . -- \\
+    meshrun-ray --nnodes 4:8 --nproc-per-node 8 --max-restarts 9 train.py"""
 # For leaving the cluster. Ray's part takes 10 ms; then it delivers its own metrics, for up to 10 s where nothing takes
 # them (Ray 2.60, stats.h). Ray itself kills the driver 3 s after a stop, and this process is about to end.
 CLOSE_LIMIT_S = 0.5
@@ -51,8 +60,28 @@ def _print_info(action: str, topic: str) -> int:
     if action == "--completion" or action == "--version" or topic not in ("", "ray"):
         word = [topic] if topic else []
         return cli.main([action, *word])
-    from launcher.extensions.ray import usage
     from launcher.model.console import write_stdout
 
-    write_stdout(usage.render())
+    write_stdout(_render_usage())
     return 0
+
+
+def _render_usage() -> str:
+    from click import HelpFormatter
+
+    from launcher.extensions.ray.options import OPTIONS
+
+    formatter = HelpFormatter(width=80)
+    formatter.write_usage(PROGRAM, _USAGE)
+    formatter.write_paragraph()
+    formatter.write_text(_INTRO)
+    formatter.write_paragraph()
+    with formatter.indentation():
+        rows = []
+        for option in OPTIONS:
+            default = f" [default: {option.default}]" if option.default else ""
+            rows.append((f"{option.flag} {option.metavar}", f"{option.help}{default}"))
+        formatter.write_dl(rows, col_max=34)
+    formatter.write_paragraph()
+    formatter.write(f"{_EXAMPLE}\n")
+    return formatter.getvalue().strip("\n")

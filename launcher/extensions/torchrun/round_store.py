@@ -112,12 +112,12 @@ def _try_to_meet(
         return True
 
     try:
+        served: dict[str, Any] = {}
         if assignment.group_rank == 0:
-            store = _open_store(place, is_master=True, master_listen_fd=offer.hand_over())
-        elif _poll_until(is_answering, is_over, deadline):  # torch's client prints pages about a missing server
-            store = _open_store(place, is_master=False)
-        else:
+            served = {"is_master": True, "master_listen_fd": offer.hand_over()}
+        elif not _poll_until(is_answering, is_over, deadline):  # torch's client prints pages about a missing server
             return None
+        store = TCPStore(*place, wait_for_workers=False, timeout=CONNECT_LIMIT, **served)
         store.set_timeout(CALL_LIMIT)
         own = PrefixStore(f"meshrun/{round}", store)  # the agents' part
         if own.add(_HERE, 1) == assignment.group_world_size:
@@ -127,10 +127,6 @@ def _try_to_meet(
         # The node that serves the store seems to be lost. The others see that too, and end the round.
         _poll_until(lambda: False, is_over, deadline)
         return None
-
-
-def _open_store(place: tuple[str, int], **more: Any) -> TCPStore:
-    return TCPStore(host_name=place[0], port=place[1], wait_for_workers=False, timeout=CONNECT_LIMIT, **more)
 
 
 def _poll_until(is_there: Callable[[], bool], is_over: Callable[[], bool], deadline: float) -> bool:

@@ -178,8 +178,8 @@ class Failures:
         if is_stdout := not words and bool(found := self._read_tail(local_rank, stream="stdout")):
             tail = found
         rank = self._assignment.ranks[local_rank]
-        may_be_secondary = claim is None and sentence is None
-        may_be_secondary &= bool(words)  # nothing is compiled where there is nothing to read
+        # Nothing is compiled where there is nothing to read.
+        may_be_secondary = claim is None and sentence is None and bool(words)
         is_timeout = may_be_secondary and symptoms.is_collective_timeout(words)
         is_secondary = (
             is_timeout

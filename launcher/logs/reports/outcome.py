@@ -113,7 +113,7 @@ def _sort_failures(verdict: Verdict, own: Sequence[WorkerFailure]) -> list[Worke
     known = {_identify(failure): failure for failure in own}  # with their last lines
     root = known.get(_identify(root), root)
     told = [failure for text in verdict.others if (failure := parse_failure(text)) is not None]
-    others = {_identify(failure): failure for failure in (*told, *own)} | known
+    others = {_identify(failure): failure for failure in told} | known
     others.pop(_identify(root), None)
     return [root, *others.values()]
 

@@ -3,7 +3,7 @@
 They are imported as by the script: with its arguments in `sys.argv` and its directory first on `sys.path`, so that a
 module beside the script can be preloaded, too.
 
-A module that reads RANK while it is imported here finds nothing, and keeps that: docs/guides/warm-workers.md says so.
+A module that reads RANK while it is imported here finds nothing, and keeps that: docs/train/warm-workers.md says so.
 """
 
 from __future__ import annotations

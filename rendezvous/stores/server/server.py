@@ -66,7 +66,6 @@ class StoreServer:
         clock: Callable[[], float] = time.monotonic,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
-        self.host = host
         self._hosts = (host, *also)
         self.port = port
         """The port it listens on; the kernel's choice once started, if 0 was given."""

@@ -1,6 +1,6 @@
 """etcd's services on the memory store: requests in, responses or `ServedError` out.
 
-Answered is what this package's client asks, and what people ask with etcdctl (docs/guides/without-etcd.md has the
+Answered is what this package's client asks, and what people ask with etcdctl (docs/cluster/without-etcd.md has the
 list). Anything else is refused: another method, another field of a request, a range that is neither one key nor a
 prefix. etcd's keys are bytes, and those of the memory store text, so keys must be UTF-8.
 

@@ -5,10 +5,12 @@ line above its fence says why it is not. The marks, invisible on the rendered pa
 
     <!-- not run: REASON -->     a command block that no test can run, and why
     <!-- exits: 3 -->            the exit code of the block's last command, when it is not 0
-    <!-- file: train.py -->      the block is a file that the blocks after it use
+
+A block with a title (```python title="train.py") is a file that the blocks after it use; the page shows the title.
 
 Pages name stores by the addresses that they usually have. Where a page is run those become others: 127.0.0.1:2379
 an etcd started for this page, 127.0.0.1:29400 and 127.0.0.1:9400 free ports.
+The machine is called gpu-1, and the directory /home/me/job.
 """
 
 from __future__ import annotations
@@ -21,9 +23,24 @@ ROOT = Path(__file__).parents[3]
 COMMANDS = ("console", "bash")
 LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
 ETCD, SERVED, METRICS = "127.0.0.1:2379", "127.0.0.1:29400", "127.0.0.1:9400"
+MACHINE, DIRECTORY = "gpu-1", "/home/me/job"
 _FENCE = re.compile(r"^( *)```(.*)$")
-_MARK = re.compile(r"^ *<!-- (not run|exits|file): (.+) -->$")
+_TITLE = re.compile(r' title="([^"]+)"$')
+_MARK = re.compile(r"^ *<!-- (not run|exits): (.+) -->$")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]{12}Z \S+ ", re.MULTILINE)
+_VARIES = re.compile(
+    r"(?P<any>\.\.\.)|(?P<blanks> {2,})|(?P<id>(?<=[\W_])[0-9a-f]{8}(?:[0-9a-f]{8})?\b)"
+    r"|(?P<time>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:\.\d+)?)"
+    r"|(?P<number>(?<=pid )\d+|(?<=pid: )\d+|\d+(?= ?s ago| samples/s| ?%|M\b)|(?<=after )\d+(?= s\b)"
+    r"|(?<=waited for )\d+(?= s\b)|\d+(?:,\d{3})+|\d+\.\d+|\b\d{4,}\b)"
+)
+_VARIANTS = {
+    "any": ".*?",
+    "blanks": " {2,}",
+    "id": "[0-9a-f]+",
+    "time": r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:\.\d+)?",
+    "number": r"[\d,.]*\d",
+}
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
 
 
@@ -83,26 +100,37 @@ def blocks(page: Path) -> list[Block]:
         if end == len(lines):
             raise ValueError(f"{page}:{at + 1}: a block without an end")
         text = "".join(line[len(indent) :] + "\n" for line in lines[at + 1 : end])
-        block = Block(page, at + 1, language.strip(), text)
+        title = _TITLE.search(language)
+        block = Block(page, at + 1, _TITLE.sub("", language).strip(), text, file=title[1] if title else "")
         mark = _MARK.match(lines[at - 1]) if at else None
         if mark and mark[1] == "exits":
             block = block._replace(exits=int(mark[2]))
         elif mark:
-            block = block._replace(**{mark[1].replace(" ", "_"): mark[2].strip()})
+            block = block._replace(not_run=mark[2].strip())
         found.append(block)
         at = end + 1
     return found
 
 
 def is_shown(shown: str, output: str) -> bool:
-    """Whether `output` is what a page shows: a line "..." stands for any lines, "..." within a line for any text.
+    """Whether `output` is what a page shows, which is one real run.
 
-    The page shows a terminal, where the agent's lines have no time and node before them.
+    A line "..." stands for any lines, "..." within a line for any text. What another run has otherwise may differ:
+    times, pids, ports, numbers with a fraction, the width of columns. The page shows a terminal, where the agent's
+    lines have no time and node before them.
     """
     output = _STAMP.sub("", output)
-    lines = (".*\n" if line == "..." else f"{re.escape(line)}\n" for line in shown.splitlines())
-    pattern = "".join(f"(?:{line})*?" if line == ".*\n" else line.replace(r"\.\.\.", ".*?") for line in lines)
+    pattern = "".join("(?:.*\n)*?" if line == "..." else f"{_pattern(line)}\n" for line in shown.splitlines())
     return re.fullmatch(pattern, output if output.endswith("\n") else f"{output}\n") is not None
+
+
+def _pattern(line: str) -> str:
+    found, at = "", 0
+    for match in _VARIES.finditer(line):
+        assert match.lastgroup is not None
+        found += re.escape(line[at : match.start()]) + _VARIANTS[match.lastgroup]
+        at = match.end()
+    return found + re.escape(line[at:])
 
 
 def prose(page: Path) -> str:
@@ -117,7 +145,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What `#...` can name on a page, by the rule of mkdocs: lower case, no punctuation, dashes for blanks."""
+    """What `#...` can name on a page, by the rule of Python-Markdown: lower case, no punctuation, dashes for blanks."""
     headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}

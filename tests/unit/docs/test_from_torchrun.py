@@ -1,6 +1,6 @@
-"""The page for those who come from torchrun leaves nothing out, and every command line on it is understood.
+"""The pages for those who come from torchrun leave nothing out, and every command line there is understood.
 
-What it says of differences is held against both launchers by `make slow WHAT=compat`.
+What they say of differences is held against both launchers by `make slow WHAT=compat`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import yaml
 from launcher.agent import command
 from launcher.config.options import table
 from tests.compat.differences import PAGE, differences
-from tests.support.documents.pages import blocks
+from tests.support.documents.pages import ROOT, blocks
 
+GUIDE = ROOT / "docs/start/from-torchrun.md"
 TEXT = PAGE.read_text()
 # What torchrun's workers find, and what its agent reads beside PET_ variables: torch 2.13's own source.
 VARIABLES = """
@@ -36,7 +37,7 @@ def rows(mark: str) -> set[str]:
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
     """The words behind every `meshrun` in blocks of commands, with the line where it stands."""
-    for block in blocks(PAGE):
+    for block in blocks(GUIDE):
         if block.language != "bash":
             continue
         for line in block.script.replace("\\\n", " ").splitlines():
@@ -64,7 +65,7 @@ def test_every_command_line_is_understood_and_one_after_is_the_one_before() -> N
     after = [" ".join(words) for _, words in command_lines()]
     before = [
         " ".join(shlex.split(line)[1:])
-        for block in blocks(PAGE)
+        for block in blocks(GUIDE)
         for line in block.text.replace("\\\n", " ").splitlines()
         if line.startswith("torchrun ")
     ]
@@ -73,7 +74,7 @@ def test_every_command_line_is_understood_and_one_after_is_the_one_before() -> N
 
 
 def test_the_container_of_the_job_is_understood() -> None:
-    (block,) = [block for block in blocks(PAGE) if block.language == "yaml"]
+    (block,) = [block for block in blocks(GUIDE) if block.language == "yaml"]
     (container,) = yaml.safe_load(block.text)["containers"]
     environ = {variable["name"]: variable["value"] for variable in container["env"]}
     config = command.parse(container["args"], environ)

@@ -20,7 +20,7 @@ from launcher.model import traffic
 from launcher.model.mesh import Axis, Mesh
 from tests.support.documents.pages import ROOT, blocks
 
-PAGE = ROOT / "docs/guides/meshes.md"
+PAGE = ROOT / "docs/train/meshes.md"
 Numbers = Mapping[str, int]
 Rule = Callable[[Numbers, Numbers], int]
 """(coordinates by name, sizes by name) -> rank."""
@@ -191,7 +191,7 @@ def test_the_mesh_numbers_ranks_as_the_framework_does(key: str, recipe: Recipe) 
 
 def test_every_framework_has_its_rule_and_the_table_of_traffic_says_what_is_usual() -> None:
     assert [key for key, _ in CASES] == list(RULES)
-    section = PAGE.read_text().split("\n## Traffic\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs/concepts/placement.md").read_text().split("\n## Traffic: ")[1].split("\n## ")[0]
     found = {}
     for axes, kind, weight in re.findall(r"^\| (`.*`) \| (\w+) \| (\d+) \|$", section, flags=re.MULTILINE):
         found |= {axis: traffic.DefaultTraffic(kind, int(weight)) for axis in re.findall(r"`(\w+)`", axes)}

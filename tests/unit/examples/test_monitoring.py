@@ -38,7 +38,7 @@ def test_every_label_is_one_of_its_metric_and_the_guide_lists_every_metric() -> 
     assert len(selected) > 30
     for metric, selector in selected:
         assert set(re.findall(r"(\w+)=", selector)) <= LABELS[metric], (metric, selector)
-    guide = (FOLDER.parents[1] / "docs/guides/metrics.md").read_text()
+    guide = (FOLDER.parents[1] / "docs/reference/metrics.md").read_text()
     rows = [
         f"| `{metric.full_name}` | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
         for metric in METRICS

@@ -13,7 +13,7 @@ from tests.support.documents.pages import ROOT
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
 
 MARGIN_S = 15.0
-PAGES = ("bare-metal", "containers", "kubernetes", "skypilot", "slurm")
+PAGES = ("cluster/bare-metal", "start/installation", "cluster/kubernetes", "cluster/skypilot", "cluster/slurm")
 FOLDERS = ("bare-metal", "kubernetes", "skypilot", "slurm")
 UNIT = EXAMPLES / "bare-metal" / "meshrun@.service"
 DOCKERFILE = KUBERNETES / "Dockerfile"
@@ -124,7 +124,7 @@ def test_the_init_container_installs_only_what_the_agent_needs() -> None:
 
 
 def test_every_recipe_is_named_in_a_guide() -> None:
-    guides = "".join((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in PAGES)
+    guides = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in PAGES)
     files = {path.name for folder in FOLDERS for path in (EXAMPLES / folder).iterdir() if path.is_file()}
     assert not {name for name in files if name not in guides and not name.endswith(".dockerignore")}
     named = set(re.findall(r"examples/[\w/.@-]+\w", guides)) | {

@@ -117,6 +117,14 @@ def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
         assert [node.id for node in spec.nodes] == names
 
 
+@pytest.mark.parametrize("name", ["²", "h1²", "①", "9" * 5000])
+def test_a_name_may_have_digits_that_are_no_number(name: str) -> None:
+    answer = make_answer()
+    first, *others = answer.participants
+    named = replace(answer, participants=(replace(first, name=name), *others))
+    assert describe(named, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf"
+
+
 def test_stated_names_stay_a_number_makes_none_and_one_level_has_the_innermost() -> None:
     answer = make_answer(leaves="xyxyx")
     assert find_paths(answer, LEVELS) == [(("leaf", leaf),) for leaf in "xyxyy"]
