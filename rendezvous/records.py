@@ -53,6 +53,8 @@ class Spec(Record, frozen=True, kw_only=True):
     options: Options
     """Those that decide which rounds there can be: all agents have the same."""
     digest: str
+    script: str = ""
+    """Its name, for people."""
     has_secret: bool = False
     arguments_digest: str = ""
     shared_options: Options = {}
@@ -144,7 +146,7 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     ended_at: Seconds = 0.0
     """As `began_at`."""
     saved_at: Seconds = 0.0
-    """When the last checkpoint was reported, likewise; 0 for none."""
+    """Of the last checkpoint, as `began_at`."""
     cause: Cause = ""
     """What ended it."""
     failed_rank: Rank = -1
@@ -415,7 +417,7 @@ class Keys:
         return self.commands + token
 
     def make_answer_key(self, token: str) -> str:
-        """Make the key of the answer to a question: it may be long, and no member follows it."""
+        """Make the key of an answer, which no member follows."""
         return f"{self.root}/answer/{token}"
 
     def make_history_key(self, number: int) -> str:

@@ -259,6 +259,7 @@ def make_spec(workers: WorkerOptions, mesh: str, options: Mapping[str, str]) -> 
         mesh=mesh,
         options=options,
         digest=hash_program(workers.launch_mode, workers.script),
+        script=os.path.basename(workers.script),
         arguments_digest=hash_words(*workers.script_args),
         shared_options={} if workers.framework == "auto" else {"--framework": workers.framework},
     )

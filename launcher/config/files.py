@@ -73,9 +73,8 @@ def _check_script_file(script: str, mesh: Mesh | None, *, is_path: bool) -> None
     has_main = _find_zip_main(script)  # a program may have a zip file at its end, which Python runs
     if has_main is False:
         raise UsageError(f"{called} is a zip file without __main__.py")
-    if has_main is None and start.startswith(b"\x7fELF"):
-        raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
-    is_foreign = (start.startswith(b"#!") and b"python" not in start) or script.endswith((".sh", ".bash", ".ipynb"))
+    is_foreign = has_main is None and start.startswith((b"#!", b"\x7fELF")) and b"python" not in start
+    is_foreign = is_foreign or script.endswith((".sh", ".bash", ".ipynb"))
     if is_foreign and (reason := extensions.ask("content", script, start, bool(mode & 0o111), is_path)):
         raise UsageError(*reason)
 

@@ -67,7 +67,7 @@ GROUPS = {
 }
 # Words that users of torchrun and others try after -h -> the group that they mean.
 GROUP_WORDS = {
-    **dict.fromkeys(("rdzv", "c10d", "etcd", "store", "join"), "rendezvous"),
+    **dict.fromkeys(("c10d", "etcd", "store", "join"), "rendezvous"),
     **dict.fromkeys(("network", "ports", "interface", "master"), "addresses"),
     **dict.fromkeys(("elastic", "nodes", "workers"), "size"),
     **dict.fromkeys(("logging", "logs", "log", "stdout", "stderr"), "output"),
@@ -115,7 +115,8 @@ def render_first_screen() -> str:
 def render_group(topic: str) -> str:
     """Return the options of a group. Raises UsageError for another name, with the group of an option of that name."""
     name = topic.removeprefix("--").replace("_", "-")
-    if option := find_row(name):
+    options = (one for one in list_options() if one.name.startswith(name) and topic not in {*GROUPS, *GROUP_WORDS})
+    if option := find_row(name) or next(options, None):
         topic = option.group
     if topic not in GROUPS:
         nearest = GROUP_WORDS.get(topic.lower())

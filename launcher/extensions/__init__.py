@@ -67,11 +67,14 @@ PARTS = {
 
 HINTS = {
     "alone": "launcher.extensions.hints.alone:explain",
+    "command": "launcher.extensions.hints.commands:explain_command",
+    "command option": "launcher.extensions.hints.commands:explain_option",
     "content": "launcher.extensions.hints.scripts:explain_content",
     "devices taken": "launcher.extensions.hints.refusals:refuse_devices",
     "end": "launcher.extensions.hints.last_words:parse",
     "failure": "launcher.extensions.hints.start_failure:explain_failure",
     "misspelt": "launcher.extensions.hints.remarks:find_misspelt_variables",
+    "host": "launcher.extensions.hints.corrections:correct_host",
     "hidden": "launcher.extensions.hints.hidden:explain_import",
     "next step": "launcher.extensions.hints.next_step:choose_hint",
     "no listener": "launcher.extensions.hints.refusals:refuse_listener",
@@ -87,7 +90,7 @@ HINTS = {
     "stacks": "launcher.extensions.hints.last_words:keep_stacks",
     "text": "launcher.extensions.hints.remarks:remark_on",
     "unread": "launcher.extensions.hints.remarks:list_unread_variables",
-    "value": "launcher.extensions.hints.corrections:correct",
+    "value": "launcher.extensions.hints.corrections:choose_hint",
 }
 """What is known of what was refused or has failed, and what to do: functions that are asked on the way to an error."""
 

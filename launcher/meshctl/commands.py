@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from launcher.meshctl.group import Function, job_command, log_dir_option, meshctl, open_jobs, timeout_option
+from launcher.meshctl.group import (
+    Choice,
+    integer,
+    job_command,
+    log_dir_option,
+    meshctl,
+    meshrun_options,
+    open_jobs,
+    timeout_option,
+)  # fmt: skip
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from rendezvous.records import Command
 
-_PLAN_EXAMPLES = """\b
-meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
-meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
-meshctl plan cluster.json --json > plan.json
-"""
-
 
 @meshctl.command(short_help="Check what would stop or slow down a job on this node.")
-@click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one. Default: as the options say.")
+@click.option(
+    "--nodes", metavar="N", type=integer(0), help="Assume N nodes like this one. Default: as the options say."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with everything that was examined.")
 @click.option("--report", metavar="FILE", help="Write a report for a bug to a new file, or to stdout for -.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
@@ -42,6 +47,12 @@ def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[st
     written.
 
     Options after -- are those of meshrun. Without --report the command writes nothing. It starts no worker.
+
+    \b
+    Examples:
+      meshctl doctor
+      meshctl doctor -- --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0 train.py
+      meshctl doctor --report report.txt
     """
     from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_text
@@ -60,12 +71,16 @@ def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[st
 
 
 @meshctl.command()
-@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="bash|zsh|fish", type=Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell completion of meshctl.
 
     To load it in every session, add eval "$(meshctl completion bash)" to ~/.bashrc, the same with zsh to ~/.zshrc, or
     meshctl completion fish | source to fish's config.fish. For meshrun, use meshrun --completion.
+
+    \b
+    Examples:
+      meshctl completion fish | source
     """
     from click.shell_completion import get_completion_class
 
@@ -74,21 +89,9 @@ def completion(shell: str) -> None:
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
 
 
-def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
-    return click.option(f"--{name}", metavar=metavar, help=help)
-
-
-@meshctl.command(short_help="Show which nodes would get which ranks, and the cost.", epilog=_PLAN_EXAMPLES)
+@meshctl.command(short_help="Show which nodes would get which ranks, and the cost.")
 @click.argument("cluster", required=False)
-@_add_option("mesh", "AXIS=SIZE,...", "Grid of ranks, outermost axis first; at most one axis may be *. Default: dp=*.")
-@_add_option("nnodes", "N|MIN:MAX", "Number of nodes that may be active.")
-@_add_option("elastic", "MIN:MAX", "Allowed sizes of the * axis: N, MIN:MAX, MIN: or :MAX.")
-@_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of a rank along each axis, such as tp=100,pp=3:line.")
-@_add_option("level-costs", "LEVEL=COST,...", "Cost of a hop across a boundary of this level, such as pod=4,leaf=2.")
-@_add_option("rates", "LEVEL=RATE,...", "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit.")
-@_add_option("unit", "N", "Number of consecutive ranks to keep on one node.")
-@_add_option("within", "AXIS=LEVEL,...", "Keep every group of an axis inside one domain of a level, such as tp=host.")
-@_add_option("whole", "LEVEL:HOSTS", "Use each domain of this level with all its HOSTS nodes, or not at all.")
+@meshrun_options("mesh", "nnodes", "elastic", "traffic", "level-costs", "rates", "unit", "within", "whole")
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
@@ -108,8 +111,14 @@ def plan(cluster: str | None, **given: Any) -> int:
     dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each; a further number in front for pods, then for zones),
     nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices). No GPU is needed, nothing is started.
 
-    With --lose or --join: which ranks would move then. Variables such as LAUNCHER_MESH are for jobs and have no effect
-    here.
+    Without --mesh the grid is dp=*. With --lose or --join: which ranks would move then. Variables such as LAUNCHER_MESH
+    are for jobs and have no effect here.
+
+    \b
+    Examples:
+      meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
+      meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
+      meshctl plan cluster.json --json > plan.json
     """
     from launcher.meshctl.plan import command
 
@@ -129,6 +138,11 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
     On a machine of the run, its agent hands in the request, and RUN_ID may also be the pid of an agent or a script.
     Elsewhere, or if an option names a store, it is written to the store.
+
+    \b
+    Examples:
+      meshctl stop exp-41
+      meshctl stop exp-41 --rdzv-endpoint etcd0:2379
     """
     _submit_request("stop", store, run_id, timeout_s)
 
@@ -142,6 +156,10 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
 
     Workers get the stop signal and have --shutdown-timeout to save, then the job continues without the node. NODE is
     the name of the node, or its member id if two nodes have the same name.
+
+    \b
+    Examples:
+      meshctl drain exp-41 node7
     """
     _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
 
@@ -150,7 +168,12 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
 @click.argument("node")
 @timeout_option
 def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
-    """Let a drained node join again. If its agent has exited, restart it."""
+    """Let a drained node join again. If its agent has exited, restart it.
+
+    \b
+    Examples:
+      meshctl undrain exp-41 node7
+    """
     _submit_request("undrain", store, run_id, timeout_s, node)
 
 
@@ -162,6 +185,10 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     After an outage of the store only nodes of the last round may lead, because they may still be training. If all of
     them are lost for good, new nodes wait for a long time to be sure. This command confirms that they are lost. Use it
     only if you are sure: otherwise two copies of the job can train at the same time.
+
+    \b
+    Examples:
+      meshctl takeover exp-41
     """
     _submit_request("takeover", store, run_id, timeout_s)
 
@@ -180,6 +207,11 @@ def why(
     the pid of an agent on this machine. Elsewhere, the leader is asked through the store.
 
     --stacks groups equal stacks.
+
+    \b
+    Examples:
+      meshctl why
+      meshctl why exp-41 --stacks
     """
     if stacks and as_json:
         raise UsageError("--stacks cannot be combined with --json", "omit one of them")
@@ -201,6 +233,11 @@ def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bo
     """Remove the keys of finished jobs from the store.
 
     A job with a live member is never removed.
+
+    \b
+    Examples:
+      meshctl clean exp-41
+      meshctl clean --all --dry-run
     """
     if (run_id is None) != every:
         raise UsageError("clean needs either RUN_ID or --all", "use meshctl clean RUN_ID, or meshctl clean --all")

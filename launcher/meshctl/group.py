@@ -10,15 +10,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from launcher import extensions
-from launcher.config.options.table import BY_NAME
-from launcher.model import odd_text
+from launcher.config.options.readers import Option, Value, parse_choice, parse_number, parse_seconds
+from launcher.config.options.table import BY_NAME, SETTING_BY_NAME
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import UsageError, sanitize, suggest
+from launcher.model.errors import UsageError, sanitize
 
 if TYPE_CHECKING:
     from launcher.meshctl.job_store import JobStore
@@ -29,7 +30,9 @@ STORE_OPTIONS = {
     "rdzv-backend": ("etcd|c10d", "c10d: a store hosted by an agent of the run. Default: etcd."),
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as in meshrun."),
 }
-TIMEOUT_S = 30.0
+TIMEOUT_S = "30"
+NUMBER_MAX = 2**31
+"""Of what is sent to an agent."""
 
 
 SECTIONS = {
@@ -41,15 +44,58 @@ SECTIONS = {
 """The commands, those of extensions too, as the help groups them; a test compares them with those that there are."""
 
 
-_MEANINGS = {
-    "abort": "stop", "cancel": "stop", "delete": "stop", "kill": "stop", "describe": "status", "list": "status",
-    "ls": "status", "show": "status", "nodes": "ps", "stacks": "why --stacks", "watch": "events -f",
-}  # fmt: skip
-"""What others call a command."""
+class Reader(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A value that a reader of meshrun's options reads, so that both refuse it in the same words."""
+
+    name = "value"
+
+    def __init__(self, read: Callable[[Value], Any]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        assert param is not None
+        option = Option("ours", str(param.name), "", str(param.metavar), self._read, "", "")
+        return Value(option, value, param.opts[0]).read()
+
+
+def integer(low: int) -> Reader:
+    """Return the type of an option that has a whole number; a larger one than can be meant is NUMBER_MAX."""
+    return Reader(lambda value: min(parse_number(value, f" must be an integer >= {low}", low), NUMBER_MAX))
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of some words, refused as meshrun refuses one; click completes them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return Reader(parse_choice).convert(value, param, ctx)
+
+
+class ExtraArgumentError(click.UsageError):
+    """More arguments than the command has; its message is the others."""
+
+
+class Command(click.Command):
+    """Takes no option for the value of another, as meshrun does, and no more arguments than it has."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = {flag: one for one in self.params for flag in one.opts}
+        own = args[: args.index("--")] if "--" in args else args
+        for word, following in pairwise([*own, "--"]):
+            option = options.get(word)
+            if isinstance(option, click.Option) and not option.is_flag and following in {*options, "--"}:
+                raise UsageError(f"{word} needs a value", f"write {word} {option.metavar}")
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            raise ExtraArgumentError(" ".join(rest), ctx)
+        return rest
 
 
 class CommandGroup(click.Group):
     """Shows the commands by section, and explains unknown ones."""
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in SECTIONS.values() for name in names]
@@ -71,9 +117,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
-            likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else ""
-            likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.list_commands(ctx)})
-            likely = likely or odd_text.explain(name) or "use meshctl -h to list the commands"
+            likely: str = extensions.ask("command", args, self.list_commands(ctx))
             raise UsageError(f"unknown command {sanitize(name)}", likely)
         return super().resolve_command(ctx, args)
 
@@ -117,8 +161,20 @@ def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Functio
     return decorate
 
 
+def meshrun_options(*names: str) -> Callable[[Function], Function]:
+    """Return the decorator that adds options which meshrun has too, as texts."""
+
+    def decorate(function: Function) -> Function:
+        for name in reversed(names):
+            option = SETTING_BY_NAME.get(name) or BY_NAME[name]
+            function = click.option(f"--{name}", metavar=option.metavar, help=option.help)(function)
+        return function
+
+    return decorate
+
+
 timeout_option = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    "--timeout", "timeout_s", type=Reader(parse_seconds), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="Time limit for the result.",
 )  # fmt: skip
 

@@ -69,7 +69,7 @@ def submit_request(control: Control, command: Command, limit_s: float, *, may_be
         _require_node(command, before)
     run = name_run(control.run_id)
     try:
-        answered = control.hand_in(command, limit_s)
+        answered = _hand_in(control, command, limit_s)
         if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
             raise UsageError(f"{run}: {describe(answered.refused)}")  # a new leader refuses to be taken over
         while not _has_happened(command, before, seen := control.read_run()) and time.monotonic() < deadline:
@@ -79,6 +79,15 @@ def submit_request(control: Control, command: Command, limit_s: float, *, may_be
             raise
         return f"{run} was asked to stop, and no longer has an agent on this machine"
     return _describe_outcome(command, seen)
+
+
+def _hand_in(control: Control, command: Command, limit_s: float) -> Command | None:
+    try:
+        return control.hand_in(command, limit_s)
+    except RunGoneError:
+        if command.kind != "stop":
+            raise
+        return None  # its agents have ended before they could answer
 
 
 def name_user() -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.meshctl.group import job_command, log_dir_option, open_jobs
+from launcher.meshctl.group import NUMBER_MAX, Choice, integer, job_command, log_dir_option, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from launcher.views.questions.local_socket import LocalAgent
     from launcher.views.run_view import RunView
 
-_NUMBER_MAX = 2**31
-"""Of what is sent to an agent."""
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
 
@@ -47,6 +45,11 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     own; for root, those of all users.
 
     The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
+
+    \b
+    Examples:
+      meshctl status
+      meshctl status exp-41 --rdzv-endpoint etcd0:2379
     """
     from launcher.meshctl.live.source import LocalSource
     from launcher.meshctl.status import describe
@@ -122,6 +125,11 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 
     cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
     heartbeat or output. The exit code is 75 if a node has not answered in time.
+
+    \b
+    Examples:
+      meshctl ps
+      meshctl ps exp-41 --json
     """
     from launcher.meshctl.live.ranks import describe_ranks
     from launcher.meshctl.live.source import open_source
@@ -135,28 +143,35 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 
 @job_command("Show the output of all workers of a run in one stream.", needs_run=False)
 @_follow_option
-@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Show only this rank.")
+@click.option("--rank", type=integer(0), metavar="N", help="Show only this rank.")
 @click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
-    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True,
-    help="Show only this stream.",
+    "--stream", type=Choice(["stdout", "stderr", "both"]), metavar="stdout|stderr|both", default="both",
+    show_default=True, help="Show only this stream.",
 )  # fmt: skip
-@click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
+@click.option("--round", type=integer(1), metavar="N", help="Show an earlier round.")
 @log_dir_option
 def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
     The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
     characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
+
+    \b
+    Examples:
+      meshctl logs -f --tail 100
+      meshctl logs exp-41 --rank 3 --stream stderr
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
     from launcher.meshctl.live.poller import NodePoller
     from launcher.meshctl.live.source import open_source
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
-        raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
-    tail_lines = ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX)
+        raise UsageError(
+            f"--tail must be a number of lines or all, not {sanitize(tail)}", "write for example --tail 100"
+        )
+    tail_lines = ALL_LINES if tail == "all" else min(int(tail), NUMBER_MAX)
     query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
         LogView(NodePoller(source, _warn), query, _write_lines).run()
@@ -170,6 +185,11 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
     """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
+
+    \b
+    Examples:
+      meshctl events -f
+      meshctl events exp-41 --json > events.jsonl
     """
     from launcher.meshctl.live.events import show_events
     from launcher.meshctl.live.source import open_source
@@ -185,7 +205,11 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
     cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
     cpu, memory, progress or state.
 
-    It needs the package textual: pip install 'meshrun[tui]'.
+    It needs the package textual: pip install 'textual>=8'.
+
+    \b
+    Examples:
+      meshctl top exp-41
     """
     from launcher.meshctl.live.source import open_source
 
@@ -194,7 +218,7 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise UsageError("meshctl top needs the package textual", "install it: pip install 'meshrun[tui]'") from None
+        raise UsageError("meshctl top needs the package textual", "run pip install 'textual>=8'") from None
     from launcher.meshctl.live.top_screen import run_screen
 
     with open_source(store, run_id) as source:

@@ -140,7 +140,6 @@ SENTENCES: Mapping[str, Sentence] = {
         f"what {'it does' if is_one else 'they do'}"
     ),
     # --- how a round ended ---
-    "views/error": "{error}",
     "views/sentence": "{sentence}",
     "views/one-machine": "its only node can be stopped, and neither drained nor undrained",
     "views/no-end": "no agent has recorded how",

@@ -21,9 +21,9 @@ from rendezvous.records import name_run
 SAME_S = 2.0
 """Events of one node within this time may say the same, and equal ones of several nodes are one."""
 _SAID_BY = {
-    ("waiting", ""): "round_started",
-    ("round_stopping", ""): "round_ended",
-    ("worker_ended", "terminated"): "round_ended",
+    ("waiting", ""): ("round_started", "waiting"),
+    ("round_stopping", ""): ("round_ended",),
+    ("worker_ended", "terminated"): ("round_ended",),
 }
 _COMMON = {
     ("worker_started", ""): "started",
@@ -45,8 +45,8 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = -1
     common: str = ""
     """What many ranks do at once, "started", shown once for all of them; "" for other events."""
-    said_by: str = ""
-    """The kind of event that says it, too; "" for none."""
+    said_by: tuple[str, ...] = ()
+    """Kinds of events that say it, too, or make it of no interest."""
 
 
 def read_event(line: str, node: str) -> EventView | None:
@@ -66,7 +66,7 @@ def read_event(line: str, node: str) -> EventView | None:
         kind=kind,
         rank=rank if has_rank else -1,
         common=_COMMON.get(place, "") if has_rank else "",
-        said_by=_SAID_BY.get(place, ""),
+        said_by=_SAID_BY.get(place, ()),
     )
 
 
@@ -78,9 +78,9 @@ def omit_repeated(events: Sequence[EventView]) -> list[EventView]:
     last: dict[tuple[str, str], float] = {}
     kept = []
     for event in reversed(events):
-        if last.get((event.node, event.said_by), math.inf) - event.at > SAME_S:
-            last[event.node, event.kind] = event.at
+        if all(last.get((event.node, kind), math.inf) - event.at > SAME_S for kind in event.said_by):
             kept.append(event)
+        last[event.node, event.kind] = event.at
     return kept[::-1]
 
 

@@ -178,6 +178,8 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     job: str = ""
     """The random word by which the store tells this job from others of the same run id."""
+    script: str = ""
+    """The file name of what its workers run."""
     phase: Phase = FORMING
     """"forming" before the first round, then "running", "stopping", "waiting" (for the next round) or "ended"."""
     at: float = 0.0
@@ -267,7 +269,7 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
     for member_id, name in members.items():
         node = answers.get(member_id)
         if not isinstance(node, NodeView):
-            problem = Reason.of("views/error", error=node) if isinstance(node, str) else None
+            problem = Reason.of("views/sentence", sentence=node) if isinstance(node, str) else None
             nodes.append(NodeView(name=name, member_id=member_id, why=problem))
             continue
         if node.state in ("spare", "waiting") and (known := idle.get(member_id)) is not None:

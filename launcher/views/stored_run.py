@@ -108,6 +108,7 @@ class _RunBuilder:
         return RunView(
             run_id=self._job.run_id,
             job=keys.name,
+            script=self._spec.script if self._spec else "",
             at=self._job.read_at,
             max_restarts=read_max_restarts(self._spec.options) if self._spec else 0,
             lost=find_lost_nodes(rounds, present) if self._verdict is None else (),
@@ -187,6 +188,7 @@ class _RunBuilder:
             else:
                 is_drained = name in self._drained or member_id in self._drained
                 state, why = self._derive_idle_state(status, is_drained, why_spare.get(member_id))
+            of_rank = "succeeded" if state == "succeeded" else "unknown"
             key = self._keys.make_member_key(member_id)
             described = self._decode_text(decode_description, member.description, key) if member else None
             described = described or _NOT_DESCRIBED
@@ -197,7 +199,7 @@ class _RunBuilder:
                     state=state,
                     why=why,
                     is_leader=self._leader is not None and self._leader.member_id == member_id,
-                    ranks=tuple(RankView(rank=rank, local_rank=at, state="unknown") for at, rank in enumerate(ranks)),
+                    ranks=tuple(RankView(rank=rank, local_rank=at, state=of_rank) for at, rank in enumerate(ranks)),
                     slot_count=described.slot_count,
                     locality=described.locality,
                     silent_s=self._compute_silent_s(key, member),

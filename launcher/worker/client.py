@@ -66,7 +66,7 @@ class StopRequest(NamedTuple):
 def stop_request() -> StopRequest | None:
     """Return the reason for the stop of this round's workers and the remaining time; None without a stop request.
 
-    The time ends when this worker is killed, or when the machine may go, if a notice says so and that is earlier. It
+    The time ends when this worker is killed, or when the machine stops, if a notice gives an earlier time. It
     is this node's: workers of other nodes may have more. It can become shorter while they save. Polls like
     `stop_requested`, and costs a system call or two once there is a request. Always None without a shared page.
     """

@@ -18,6 +18,7 @@ from launcher.meshctl import commands, view_commands  # noqa: F401 - they add th
 from launcher.meshctl.group import SECTIONS, meshctl
 from tests.cli.running import Call, run
 from tests.support.processes.terminal import Terminal
+from tests.unit.docs.test_prose import ODD, list_sentences
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
 USAGE = "[options] SCRIPT [arguments of the script]"
@@ -79,11 +80,12 @@ def test_a_group_that_does_not_exist_lists_those_that_do(call: Call) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"meshrun: error: unknown group of options foo; the groups are {listed}\n"
     assert call("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
-    for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
+    for word, group in (("store", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
         assert call("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
     assert set(help.GROUP_WORDS.values()) <= help.GROUPS.keys()
     assert not help.GROUP_WORDS.keys() & help.GROUPS.keys()
-    assert help.render_group("elastic") == help.render_group("size")
+    assert help.render_group("elastic") == help.render_group("nproc") == help.render_group("size")
+    assert help.render_group("rdzv") == help.render_group("rendezvous")
     assert call("meshrun", "-h", "train.py").out == call("meshrun", "-h").out
 
 
@@ -149,3 +151,8 @@ def test_meshctl_alone_shows_its_commands_by_section(call: Call) -> None:
 def test_a_control_character_of_a_word_is_escaped(call: Call) -> None:
     sentence = r"meshctl: error: unknown command 'no\x1bsuch'"
     assert call("meshctl", "no\x1bsuch") == (2, "", f"{sentence}\nhint: use meshctl -h to list the commands\n")
+
+
+def test_the_help_is_plain_english() -> None:
+    sentences = list_sentences(re.sub(r"\n +", " ", help.render_help()))
+    assert not [sentence for sentence in sentences if ODD.search(sentence)]

@@ -41,7 +41,7 @@ def test_without_ray_and_with_an_old_one_the_extra_is_named(
     outcome = call("meshrun-ray", "t.py")
     assert outcome.code == 2
     assert sentence in outcome.err
-    assert "hint: run pip install 'meshrun[ray]'" in outcome.err
+    assert "hint: run pip install 'ray[default]>=2.51'" in outcome.err
 
 
 def test_the_agent_imports_nothing_of_hosts() -> None:

@@ -58,7 +58,7 @@ def test_an_agent_that_is_lost_while_it_looks_leaves_no_process(tmp_path: Path) 
         with start("why", job.pid) as asking:
             wait_until(lambda: len(list_children(job.supervisor_pid)) > 4, 60, "the examiner")
             job.send(signal.SIGKILL)
-            assert "on this machine has ended" in asking.communicate(timeout=60)[1]
+            assert "no longer has an agent on this machine" in asking.communicate(timeout=60)[1]
         job.wait_until_nobody_is_left()
 
 

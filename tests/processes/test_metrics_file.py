@@ -122,4 +122,4 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(options, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as refused:
         require_library()
-    assert refused.value.hint == "run pip install 'meshrun[metrics]'"
+    assert refused.value.hint == "run pip install 'prometheus-client>=0.22'"

@@ -288,7 +288,6 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.doctor.redact": (r"\b(?:hf_|sk-",),  # "BEGIN PRIVATE KEY"
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
-    "launcher.meshctl.usage_errors": ("is not in the range x>=", "is less than "),
     "rendezvous.codec": (" in ",),
 }
 

@@ -71,7 +71,7 @@ def parse(argv: Sequence[str], extra: Sequence[Option] = ()) -> ParsedArgs:
                 values[option.name] = argv[at]
                 at += 1
             else:
-                raise UsageError(f"{option.flag} needs a value", f"{option.flag} {option.metavar}")
+                raise UsageError(f"{option.flag} needs a value", f"write {option.flag} {option.metavar}")
     if at == len(argv):
         return ParsedArgs(values)
     script, *rest = argv[at:]
@@ -95,7 +95,9 @@ def _split_options(word: str, extra: Sequence[Option]) -> Iterator[tuple[Option,
         name, equals, attached = word.partition("=")
         option = find_option(name, extra)
         if equals and not option.metavar:
-            raise UsageError(f"{option.flag} is a flag and takes no value, {sanitize(word)} gives it one")
+            raise UsageError(
+                f"{option.flag} is a flag and takes no value, {sanitize(word)} gives it one", f"write {option.flag}"
+            )
         yield option, attached if equals else None
         return
     rest = word[1:]
@@ -127,7 +129,8 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
         if len(found) == 1:
             return found[0]
         if found:
-            raise UsageError(f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}")
+            sentence = f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}"
+            raise UsageError(sentence, _make_unknown_error(spelling, extra).hint)
     raise _make_unknown_error(spelling, extra)
 
 

@@ -78,7 +78,7 @@ def resolve_network(
     if backend.text != "c10d" or (is_alone and not is_client) or endpoint.is_default:
         return None
     if scheme:
-        raise UsageError(f"{endpoint} names an etcd, but {backend} does not use one", "leave one of them out")
+        raise UsageError(f"{endpoint} names an etcd, but {backend} does not use one", f"write {texts[0]} for c10d")
     _require_no_file_store(values["rdzv-conf"], conf)
     if len(texts) > 1:
         raise UsageError(f"{endpoint}: name exactly one node for c10d, not {len(texts)}")
@@ -101,7 +101,7 @@ def _split_endpoints(value: Value) -> tuple[str, list[str]]:
     if not mark:
         return "", value.text.split(",")
     if scheme not in _USES_TLS:
-        raise UsageError(f"{value}: unknown scheme {scheme}://", "use etcd://, or etcds:// for TLS")
+        raise UsageError(f"{value}: unknown scheme {scheme}://", f"write {rest}, or etcds://{rest} for etcd with TLS")
     return scheme, [text.strip().removeprefix(f"{scheme}://").rstrip("/") for text in rest.split(",")]
 
 

@@ -27,7 +27,7 @@ SHORT_TEXT_MAX = 255
 _SECONDS_MAX = 1e9  # the kernel's timers count further, a typing error is more likely
 _WORKERS_MAX = 10_000  # so that a wrong number does not make this machine unusable
 _STANDBY_MAX = 16  # sets: each costs as many processes as there are workers, and a restart needs one
-_WORKER_KEYWORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu"}
+_WORKER_KEYWORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu", "all": "gpu", "max": "gpu"}
 _UNHANDLEABLE = {
     **dict.fromkeys(("SIGKILL", "SIGSTOP"), "no process can handle it"),
     **dict.fromkeys(("SIGCHLD", "SIGCLD"), "it tells the agent that a worker has ended"),
@@ -154,18 +154,7 @@ class Value(Struct, frozen=True):
         except UsageError as error:
             if error.hint == PASSWORD_HINT:
                 raise  # a correction would repeat it
-            from launcher.model.odd_text import explain_empty
-
-            correction = extensions.ask("value", self)
-            hint = self.explain_taken_script() or correction or error.hint or explain_empty(self.text)
-            raise UsageError(str(error), hint or None) from None
-
-    def explain_taken_script(self) -> str | None:
-        """Return how to write the option whose value was left out, so that it took the script for it."""
-        if not (self.is_flag and self.text.endswith(".py")):
-            return None
-        script, metavar = sanitize(self.text), self.option.metavar.partition("|")[0]
-        return f"write {self.origin} {metavar} {script}: the option took {script} as its value"
+            raise UsageError(str(error), extensions.ask("value", self, error.hint) or None) from None
 
     def __str__(self) -> str:
         """The spelling of the user, for messages."""
@@ -197,7 +186,7 @@ def parse_integer(text: str) -> int | None:
         return None
 
 
-def _parse_number(value: Value, demand: str, low: int, high: float = float("inf"), text: str | None = None) -> int:
+def parse_number(value: Value, demand: str, low: int, high: float = float("inf"), text: str | None = None) -> int:
     """Parse a whole number from `low` to `high`; `demand` ends the sentence that refuses another."""
     number = parse_integer(value.text if text is None else text)
     if number is None or not low <= number <= high:
@@ -207,7 +196,7 @@ def _parse_number(value: Value, demand: str, low: int, high: float = float("inf"
 
 def parse_count(value: Value) -> int:
     """A whole number of at least 0."""
-    return _parse_number(value, " must be an integer >= 0", 0)
+    return parse_number(value, " must be an integer >= 0", 0)
 
 
 def parse_seconds(value: Value) -> float:
@@ -283,7 +272,8 @@ def parse_choice(value: Value, hint: str | None = None) -> str:
     words = value.option.metavar.split("|")
     if value.text not in words:
         listed = " nor ".join(words) if len(words) < 4 else f"{', '.join(words[:-1])} nor {words[-1]}"
-        raise UsageError(f"{value} is neither {listed}", hint)
+        question = hint or suggest(value.text, {word: word for word in words}, 0.6)
+        raise UsageError(f"{value} is neither {listed}", question)
     return value.text
 
 
@@ -431,10 +421,8 @@ def parse_host(value: Value, text: str | None = None) -> str:
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
     if not is_host(name):
-        from launcher.model.odd_text import explain
-
         sentence = f"{value}: {name!r} is neither an address nor the name of a host"
-        raise UsageError(sentence, explain(value.text) or None)
+        raise UsageError(sentence, extensions.ask("host", value, name))
     return name
 
 
@@ -452,12 +440,15 @@ def is_host(name: str) -> bool:
         return False
     if ":" in name:
         return set(address) <= set("0123456789abcdefABCDEF:.")
+    if set(address) <= set("0123456789."):
+        parts = address.split(".")
+        return len(parts) == 4 and all(part and int(part) < 256 for part in parts)
     return all(letter.isalnum() or letter in "_.-" for letter in address)
 
 
 def parse_port(value: Value, text: str | None = None) -> int:
     """A port, 0 for any free one. `text`: a part of the value."""
-    return _parse_number(value, ": a port is a number from 0 (any free one) to 65535", 0, 65535, text)
+    return parse_number(value, ": a port is a number from 0 (any free one) to 65535", 0, 65535, text)
 
 
 def parse_port_range(value: Value) -> tuple[int, int]:
@@ -474,7 +465,7 @@ def parse_node_range(value: Value) -> tuple[int, int | None]:
     first, colon, last = (part.strip() for part in value.text.partition(":"))
     least, most = parse_integer(first), parse_integer(last if colon else first)
     if least is None or (most is None and not (colon and not last)):
-        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "leave it out to run on one machine")
+        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "write for example 2 or 2:4")
     if least < 1:
         raise UsageError(f"{value}: at least 1 node is needed")
     if most is not None and least > most:
@@ -512,7 +503,7 @@ def parse_mesh(value: Value) -> Mesh:
 
 def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
     """A number of at least 1, or all."""
-    return "all" if value.text == "all" else _parse_number(value, " is neither a number of at least 1 nor all", 1)
+    return "all" if value.text == "all" else parse_number(value, " is neither a number of at least 1 nor all", 1)
 
 
 class DeviceRequest(Struct, frozen=True):
@@ -553,7 +544,7 @@ def parse_modules(value: Value) -> tuple[str, ...]:
     names = [] if value.is_default else [name.strip() for name in value.text.split(",")]
     for number, name in enumerate(names):
         if not name:
-            raise UsageError(f"{value} contains an empty name", f"{value.option.flag} {value.option.metavar}")
+            raise UsageError(f"{value} contains an empty name")
         if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
             raise UsageError(
                 f"{value}: {sanitize(name)} is not the name of a module",

@@ -169,7 +169,7 @@ TABLE: tuple[Option, ...] = (
            "When to restart a running job to use more nodes: after SECONDS without a new node, or after a "
            "checkpoint.", section="rendezvous.settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", readers.parse_choice, "next",
-           "What to do if a run of this name has already ended: next starts again unless it succeeded; exit exits with "
+           "Action if a run of this name has already ended: next starts again unless it succeeded; exit exits with "
            "its result; rerun always starts again.", section="rendezvous.settings"),
 
     Option("torchrun", "node-rank", "static", "N", readers.parse_count, "0", "Number of this node, from 0.",

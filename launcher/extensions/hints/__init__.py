@@ -2,6 +2,7 @@
 
     alone          an agent that runs alone, though its environment speaks of others
     habits         options, commands and words of other launchers
+    commands       words and options of other tools, after meshctl
     corrections    values that are nearly right
     remarks        what is not read, and was perhaps meant to be
     scripts        files that are not there, or no scripts of Python's

@@ -14,6 +14,7 @@ from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import PASSWORD_HINT, Value
 from launcher.config.options.table import FAMILIES, ROWS, find_row, name_variable
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
+from launcher.extensions.hints.corrections import explain_taken_script
 from launcher.model import odd_text
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -110,6 +111,6 @@ def explain_missing_script(args: ParsedArgs) -> str:
     for name, text in args.values.items():
         row = find_row(name)
         value = None if row is None else Value(row, text, row.flag)
-        if value is not None and (hint := value.explain_taken_script()):
+        if value is not None and (hint := explain_taken_script(value)):
             return PASSWORD_HINT if _has_password(value) else hint
     return "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"

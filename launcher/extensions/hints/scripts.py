@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from glob import escape, glob
 
 from launcher.extensions.hints.habits import explain_command
 from launcher.model import odd_text
@@ -20,6 +22,8 @@ def explain_missing_script(script: str, mesh: str) -> str:
         return cause
     if "=" in name and mesh:
         return f"separate axes by commas: --mesh {mesh},{called}"
+    if re.match("[A-Z_]+=", name):
+        return f"put {called} before meshrun: it sets a variable"
     if "=" in name:
         return "separate the parts of an option's value by commas, without blanks"
     if " " in name and name.partition(" ")[0].endswith(".py"):
@@ -28,6 +32,9 @@ def explain_missing_script(script: str, mesh: str) -> str:
         return "write the path of the home directory: no shell has replaced ~"
     if "/slurmd/" in directory and "SLURM_SUBMIT_DIR" in os.environ:
         return f"use $SLURM_SUBMIT_DIR/{sanitize(name)}: sbatch copies its own script alone to {sanitize(directory)}"
+    near = (re.split("[:,]", script)[0], name, *glob(f"*/{escape(name)}"))
+    if place := next(filter(os.path.isfile, near), ""):
+        return f"did you mean {sanitize(place)}?"
     try:
         present = os.listdir(directory or ".")
     except OSError:
@@ -48,6 +55,8 @@ def explain_content(script: str, start: bytes, is_executable: bool, is_path: boo
     `start`: its first bytes. `is_path`: with --run-path, which overrides --no-python.
     """
     called = sanitize(script)
+    if start.startswith(b"\x7fELF"):
+        return f"{called} is a program, not a Python script", explain_command(script) or "add --no-python to run it"
     if script.endswith(".ipynb"):
         return f"{called} is a notebook", f"convert it first: jupyter nbconvert --to script {called}"
     if not script.endswith((".sh", ".bash")) and not (start.startswith(_SHELL_LINES) and b"'''" not in start):

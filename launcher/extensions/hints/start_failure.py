@@ -176,6 +176,10 @@ def explain_missing_module(exception: str, python: str) -> str:
     here = f"{top}.py" if os.path.isfile(f"{top}.py") else top if _has_python_files(top) else ""
     if here:
         return f"add the directory of {here} to PYTHONPATH: Python searches that of the script, not the current one"
+    home = os.path.dirname(os.path.dirname(python))
+    is_of_tool = any(os.path.isfile(f"{home}/{name}") for name in ("pipx_metadata.json", "uv-receipt.toml"))
+    if is_of_tool or "/uv/archive-v" in python:  # the latter is uvx's
+        return f"set PYTHON_EXEC to the Python that has {top}: workers run {sanitize(python)}, meshrun's own"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = os.environ.get(variable, "")
         if folder and not os.path.abspath(python).startswith(os.path.join(folder, "")):

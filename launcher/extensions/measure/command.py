@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from launcher.meshctl.group import TIMEOUT_S, job_command
+from launcher.config.options.readers import parse_seconds
+from launcher.meshctl.group import TIMEOUT_S, Reader, integer, job_command, meshrun_options
 
 
 @job_command("Measure the network's tree and the rates of its links.")
 @click.option(
-    "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that take part."
+    "--nnodes", "node_count", type=integer(2), required=True, metavar="N", help="Number of nodes that take part."
 )
 @click.option(
     "--levels", default="spine,leaf", show_default=True, metavar="LEVEL,...",
@@ -24,22 +25,20 @@ from launcher.meshctl.group import TIMEOUT_S, job_command
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
 @click.option(
-    "--timeout", "wait_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    "--timeout", "wait_s", type=Reader(parse_seconds), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="Time limit for all nodes to join.",
 )  # fmt: skip
-@click.option("--node-name", metavar="NAME", help="Name of this node.")
-@click.option("--local-addr", metavar="ADDRESS", help="Address at which other nodes reach this one.")
-@click.option("--interface", metavar="NAME", help="Network interface whose address other nodes use to reach this one.")
-@click.option("--locality", metavar="LEVEL=DOMAIN,...|@FILE", help="Network location of this node, to be checked.")
-@click.option(
-    "--locality-sources", metavar="auto|none|NAME,...", help="Sources of the network location, as for meshrun."
-)
+@meshrun_options("node-name", "local-addr", "interface", "locality", "locality-sources")
 def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 
     Run it on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node sends to
     another one as fast as it can, while all nodes measure small echoes. If the places of nodes are known, it checks
     them. The exit code is 1 if the tree cannot be determined.
+
+    \b
+    Examples:
+      srun meshctl measure tree-1 --nnodes 16 --rdzv-endpoint etcd0:2379
     """
     from launcher.extensions.measure.measurement import MeasureRequest, run
 

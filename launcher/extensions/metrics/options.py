@@ -49,7 +49,7 @@ def add_file(node: PartContext, ask: Ask) -> None:
 def require_library() -> None:
     """Raise UsageError if prometheus_client is not installed."""
     if find_spec("prometheus_client") is None:
-        raise UsageError("metrics need the package prometheus_client", "run pip install 'meshrun[metrics]'")
+        raise UsageError("metrics need the package prometheus_client", "run pip install 'prometheus-client>=0.22'")
 
 
 def require_directory(path: str) -> None:

@@ -26,6 +26,11 @@ def serve(
 
     The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
     command that makes the page available on another machine.
+
+    \b
+    Examples:
+      meshctl serve
+      meshctl serve exp-41 --save exp-41.html
     """
     from launcher.extensions.page.serve import save_page, serve_page
     from launcher.meshctl.live.source import open_source

@@ -49,7 +49,7 @@ def require_ray() -> None:
     try:
         import ray
     except ImportError as error:
-        raise UsageError(f"Ray cannot be imported: {error}", "run pip install 'meshrun[ray]'") from None
+        raise UsageError(f"Ray cannot be imported: {error}", "run pip install 'ray[default]>=2.51'") from None
     require_version(getattr(ray, "__version__", ""))
 
 
@@ -59,7 +59,7 @@ def require_version(version: str) -> None:
     if tuple(numbers) < VERSION_MIN:
         least = ".".join(map(str, VERSION_MIN))
         sentence = f"meshrun-ray needs Ray {least} or newer, but {version or 'an unknown version'} is installed"
-        raise UsageError(sentence, "run pip install 'meshrun[ray]' on every node")
+        raise UsageError(sentence, "run pip install 'ray[default]>=2.51' on every node")
 
 
 class RayCluster:

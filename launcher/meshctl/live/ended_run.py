@@ -51,6 +51,9 @@ from rendezvous.records import Verdict, name_run
 
 _EVENTS_MAX = 64 << 20
 """Bytes of a node's events that are read, the newest: of a run of months, too."""
+_VERDICTS = ("success", "failure", "stopped")
+_PAGE_MAX = 1 << 20
+"""Bytes of a page of them."""
 _RANDOM = re.compile(r"_[0-9a-f]{8}")
 _NO_OUTPUT = "the store keeps no output: set --log-dir to the log directory, on a node of the run"
 _SENTENCES = ("summary", "failure_class", "reason", "sentence")
@@ -79,6 +82,7 @@ class EndedSource(QuestionSource):
         self.origin = origin
         self._run = run
         self._nodes = nodes
+        self._buffers: dict[str, EventBuffer] = {}  # by the node that was asked
 
     @property
     def is_live(self) -> bool:
@@ -94,15 +98,17 @@ class EndedSource(QuestionSource):
             return self._run
         if isinstance(request, Diagnose):
             return self._conclude()
-        found = [node for member_id, node in self._nodes.items() if name in ("", member_id, node.view.name)]
+        found = [self._nodes[name]] if name in self._nodes else []
+        found = found or [node for node in self._nodes.values() if name in ("", node.view.name)]
         if not found:
             return RefusedQuestion(error=f"nothing is left of node {name}", is_silent=True)
         match request:
             case ReadEvents(after=after):
-                buffer = EventBuffer()
-                for line in (line for node in found for line in node.lines):
+                lines = [line for node in found for line in node.lines]
+                buffer = self._buffers.setdefault(name, EventBuffer(len(lines) + 1, _EVENTS_MAX))
+                for line in lines if not buffer.newest else ():
                     buffer.add(line)
-                return buffer.read(after)
+                return buffer.read(after, _PAGE_MAX)
             case ReadLogs():
                 page = read_page(found[0].sources, request, 0)
                 return page if found[0].view.log_dir else replace(page, remark=_NO_OUTPUT)
@@ -149,7 +155,22 @@ def open_run_dir(run_dir: str) -> EndedSource:
 def read_folders(folders: Mapping[str, str], origin: str = "") -> EndedSource:
     """Read what agents have left in the log directories of their nodes, by member id."""
     nodes = {member_id: _read_folder(folder, member_id) for member_id, folder in folders.items()}
-    return EndedSource(_build_run(nodes), nodes, origin)
+    by_name: dict[str, list[str]] = {}  # each restart of an agent has a directory
+    for member_id in sorted(nodes, key=lambda member_id: -nodes[member_id].view.at):
+        by_name.setdefault(nodes[member_id].view.name, []).append(member_id)
+    joined = {newest: _join([nodes[newest], *(nodes[one] for one in older)]) for newest, *older in by_name.values()}
+    return EndedSource(_build_run(nodes, joined), joined, origin)
+
+
+def _join(nodes: Sequence[KeptNode]) -> KeptNode:
+    """Return the first of a node's directories with what the others have, too: its own numbers and names stay."""
+    first, *others = nodes
+    lines = [line for node in nodes for line in node.lines]
+    sources = list(first.sources)
+    for node in others:
+        folder = os.path.basename(node.view.log_dir)
+        sources += [replace(one, name=f"{folder}/{one.name}") for one in node.sources]
+    return replace(first, lines=lines, sources=sources)
 
 
 def read_lost_events(run: RunView) -> list[EventView]:
@@ -162,7 +183,8 @@ def read_lost_events(run: RunView) -> list[EventView]:
 
 def has_events(folder: str) -> bool:
     """Return whether an agent has kept its events in a node's log directory."""
-    return os.path.isfile(os.path.join(folder, KEPT_FILE))
+    path = os.path.join(folder, KEPT_FILE)
+    return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _find_folders(run_dir: str) -> list[str]:
@@ -181,7 +203,7 @@ def _read_folder(folder: str, member_id: str) -> KeptNode:
     for line in _read_lines(os.path.join(folder, KEPT_FILE)):
         if (event := decode_event(line)) is not None:
             lines.append(line)
-            last[type(event)] = newest = event
+            last[type(event)] = newest = replace(event, run_id=event.run_id or newest.run_id)
             sentence = next((text for name in _SENTENCES if (text := getattr(event, name, ""))), "")
             timeline.take(event, Reason.of("views/sentence", sentence=sentence))
     for worker in timeline.workers.values():
@@ -231,21 +253,23 @@ def _list_sources(folder: str, rounds: Sequence[RoundView]) -> list[LogSource]:
     return found
 
 
-def _build_run(nodes: Mapping[str, KeptNode]) -> RunView:
-    views = {member_id: node.view for member_id, node in nodes.items()}
+def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) -> RunView:
+    views = {member_id: node.view for member_id, node in newest.items()}
     seen = [one for node in nodes.values() for one in node.rounds]
     rounds: dict[int, RoundView] = {}  # each as a node saw it that had its failure
     for one in sorted(seen, key=lambda one: (one.round, one.failed_rank < 0, not one.ended_at)):
         rounds.setdefault(one.round, replace(one, ranks=()))
     events = [event for node in nodes.values() for event in node.last.values()]
-    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
-    root = (event.root_cause for event in events if isinstance(event, (AgentEnded, RoundStopping)))
+    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict in _VERDICTS), None)
+    root = (
+        event.root_cause for event in events if isinstance(event, AgentEnded if ended is not None else RoundStopping)
+    )
     run = replace(
         guess_run(views.values(), next((view.run_id for view in views.values()), ""), "", time.time()),
         phase=ENDED,
         max_restarts=max((event.max_restarts for event in events if isinstance(event, RoundStarted)), default=0),
         rounds=tuple(rounds.values()),
-        verdict=_make_verdict(ended) if ended is not None else None,
+        verdict=_make_verdict(ended, max(rounds, default=0)) if ended is not None else None,
         stop_reason=None if ended is not None else Reason.of("views/no-end"),
         failure=_make_failure(next(filter(None, root), None)),
     )
@@ -256,10 +280,10 @@ def _build_run(nodes: Mapping[str, KeptNode]) -> RunView:
     return join_nodes(run, views, {member_id: view.name for member_id, view in views.items()})
 
 
-def _make_verdict(ended: AgentEnded) -> Verdict:
+def _make_verdict(ended: AgentEnded, number: int) -> Verdict:
     reason = Reason.of("views/sentence", sentence=ended.reason)
     kind: Any = ended.verdict
-    return Verdict(kind=kind, exit_code=ended.exit_code, round=ended.round, reason=reason, ended_at=ended.at)
+    return Verdict(kind=kind, exit_code=ended.exit_code, round=number, reason=reason, ended_at=ended.at)
 
 
 def _make_failure(root: RootCause | None) -> WorkerFailure | None:

@@ -46,7 +46,7 @@ class ListedRun(Struct):
 
     @property
     def script(self) -> str:
-        return next((agent.script for agent in self.agents), "")
+        return next((agent.script for agent in self.agents), self.run.script if self.run is not None else "")
 
     @property
     def started_at(self) -> float:

@@ -104,6 +104,8 @@ class LocalSource(QuestionSource):
             try:
                 return self._ask_agent(question, limit_s)
             except RunGoneError:
+                if isinstance(question.request, Submit):
+                    raise
                 folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
                 if not folders:
                     raise
@@ -131,14 +133,18 @@ class LocalSource(QuestionSource):
         Raises RunGoneError if all of them have ended.
         """
         known, switch_count = self._asked
-        agents = {agent.name: agent for agent in list_local_agents() if agent.run_id == known.run_id}
-        if known.name in agents:
-            self._asked = (agents[known.name], switch_count)  # it may have joined its job since
-            return True
-        others = [agent for agent in agents.values() if known.job in ("", agent.job)]
-        if others:
-            self._asked = (others[0], switch_count + 1)
-            return True
+        for _ in range(2):
+            found, silent = find_local_agents()
+            agents = {agent.name: agent for agent in found if agent.run_id == known.run_id}
+            if known.name in agents:
+                self._asked = (agents[known.name], switch_count)  # it may have joined its job since
+                return True
+            others = [agent for agent in agents.values() if known.job in ("", agent.job)]
+            if others:
+                self._asked = (others[0], switch_count + 1)
+                return True
+            if not silent:  # one that is busy may be another of the job
+                break
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
         raise RunGoneError(describe_gone(known.run_id))
@@ -222,8 +228,12 @@ def open_source(
     with ExitStack() as stack:
         try:
             source = _find_source(store, run_id, log_dir, stack, reads_records=reads_records)
-        except (NoAgentError, NoRunError, TemporaryError, StoreError):
+        except (NoAgentError, NoRunError, TemporaryError, StoreError) as error:
             left = _open_files(run_id, log_dir)
+            if left is None and log_dir and isinstance(error, UsageError):
+                what = "run" if run_id is None else sanitize(name_run(run_id))
+                hint = "set it as it was set for meshrun, on a node of the run"
+                raise UsageError(f"--log-dir {sanitize(log_dir)} has no events of {what}", hint) from None
             if left is None:
                 raise
             source = left

@@ -25,10 +25,10 @@ from launcher.hardware.linux.files import replacing
 from launcher.meshctl.plan import cluster as clusters
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
-from launcher.meshctl.plan.generate import generate, is_form
+from launcher.meshctl.plan.generate import generate, is_form, suggest_form
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import LauncherError, UsageError, describe, find_shortage_hint, give_hint
+from launcher.model.errors import LauncherError, UsageError, describe, find_shortage_hint, give_hint, sanitize
 from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
@@ -117,6 +117,8 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
 def _load_cluster(request: PlanRequest) -> clusters.ClusterSpec:
     levels = None if request.levels is None else [part.strip() for part in request.levels.split(",") if part.strip()]
     if not is_form(request.cluster):
+        if not os.path.exists(request.cluster) and (hint := suggest_form(request.cluster)):
+            raise UsageError(f"file {sanitize(request.cluster)} does not exist", hint)
         name = "stdin" if request.cluster == "-" else request.cluster
         return clusters.parse_cluster(clusters.read_file(request.cluster), name, levels)
     cluster = generate(request.cluster)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Sequence
 
 from launcher.hardware import slice_types
@@ -23,6 +24,7 @@ FORMS = {
     "tpu": "tpu:TYPE:SLICES",
 }
 """Kind -> its form. dgx:4x8 are 4 nodes without levels of the network."""
+_EXAMPLES = {"dgx": "dgx:4x8x8", "nvl72": "nvl72:8", "tpu": "tpu:v5e-16:6"}
 
 _NVL72 = (18, 4)  # an NVLink domain of 72 GPUs: 18 hosts with 4
 _SUBNET_HOSTS = 250
@@ -31,6 +33,14 @@ _SUBNET_HOSTS = 250
 def is_form(text: str) -> bool:
     """Whether it names a generator, not a file."""
     return text.partition(":")[0] in FORMS and ":" in text
+
+
+def suggest_form(text: str) -> str:
+    """Return the next step for a text that is no file and nearly a form; "" for any other."""
+    if numbers := re.search(r"(?:^|[:=_ -])(\d+(?:x\d+)+)$", text.lower()):
+        return f"did you mean dgx:{numbers[1]}?"
+    kind = next((kind for kind in FORMS if text.lower().startswith(kind)), "dgx")
+    return f"write for example {_EXAMPLES[kind]}" if text.isdecimal() or text.lower().startswith(kind) else ""
 
 
 def generate(text: str) -> ClusterSpec:

@@ -204,8 +204,8 @@ class Journal(Struct, eq=False):
 
 
 def _is_wait(reason: Reason) -> bool:
-    """Return whether a node without a round waits: not for its workers, which start in a moment."""
-    return reason.kind != "sealed" and (reason.kind != "running" or bool(reason.values.get("is_spare")))
+    """Return whether a node without a round waits: not for its workers, which start in a moment, nor as a leader."""
+    return reason.kind not in ("sealed", "running")
 
 
 def find_root_cause(text: str) -> RootCause | None:

@@ -6,6 +6,7 @@ hits are good English ("leaves behind"), so the limits are shares, and only fall
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from statistics import median
 
 import pytest
 
+import launcher.worker
+from launcher.config.options.table import SETTING_BY_NAME, list_options
 from tests.support.documents.pages import ROOT, prose
 
 ODD = re.compile(
@@ -52,6 +55,13 @@ def test_the_share_of_odd_sentences_falls() -> None:
     worst = max(PAGES, key=shares.__getitem__)
     assert median(shares.values()) <= MEDIAN_MAX
     assert shares[worst] <= PAGE_MAX, worst.relative_to(ROOT)
+
+
+def test_the_texts_of_options_and_of_the_python_interface_have_no_odd_sentence() -> None:
+    options = [option.help for option in (*list_options(), *SETTING_BY_NAME.values())]
+    functions = [launcher.launch, *filter(callable, vars(launcher.worker).values())]
+    texts = [*options, *(re.sub(r"\n(?!\n)", " ", inspect.getdoc(one) or "") for one in functions)]
+    assert not [sentence for text in texts for sentence in list_sentences(text) if ODD.search(sentence)]
 
 
 def test_readme_is_read_in_a_minute() -> None:

@@ -357,7 +357,7 @@ def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], mea
          "--hang-timeout 5,frist-step=7: 'frist-step' is an unknown phase: use start or first-step",
          "did you mean first-step?"),
         (["--hang-timeout=start=5"], {}, "--hang-timeout start=5 needs a limit for a step",
-         "use for example 600,first-step=7200"),
+         "write for example 600,start=5"),
         (["--hang-timeout=0,start=5"], {}, "--hang-timeout 0,start=5: 0 disables detection in every phase",
          "leave out start= and first-step="),
         (["--on-hang=kill"], {}, "--on-hang kill is neither report nor restart", None),

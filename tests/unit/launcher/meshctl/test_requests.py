@@ -12,10 +12,13 @@ from launcher.meshctl import requests as submitting
 from launcher.meshctl.requests import StoreControl, find_leftovers, remove, submit_request
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import stored_request
+from launcher.views.questions.local_socket import RunGoneError
+from launcher.views.run_view import RunView
 from rendezvous import records
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
+from tests.support.run_reports import REPORT
 from tests.support.stores.stored_job import PREFIX, StoredJob
 
 LIMIT_S = 5.0
@@ -83,6 +86,38 @@ def test_a_stop_is_told_when_the_verdict_is_there(world: World) -> None:
         "run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada@login"
     )
     assert requests == [Command(kind="stop", by="ada@login")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_left", "said"),
+    [
+        ("stop", True, "run exp was stopped in round 2, exit code 143: "),
+        ("stop", False, "run exp was asked to stop, and no longer has an agent on this machine"),
+        ("drain", False, None),
+    ],
+)
+def test_an_agent_that_ends_before_it_answers_has_been_stopped(kind: str, is_left: bool, said: str | None) -> None:
+    """`is_left`: its log directory says how the run has ended."""
+
+    class Ending:
+        run_id, has_ended = "exp", False
+
+        def hand_in(self, command: Command, limit_s: float) -> None:
+            self.has_ended = True
+            raise RunGoneError("run exp no longer has an agent on this machine")
+
+        def read_run(self) -> RunView:
+            if self.has_ended and not is_left:
+                raise RunGoneError("run exp no longer has an agent on this machine")
+            verdict = Verdict(kind="stopped", exit_code=143, round=2, reason=because("asked"))
+            return replace(REPORT, verdict=verdict if self.has_ended else None)
+
+    command = Command(kind=kind, target="h0" if kind == "drain" else "")
+    if said is None:
+        with pytest.raises(RunGoneError):
+            submit_request(Ending(), command, LIMIT_S)
+    else:
+        assert submit_request(Ending(), command, LIMIT_S).startswith(said)
 
 
 def test_a_drain_is_told_when_the_node_has_no_ranks_any_more(world: World) -> None:

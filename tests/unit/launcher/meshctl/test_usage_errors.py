@@ -39,7 +39,7 @@ def test_a_password_is_repeated_neither_in_the_sentence_nor_in_the_hint(where: s
         (("stop", "job", "--timeout=$T"), SHELL.format("$T")),
         (("stop", "job", "--timeout", "$T"), SHELL.format("$T")),
         (("stop", "job", "--timeout", "x\r"), "give the file that it comes from Unix line ends"),
-        (("stop", "$RUN", "--timeout", "x"), "use meshctl stop -h to list its options"),
+        (("stop", "$RUN", "--timeout", "x"), "write a number, such as 60"),
         (("stop", "job", "\u2014timeout"), "write --timeout in ASCII: it has '\\u2014' (em dash)"),
         (("stop", "$RUN", "--tiemout=5"), "did you mean --timeout?"),
         (("statsu", "$RUN"), "did you mean meshctl status?"),

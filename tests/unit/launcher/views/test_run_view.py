@@ -29,7 +29,7 @@ def test_a_leader_that_has_become_a_spare_does_not_hide_the_round_that_runs() ->
 def test_a_node_without_an_answer_is_silent_and_one_with_a_refusal_says_why() -> None:
     run = join_nodes(RUN, {"m0": "too many questions"}, NAMES)
     assert run.silent == ("h0", "h1")
-    assert [one.why for one in run.nodes] == [Reason.of("views/error", error="too many questions"), None]
+    assert [one.why for one in run.nodes] == [Reason.of("views/sentence", sentence="too many questions"), None]
 
 
 @pytest.mark.parametrize(

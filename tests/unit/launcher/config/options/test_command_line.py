@@ -112,7 +112,10 @@ def test_a_word_that_cannot_be_taken_is_named_without_a_value(words: list[str], 
         command_line.parse(words)
     assert str(caught.value) == sentence
     if "needs a value" in sentence:
-        assert caught.value.hint in ("--nproc-per-node N|auto|gpu|cpu|xpu|...", "--redirects 0-3|RANK:0-3,...")
+        assert caught.value.hint in (
+            "write --nproc-per-node N|auto|gpu|cpu|xpu|...",
+            "write --redirects 0-3|RANK:0-3,...",
+        )
 
 
 @pytest.mark.parametrize(

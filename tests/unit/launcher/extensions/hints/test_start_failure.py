@@ -138,6 +138,32 @@ def test_a_module_that_is_missing(
 
 
 @pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        ("pipx_metadata.json", "pipx/venvs/meshrun"), ("uv-receipt.toml", "tools/meshrun"),
+        ("pyvenv.cfg", "uv/archive-v0/x1"),
+    ],
+)  # fmt: skip
+def test_the_environment_of_a_tool_has_no_framework(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, folder: str
+) -> None:
+    python = tmp_path / folder / "bin/python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / folder / file).touch()
+    monkeypatch.setenv("VIRTUAL_ENV", "/project/.venv")
+    monkeypatch.chdir(tmp_path)
+    for module in ("torch", "jax"):
+        assert explain_missing_module(f"ModuleNotFoundError: No module named '{module}'", str(python)) == (
+            f"set PYTHON_EXEC to the Python that has {module}: workers run {python}, meshrun's own"
+        )
+    (tmp_path / folder).rename(tmp_path / "venv")
+    (tmp_path / "venv" / file).unlink()
+    plain = str(tmp_path / "venv/bin/python")
+    hint = explain_missing_module("ModuleNotFoundError: No module named 'torch'", plain)
+    assert hint.startswith("use the meshrun of /project/.venv")
+
+
+@pytest.mark.parametrize(
     ("words", "start"),
     [
         ("t.py: error: the following arguments are required: --data, --local_rank", "add --legacy-local-rank"),

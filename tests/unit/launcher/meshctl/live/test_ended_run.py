@@ -16,7 +16,7 @@ from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.live.source import NoAgentError, open_source
 from launcher.meshctl.status import describe
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.views.requests import LogPage, ReadEvents, ReadLogs, ReadState
+from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs, ReadState
 from launcher.views.sinks.event_file import KEPT_FILE
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.run_reports import keep_events, make_event, make_start
@@ -88,6 +88,27 @@ def test_an_agent_that_was_killed_has_left_no_end(tmp_path: Path) -> None:
     assert [node.state for node in run.nodes] == ["lost"]
 
 
+def test_a_restarted_agent_counts_once_and_the_verdict_is_of_the_last_round(tmp_path: Path) -> None:
+    folder = tmp_path / "exp_0123abcd"
+    keep_run(folder / "h0", "h0", (0, 1))
+    end = {"exit_code": 0, "verdict": "success", "reason": "all is done"}
+    for name, at in (("h0.2", "09:00:00.000"), ("h1", "09:00:01.000")):
+        started = [make_start(3, "h0", restart_count=2)] if name == "h0.2" else []
+        keep_events(folder / name, *started, make_event("agent_ended", name[:2], at, **end))
+    source = open_run_dir(str(folder))
+    run = source.read_run()
+    assert [(node.name, node.member_id) for node in run.nodes] == [("h0", "h0.2"), ("h1", "h1")]
+    assert run.verdict is not None
+    assert run.verdict.round == 3
+    page = source.read_node("h0.2", ReadEvents())
+    assert isinstance(page, EventPage)
+    assert '"round":3' in page.lines[0], "its own first: who has followed it goes on there"
+    assert len(page.lines) == 18
+    logs = source.read_node("h0", ReadLogs(round=2))
+    assert isinstance(logs, LogPage)
+    assert [chunk.file for chunk in logs.chunks] == [f"h0/attempt_1/{at}/stdout.log" for at in (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
@@ -118,6 +139,7 @@ def test_nothing_but_files_of_the_directory_is_read(tmp_path: Path) -> None:
     os.rename(folder / KEPT_FILE, tmp_path / "events")
     os.symlink(tmp_path / "events", folder / KEPT_FILE)
     assert open_run_dir(str(folder)).read_run().rounds == ()
+    assert find_run_dir(str(tmp_path), "exp") == ""
 
 
 @pytest.fixture
@@ -160,3 +182,15 @@ def test_a_command_falls_back_on_files_that_are_named(
         assert not source.is_live
     with pytest.raises(UsageError, match="no agent of run other"), open_source({}, "other"):
         pass
+    with pytest.raises(UsageError, match="has no events of run other"), open_source({}, "other", str(log_dir)):
+        pass
+
+
+def test_what_a_stranger_has_written_costs_no_view(tmp_path: Path) -> None:
+    odd = make_event("agent_ended", "\u202eevil", "x", exit_code=0, verdict="nonsense", reason="\x1b[2J", run_id="")
+    keep_events(tmp_path / "exp_0123abcd", make_start(1), '{"event":"round_started","round":1e99}', odd)
+    source = open_run_dir(find_run_dir(str(tmp_path), "exp"))
+    assert source.run_id == "exp"
+    shown = describe(source.read_run()) + describe_ranks(source.read_run())
+    assert "no agent has recorded how" in " ".join(shown.split())
+    assert not {"\u202e", "\x1b"} & {*shown}

@@ -13,7 +13,7 @@ from launcher.model.errors import TemporaryError
 from launcher.views.questions.local_socket import LocalAgent
 from launcher.views.run_view import RunView
 from rendezvous import __version__
-from rendezvous.records import RoundHistory
+from rendezvous.records import RoundHistory, Spec
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT
@@ -87,4 +87,8 @@ def test_runs_are_listed_from_the_newest_on(job: StoredJob) -> None:
         other = StoredJob(job.store, run_id)
         past = RoundHistory(round=1, world_size=1, node_count=1, coordinator="", reason=because("x"), began_at=began_at)
         other.put(other.keys.make_history_key(1), past)
-    assert [run.run_id for run in list_runs([], job.jobs)] == ["b", "c", "a", "exp-41"]
+        spec = Spec(mesh="dp=*", options={}, digest="x", script=f"{run_id}.py")
+        other.put(other.keys.spec, spec)
+    listed = list_runs([], job.jobs)
+    assert [run.run_id for run in listed] == ["b", "c", "a", "exp-41"]
+    assert [run.script for run in listed] == ["b.py", "c.py", "a.py", ""]
