@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from launcher.agent.composition import Ask, PartContext, add_parts, open_sinks
+from launcher.agent.composition import PartContext, add_parts, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import PREFIX, NodeContext, NodeMembership, draw_random, make_settings, read_clock
 from launcher.agent.worker_channel import WorkerChannel
@@ -34,17 +34,11 @@ if TYPE_CHECKING:
     from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
-def build_agent(
-    node: NodeContext,
-    layout: LogLayout,
-    slots: Sequence[Slot],
-    reason: str,
-    show: Callable[[Ask, str], object] | None,
-) -> Agent:
+def build_agent(node: NodeContext, layout: LogLayout, slots: Sequence[Slot], reason: str) -> Agent:
     """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    The other parts are added to those of the node. `show`: as for `node_main.run`. Raises UsageError for options that
-    the present nodes cannot satisfy, TemporaryError when the store fails.
+    The other parts are added to those of the node. Raises UsageError for options that the present nodes cannot satisfy,
+    TemporaryError when the store fails.
     """
     config, startup, wakeup = node.config, node.startup, node.wakeup
     host = startup.name if startup else config.rendezvous.node_name or os.uname().nodename
@@ -101,9 +95,7 @@ def build_agent(
         running=RunningRound(),
         sinks=sinks,
     )
-    ask = add_parts(context)
-    if show is not None:
-        show(ask, layout.run_id)
+    add_parts(context)
     membership.remarks += (spec_builder.choice.reason,)
     for remark in spec_builder.list_remarks():
         log(remark)

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher import extensions
 from launcher.config import files
 from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
@@ -30,9 +29,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check_script(config.workers, config.placement.mesh)
     files.check_log_dir(config.output.log_dir)
     files.require_proc()
-    exporter = startup = None
-    if not config.extensions.keys().isdisjoint(("metrics-port", "metrics-file")):
-        exporter = extensions.load_entry(extensions.EXPORTER)(config.extensions)
+    startup = None
     if meeting.network is not None:
         from launcher.agent.startup.startup import start_up
         from launcher.locality.explicit import check_file
@@ -56,10 +53,8 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config.notes)
-        return node_main.run(config, supervisor, startup, shared_page, exporter and exporter.start)
+        return node_main.run(config, supervisor, startup, shared_page)
     finally:
-        if exporter is not None:
-            exporter.close()
         if startup is not None:
             startup.release()
 

@@ -69,8 +69,8 @@ class PartContext(NodeContext, frozen=True, kw_only=True):
     """Make what events go to, once there are any; extensions add theirs."""
 
 
-def add_parts(node: PartContext) -> Ask:
-    """Add the parts that are asked for, in the order in which they are told; return what asks this agent.
+def add_parts(node: PartContext) -> None:
+    """Add the parts that are asked for, in the order in which they are told.
 
     That of the notices is there already (`node_main`).
 
@@ -123,7 +123,6 @@ def add_parts(node: PartContext) -> Ask:
         if option in config.extensions:
             extensions.load_entry(entry)(node, ask)
     journal.is_written |= bool(node.sinks)  # with those of extensions
-    return ask
 
 
 def _make_journal(node: PartContext, started_at: float) -> Part:
@@ -209,22 +208,21 @@ def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> Nod
     from launcher.views.node.device_memory import make_device_memory
     from launcher.views.node.local_state import LocalState
     from launcher.views.node.node_answers import NodeAnswers
-    from launcher.views.node.snapshot import SnapshotSource
 
     memory = make_device_memory(node.slots)
-    source = SnapshotSource(
+    return NodeAnswers(
+        open_journal=open_journal,
         driver=node.membership.driver,
         slots=node.slots,
         shared_page=node.shared_page,
         pump=node.pump,
         describe_rank=node.spec_builder.describe_rank,
         parts=node.parts,
-        progress_at=node.running.progress_at,
+        running=node.running,
         locality=node.membership.locality,
         find_log_dir=lambda: node.layout.root,
+        state=LocalState(memory.read if memory else None),
     )
-    state = LocalState(memory.read if memory else None)
-    return NodeAnswers(open_journal, source, state, lambda: node.layout.root, node.running.files)
 
 
 def read_local_round(node: PartContext) -> LocalRound | None:

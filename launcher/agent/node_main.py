@@ -35,22 +35,13 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.events import LeaveRequest, Start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from launcher.agent.composition import Ask
     from launcher.agent.startup.startup import Startup
 
 
-def run(
-    config: Config,
-    supervisor: Supervisor,
-    startup: Startup | None,
-    shared_page: SharedPage,
-    show: Callable[[Ask, str], object] | None,
-) -> int:
+def run(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
-    `startup`, `shared_page`: as in NodeContext. `show`: called with what asks this agent, and the run's id.
+    `startup`, `shared_page`: as in NodeContext.
     """
     exit_code = 1
     layout: LogLayout | None = None
@@ -82,7 +73,7 @@ def run(
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        exit_code = build_agent(node, layout, slots, reason, show).run()
+        exit_code = build_agent(node, layout, slots, reason).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:

@@ -57,14 +57,13 @@ OWN_VARIABLES = ("LAUNCHER_METRICS_FILE", "LAUNCHER_METRICS_PORT", "LAUNCHER_PRO
 """Variables of options that are one agent's own: another that a worker starts would find the port taken."""
 
 PARTS = {
+    "metrics-port": "launcher.extensions.metrics.options:add_metrics",
+    "metrics-file": "launcher.extensions.metrics.options:add_file",
     "progress": "launcher.extensions.kubernetes.options:add_sink",
     "request-nodes": "launcher.extensions.kubernetes.options:add_requester",
     "serve": "launcher.extensions.page.options:add_page",
 }
 """Options for which an agent has a part: a function that adds it (launcher/agent/composition.py)."""
-
-EXPORTER = "launcher.extensions.metrics.exporter:make_exporter"
-"""What has the port of the metrics before anything is forked."""
 
 HINTS = {
     "alone": "launcher.extensions.hints.alone:explain",

@@ -10,7 +10,7 @@ long and differ in their last letters (`nn-67ec43a6722b34afb`), so those are kep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -20,23 +20,16 @@ from launcher.meshctl.table import align, format_clock, measure_width, truncate
 from launcher.model import ranges
 from launcher.model.console import escape
 from launcher.model.errors import describe as describe_reason
-from launcher.model.text import WIDTH, format_count, format_duration, format_list, wrap_labelled
+from launcher.model.text import WIDTH, format_count, format_duration, wrap_labelled
+from launcher.views.rows import explain_end, format_names, list_rows
 from launcher.views.run_view import ENDED, FORMING, RUNNING, NodeView, RoundView, RunView
-from launcher.views.sentences import (
-    explain_node,
-    format_failure,
-    format_goodput,
-    format_headline,
-    format_verdict,
-    format_world,
-)
+from launcher.views.sentences import explain_node, format_headline, format_verdict, format_world
 from rendezvous.reasons import Reason
 from rendezvous.records import UNNAMED_RUN
 
 NODES_MAX = 24
 HISTORY_MAX = 8
 FAULTS_MAX = 5
-RANGES_MAX = 12
 _LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
 _DOMAIN_MAX = 8
@@ -60,44 +53,10 @@ def describe(run: RunView, *, all_nodes: bool = False) -> str:
 
 def describe_head(run: RunView, common: str = "") -> str:
     """Describe what is known of the run as a whole. `common`: the part of the network that all nodes share."""
-    return "".join(_wrap(label, text) for label, text in _list_rows(run, common))
-
-
-def _format_mesh(run: RunView) -> str:
-    """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
-    axes = [axis.partition("=")[0] for axis in run.mesh.split(",") if axis]
-    if len(axes) != len(run.shape):
-        return run.mesh
-    return ", ".join(f"{axis}={size}" for axis, size in zip(axes, run.shape, strict=True))
-
-
-def _list_rows(run: RunView, common: str) -> list[tuple[str, str]]:
     job = f", job {run.job}" if run.job else ""
     name = "without an id" if run.run_id == UNNAMED_RUN else run.run_id
-    step = max((node.step for node in run.nodes), default=-1)
-    spares = [node for node in run.nodes if node.state in ("spare", "waiting") and not node.ranks]
-    quarantined = [node for node in run.nodes if node.state == "quarantined"]
-    rows = (
-        ("run", f"{name}{job}"),
-        _format_now(run),
-        ("why", describe_reason(run.reason) if run.reason and run.phase not in (ENDED, FORMING) else ""),
-        ("hang", "; ".join(run.hang)),
-        ("failure", format_failure(run.failure)),
-        ("mesh", _format_mesh(run)),
-        ("leader", run.leader or ("none" if run.phase != ENDED else "")),
-        ("workers", f"meet at {run.coordinator}" if run.coordinator and run.phase == RUNNING else ""),
-        ("place", f"all nodes are on {common}" if common else ""),
-        ("restarts", _format_restarts(run)),
-        ("goodput", format_goodput(run.goodput)),
-        ("step", f"{step:,}" if step >= 0 else ""),
-        ("lost", _format_lost(run)),
-        ("silent", f"{_format_names(run.silent)}: no answer" if run.silent else ""),
-        ("spares", _format_reasons(spares) if run.round else ""),
-        ("quarantined", _format_reasons(quarantined)),
-        ("drained", _format_names(run.drained)),
-        ("asked", format_list(run.requests, 4)),
-    )
-    return [(label, text) for label, text in rows if text]
+    rows = [("run", f"{name}{job}"), _format_now(run), *(row[:2] for row in list_rows(run, common))]
+    return "".join(_wrap(label, text) for label, text in rows)
 
 
 def _format_now(run: RunView) -> tuple[str, str]:
@@ -116,33 +75,6 @@ def _format_age(run: RunView, word: str, at: float, suffix: str = "") -> str:
     return f", {word} {format_clock(at, run.at)} ({format_duration(max(0.0, run.at - at))}{suffix})"
 
 
-def _format_restarts(run: RunView) -> str:
-    count, most = run.restart_count, run.max_restarts
-    parts = [f"{count:,} of {most:,}" if count <= most else f"{count:,}"] if count or most else []
-    return ", ".join(parts + ([f"{run.short_rounds} short rounds in a row"] if run.short_rounds > 1 else []))
-
-
-def _format_lost(run: RunView) -> str:
-    """h2 in round 1, h7-h9 in round 3: those that have not come back."""
-    by_round: dict[int, list[str]] = {}
-    for name, round in run.lost:
-        by_round.setdefault(round, []).append(name)
-    return ", ".join(f"{_format_names(names)} in round {round}" for round, names in sorted(by_round.items()))
-
-
-def _format_reasons(nodes: Sequence[NodeView]) -> str:
-    """h4, h7: no whole replica left; h9: slower."""
-    by_reason: dict[str, list[str]] = {}
-    for node in nodes:
-        by_reason.setdefault(explain_node(node), []).append(node.name)
-    parts = [_format_names(names) + (f": {reason}" if reason else "") for reason, names in sorted(by_reason.items())]
-    return "; ".join(parts[:HISTORY_MAX]) + (f"; and {len(parts) - HISTORY_MAX} more" if parts[HISTORY_MAX:] else "")
-
-
-def _format_names(names: Iterable[str]) -> str:
-    return format_list(ranges.merge_names(names), RANGES_MAX)
-
-
 # --- nodes ---
 
 
@@ -155,7 +87,7 @@ def _format_nodes(nodes: Sequence[NodeView], all_nodes: bool, locality: Locality
     for node in nodes:
         by_state.setdefault(node.state, []).append(node.name)
     summary = "".join(
-        _wrap(state, f"{format_count(len(names), 'node')}: {_format_names(names)}")
+        _wrap(state, f"{format_count(len(names), 'node')}: {format_names(names)}")
         for state, names in sorted(by_state.items(), key=lambda row: (-len(row[1]), row[0]))
     )
     unusual = [node for node in nodes if node.state not in _HEALTHY_STATES or (node.silent_s or 0.0) > _SILENCE_MAX_S]
@@ -245,12 +177,7 @@ def _format_history(run: RunView) -> str:
 
 
 def _format_end(past: RoundView) -> str:
-    if past.ended is None:
-        return ""
-    how = describe_reason(past.failure_class)
-    failure = f" (rank {past.failed_rank}: {how})" if how and past.failed_rank >= 0 else ""
-    ended = "; ".join(filter(None, (describe_reason(past.ended), past.error)))
-    return f"; ended after {format_duration(past.ran_s)}: {ended}{failure}"
+    return f"; ended after {format_duration(past.ran_s)}: {explain_end(past)}" if past.ended is not None else ""
 
 
 def _find_first(reason: Reason | None) -> Reason | None:

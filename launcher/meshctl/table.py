@@ -1,6 +1,6 @@
 """Aligns cells in columns, for a terminal or a log: two blanks between columns, none at a line's end.
 
-Columns are as wide as needed, and the least important are left out first. Small quantities have short forms for cells.
+Columns are as wide as needed, and the least important are left out first.
 Letters of East Asian scripts take two columns of a terminal, combining ones none.
 """
 
@@ -97,31 +97,6 @@ def format_table(columns: Sequence[Column], width: int = 0) -> str:
     kept = fit_columns(columns, width)
     rows = [*zip(*((column.header, *column.cells) for column in kept), strict=True)]
     return "\n".join(align(rows, right=[index for index, column in enumerate(kept) if column.is_right]))
-
-
-def format_size(count: int) -> str:
-    """ "64M", "1.0G", "-" for less than nothing; powers of 1024."""
-    if count < 0:
-        return "-"
-    size = float(count)
-    for unit in ("", "K", "M", "G", "T"):
-        if size < 1000:
-            return f"{size:.0f}{unit}" if size >= 10 or not unit else f"{size:.1f}{unit}"
-        size /= 1024
-    return f"{size:.0f}P"
-
-
-def format_age(seconds: float) -> str:
-    """ "4s", "3m05s", "2h40m", "3d04h", "-" for less than nothing."""
-    if seconds < 0:
-        return "-"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60)):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // part:02d}{small}"
-    return f"{whole // 60}m{whole % 60:02d}s"
 
 
 def _measure(columns: Sequence[Column]) -> int:

@@ -83,6 +83,9 @@ class PartHost:
         self._places.append(_Hosted(part, watcher))
         return watcher
 
+    def list_parts(self) -> list[Part]:
+        return [place.part for place in self._places]
+
     @property
     def wake_at(self) -> float:
         """When to call `run`."""

@@ -42,12 +42,6 @@ class EventBuffer:
         """The last line, "" if there is none."""
         return self._lines[-1] if self._lines else ""
 
-    def skip(self, count: int) -> None:
-        """Have the next line's number higher by `count`: lines that are missing. What is kept goes."""
-        self._first += len(self._lines) + count
-        self._lines.clear()
-        self._size = 0
-
     def add(self, line: str) -> None:
         """Add an event's line."""
         self._lines.append(line)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from launcher.model.text import format_count, format_duration
+from launcher.model.ranges import format_ranges, merge_names
+from launcher.model.text import format_count, format_duration, format_list
 from launcher.views.run_events import parse_time
 from rendezvous.records import name_run
 
@@ -93,6 +94,37 @@ def describe_in_full(fields: dict[str, Any]) -> str:
     log = f"; log {root.get('node')}:{root['log_file']}" if root.get("log_file") else ""
     who = f"rank {root.get('rank')} on {root.get('node')}: {how or _describe_code(root.get('exit_code'))}{log}"
     return "\n".join([sentence, who, *map(str, root.get("last_lines") or ())])
+
+
+class EventLine(NamedTuple):
+    """An event of one node, or the same of several at the first one's time."""
+
+    at: float
+    node: str
+    """Names of all of them."""
+    sentence: str
+
+
+def group_events(events: Sequence[EventView]) -> list[EventLine]:
+    """Make lines of events, which are by time."""
+    groups: list[dict[tuple[str, int], EventView]] = []  # by node and rank
+    last: dict[str, dict[tuple[str, int], EventView]] = {}
+    for event in omit_repeated(events):
+        key, place = event.common or event.sentence, (event.node, event.rank)
+        group = last.get(key)
+        if group is None or place in group or event.at - next(iter(group.values())).at > SAME_S:
+            group = last[key] = {}
+            groups.append(group)
+        group[place] = event
+    return [_make_line(list(group.values())) for group in groups]
+
+
+def _make_line(group: list[EventView]) -> EventLine:
+    first = group[0]
+    sentence = first.sentence
+    if len(group) > 1 and first.common:
+        sentence = f"ranks {format_ranges(sorted({event.rank for event in group}))} {first.common}"
+    return EventLine(first.at, format_list(merge_names(event.node for event in group), 4), sentence)
 
 
 def describe_event(fields: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.logs.reports.report import WorkerFailure
-from launcher.views.goodput import Goodput
 from rendezvous.reasons import Reason
 from rendezvous.records import Cause, Verdict
 
@@ -34,6 +33,19 @@ _LEAST_OF_RANK = (
 """What is said of a node and of a rank where there is no room for more."""
 _OF_NODE = ("error", "hang", "mesh", "restart_count", "step", "waited_s")
 """What no record has of a round, but a node that was in it."""
+
+
+class Goodput(Struct, frozen=True, kw_only=True):
+    """Seconds since the run began here: all, those of training, and those lost, by cause."""
+
+    total_s: float
+    trained_s: float
+    lost_s: dict[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """The part of the time that was training, 0 to 1; 0 before there is any."""
+        return self.trained_s / self.total_s if self.total_s > 0 else 0.0
 
 
 class RankView(Struct, kw_only=True, array_like=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.errors import describe
 from launcher.model.text import format_count, format_duration
-from launcher.views.goodput import Goodput
-from launcher.views.run_view import ENDED, FORMING, RUNNING, STOPPING, NodeView, RunView
+from launcher.views.run_view import ENDED, FORMING, RUNNING, STOPPING, Goodput, NodeView, RunView
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 
@@ -73,7 +72,7 @@ def explain_shortness(run: RunView) -> str:
     """Explain that the answer lacks something; "" if it does not."""
     if not run.is_short:
         return ""
-    what = "the ranks of " if run.nodes else ""
+    what = "the ranks of " if any(node.state != "lost" for node in run.nodes) else ""
     nodes = format_count(run.member_count, "node")
     return f"an answer through the store has no room for {what}{nodes}: ask on a node of the run"
 

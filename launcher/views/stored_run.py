@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.model.mesh import DEFAULT_MESH
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
-from launcher.views.goodput import Goodput, TimeSpent, compute_goodput
+from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.run_view import (
     ENDED,
     FORMING,
     RUNNING,
     STOPPING,
     WAITING,
+    Goodput,
     NodeView,
     Phase,
     RankView,

@@ -74,7 +74,9 @@ def test_the_agent_of_a_job_serves_its_page_until_it_ends(tmp_path: Path) -> Non
         assert (run["phase"], run["mesh"], run["shape"], run["world_size"]) == ("running", "dp=*,tp=2", [2, 2], 4)
         page = read(url, "api/logs?node=&rank=2")
         assert "".join(chunk["data"] for chunk in page["chunks"]).strip().endswith("of rank 2")
-        assert "round 1 starts: 4 ranks on 1 node" in "".join(read(url, "api/events")["lines"])
+        assert "round 1 starts: 4 ranks on 1 node" in " ".join(
+            row["sentence"] for row in read(url, "api/run")["event_rows"]
+        )
         assert "in load" in " ".join(read(url, "api/why")["answer"]["sentences"]) or read(url, "api/why")["stacks"]
         (tmp_path / "go").touch()
         assert job.wait().exit_code == 0
@@ -88,7 +90,7 @@ def test_meshctl_serves_and_saves_a_job_whose_own_page_found_its_port_taken(tmp_
         job = Job(tmp_path, "--nproc-per-node=2", f"--serve={port}", script=WORK)
         with job:
             job.marks("up", range(2))
-            job.says(f"--serve: the page cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} (")
+            job.says(f"--serve cannot listen on 127.0.0.1:{port}: the port is taken by pid {os.getpid()} (")
             with Served(tmp_path / "meshctl", job.pid) as served:
                 assert [row[0] for row in read(served.url, "api/run")["nodes"][0]["ranks"]] == [0, 1]
                 served.says("hint: from another machine: ssh -N -L ")
@@ -140,7 +142,8 @@ def test_a_real_job_in_a_browser(tmp_path: Path, browser: Browser) -> None:
         page.click("#ask-stack")
         expect(page.locator("#own-stack")).to_contain_text("load", timeout=30_000)
         page.keyboard.press("Escape")
-        expect(page.locator("#facts")).to_contain_text("round 1 runs 4 ranks on 1 node · mesh dp=2, tp=2")
+        expect(page.locator("#facts")).to_contain_text("round 1 runs 4 ranks on 1 node")
+        expect(page.locator("#rows")).to_contain_text("dp=2, tp=2")
         assert page.title() != "owned"
         assert window.faults == []
         assert window.overflow() == 0

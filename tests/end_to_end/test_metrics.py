@@ -10,13 +10,12 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.extensions.metrics.exposition import encode_report
-from launcher.extensions.metrics.server import make_metrics_server, share_node
-from launcher.views.http_server import open_listener
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts
+from tests.support.page.serving import serve_metrics
 from tests.support.prometheus import FOLDER, PrometheusServer, list_queries, run_promtool
-from tests.support.reports import FixedSource, begin, make_report
+from tests.support.reports import FixedSource, make_report
 from tests.support.waiting import wait_until
 
 VARIABLES = {"$run": "exp-41", "$node": ".*", "$__rate_interval": "5m"}
@@ -27,8 +26,7 @@ def test_promtool_has_no_remark_on_a_page() -> None:
 
 
 def test_every_panel_has_something_to_show_and_every_alert_is_evaluated(tmp_path: Path) -> None:
-    listener = open_listener("127.0.0.1", 0, "--metrics-port")
-    server = begin(make_metrics_server(listener, share_node(FixedSource(make_report()))))
+    server = serve_metrics(FixedSource(make_report()))
     with PrometheusServer(tmp_path / "prometheus", [f"127.0.0.1:{server.port}"], [FOLDER / "alerts.yml"]) as prometheus:
         assert prometheus.wait_for('meshrun_round{run="exp-41", node="n0"}') == 2
         prometheus.wait_for("rate(meshrun_worker_cpu_seconds_total[1m])")

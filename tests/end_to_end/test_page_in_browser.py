@@ -16,10 +16,11 @@ pytest.importorskip("playwright")
 from playwright.sync_api import Browser, Page, expect
 
 from launcher.extensions.page.document import save_document
-from launcher.extensions.page.server import PageServer
 from launcher.extensions.page.shared_run import SharedRun
+from launcher.meshctl.live.ranks import list_ranks, make_rank_columns
 from tests.support.page.browser import DESKTOP, PHONE, Window, needs_browser
 from tests.support.page.fake_run import SCRIPT, FakeRun
+from tests.support.page.serving import serve_page
 
 pytestmark = needs_browser
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -35,7 +36,7 @@ def look(browser: Browser) -> Iterator[Look]:
 
         def opened(source: FakeRun, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> Window:
             window = stack.enter_context(closing(Window(browser, size, scheme)))
-            server = stack.enter_context(closing(PageServer(source, "127.0.0.1", 0)))
+            server = stack.enter_context(closing(serve_page(source)))
             window.close_server = server.close
             window.page.goto(server.url)
             expect(window.page.locator("#content")).to_be_visible()
@@ -56,15 +57,18 @@ def shows(page: Page, selector: str, *texts: str) -> None:
 def test_a_run_is_drawn_at_every_size(look: Look, node_count: int, size: tuple[int, int], scheme: str) -> None:
     window = look(FakeRun(node_count), size, scheme)
     page = window.page
-    shows(page, "#facts", "mesh pp=2", f"on {node_count:,} nodes", "round 3", "1 of 3 restarts", "led by h0")
-    shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no progress for 60 s")
+    shows(page, "#facts", f"round 3 runs {node_count * 8:,} ranks on {node_count:,} nodes")
+    shows(page, "#rows", f"pp=2, dp={node_count // 2}, tp=8", "1 of 3", "h0")
+    shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no sign of progress for 60 s")
     assert page.locator("#map .node").count() == node_count + 2
     assert page.locator("#map i[data-rank]").count() == node_count * 8
-    shows(page, "#goodput", "88.3 %")
-    shows(page, "#goodput-keys", "a lost node 6 min 30 s", "a failure 6 min 0 s", "the start 95 s")
-    shows(page, "#timeline-keys", "time lost to a failure", "time lost to a lost node")
+    shows(page, "#goodput", "88 %")
+    shows(page, "#goodput-text", "lost 6 min 30 s to loss, 6 min to failure, 1 min 35 s to start")
+    shows(page, "#timeline-keys", "time lost to failure", "time lost to loss", "time lost to start")
     shows(page, "#rounds", "KeyError: 'shard_0412'", f"h{node_count} is lost: two dials were refused", "it runs")
-    shows(page, "#todo", "rank 27: stopped or blocked", "ranks 5, 21: no progress for 5 min 12 s", "h2: leaving")
+    shows(
+        page, "#todo", "ranks 27: stopped or blocked", "ranks 5, 21: no sign of progress for 5 min 12 s", "leaving h2"
+    )
     assert page.locator("#ranks tr").nth(1).inner_text().split()[:3] == ["27", "h3", "stopped"] or size == DESKTOP
     shows(page, "#events", "round 1 failed: rank 7", "no node joined for 30 s", "ranks 0-7 started")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -79,7 +83,7 @@ def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(look: Look, size
     page = window.page
     page.click("i[data-rank='5']")
     shows(page, "#detail-title", "Rank 5")
-    shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5 min 12 s ago", "load data", "61.0 GiB of 80.0 GiB")
+    shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5 min 12 s ago", "load data", "61G/80G")
     shows(page, "#log", "step 1259 loss 1.0101 rank 5")
     shows(page, "#log", "round_3/5/stdout.log")
     page.click("#ask-stack")
@@ -117,6 +121,33 @@ def test_ranks_and_nodes_of_a_large_run_are_found(look: Look) -> None:
     page.click("#ask-stack")
     shows(page, "#own-stack", "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 1,016 more", "all_reduce")
     assert window.faults == []
+
+
+def test_the_table_of_ranks_is_that_of_meshctl_ps(look: Look) -> None:
+    """The page formats its values itself: with the same forms, in the same columns."""
+    source = FakeRun(4)
+    page = look(source).page
+    rows = [row for row in list_ranks(source.read_run()) if row[1].rank == 27]
+    columns = [one for one in make_rank_columns(rows) if one.priority < 7 and one.cells != ("-",)]
+    cells = page.locator("#ranks tr:nth-child(2) td").all_inner_texts()
+    told = dict(zip(page.locator("#ranks th").all_inner_texts(), cells, strict=True))
+    assert told.pop("phase") == "-"
+    assert {**told, "step": ""} == {**{one.header: one.cells[0] for one in columns}, "step": ""}, "steps go on"
+
+
+def test_a_run_that_is_too_large_for_the_way_of_its_answer_says_so(look: Look) -> None:
+    source = FakeRun(64)
+    source.shortened = 2  # at first only fields of nodes and ranks are left out
+    page = look(source).page
+    sentence = "an answer through the store has no room for the ranks of 64 nodes: ask on a node of the run"
+    shows(page, "#todo", sentence)
+    shows(page, "#ranks", sentence)
+    assert page.locator("#map .node").count() == 66
+    source.shortened = 3
+    page = look(source).page
+    for selector in ("#todo", "#ranks"):
+        shows(page, selector, sentence.replace("the ranks of ", ""))
+    shows(page, "#facts", "round 3 runs 512 ranks on 64 nodes")
 
 
 def test_a_click_on_a_node_shows_its_place_on_a_phone(look: Look) -> None:
@@ -196,7 +227,8 @@ def test_what_does_not_answer_is_named_and_stays_in_the_picture(look: Look) -> N
     silent = page.locator("button[data-node='h1']")
     expect(silent).to_have_class(re.compile("silent"))
     assert silent.locator("i[data-rank]").count() == 8
-    shows(page, "#todo", "h1: silent")
+    shows(page, "#todo", "silent h1: no answer")
+    assert "h1" not in page.locator("#rows").inner_text()
     source.problem = "the agent of run llama-70b on this machine has ended while it was asked"
     shows(page, "#banner", "No new data: the agent of run llama-70b", "What is shown is of")
     shows(page, "#state", "no answer")

@@ -65,7 +65,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
         assert "round 1" in ask("status", job.pid)
         wait_until(lambda: answers(metrics, "/healthz"), 60)
         assert b"meshrun_round{" in get(metrics, "/metrics")
-        wait_until(lambda: "live page" in job.refused, 60)
+        wait_until(lambda: "--serve" in job.refused, 60)
         assert {"report diagnosis", "report state", "report logs", "reader", "events", "teller"} <= {*job.refused}
         assert not answers(page, "/api/run")
         assert (tmp_path / "events").read_text() == ""

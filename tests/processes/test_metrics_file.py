@@ -1,27 +1,29 @@
-"""The file of --metrics-file, and the exporter that begins and ends file and server."""
+"""The file of --metrics-file."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.extensions.metrics import exporter
-from launcher.extensions.metrics.exporter import MetricsExporter
-from launcher.extensions.metrics.server import share_node
+from launcher.extensions.metrics import options
+from launcher.extensions.metrics.options import require_directory, require_library
 from launcher.extensions.metrics.textfile import MetricsFile
 from launcher.model.errors import UsageError
-from tests.support.reports import FixedSource, begin, make_report
+from tests.support.reports import FixedSource, make_report
 from tests.support.waiting import wait_until
+
+
+def write_file(path: Path, source: FixedSource) -> MetricsFile:
+    """The part, which has begun to write the file all the time."""
+    part = MetricsFile(str(path), source.exchange, "exp-41", delay_s=0.0, period_s=0.01)
+    part.advance(0.0)
+    return part
 
 
 def read_round(path: Path) -> float | None:
@@ -34,7 +36,7 @@ def read_round(path: Path) -> float | None:
 
 def test_a_file_is_replaced_and_removed_at_the_end(tmp_path: Path) -> None:
     path, source = tmp_path / "meshrun.prom", FixedSource(make_report())
-    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
+    written = write_file(path, source)
     assert wait_until(lambda: read_round(path)) == 2.0
     source.answer = make_report(round=3)
     wait_until(lambda: read_round(path) == 3.0)
@@ -53,7 +55,7 @@ def test_a_directory_that_is_removed_is_told_once(tmp_path: Path, capfd: pytest.
     folder = tmp_path / "textfile"
     folder.mkdir()
     path = folder / "meshrun.prom"
-    written = begin(MetricsFile(str(path), share_node(FixedSource(make_report())), period_s=0.01))
+    written = write_file(path, FixedSource(make_report()))
     wait_until(path.exists)
     told = ""
     for _ in range(2):
@@ -84,7 +86,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd
     path.write_text("old\n")
     (full_disk / "rest").write_bytes(bytes(60 << 10))
     source = FixedSource(make_report())
-    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
+    written = write_file(path, source)
     told = wait_until(lambda: capfd.readouterr().err)
     assert "No space left on device (check df -h and df -i)" in told
     assert path.read_text() == "old\n"
@@ -98,51 +100,26 @@ def test_a_full_disk_is_told_once_and_leaves_nothing_half(full_disk: Path, capfd
 def test_an_agent_that_does_not_answer_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path, source = tmp_path / "meshrun.prom", FixedSource("it does not answer")
     path.write_text("old\n")
-    written = begin(MetricsFile(str(path), share_node(source), period_s=0.01))
+    written = write_file(path, source)
     wait_until(lambda: source.asked)
     assert path.read_text() == "old\n"
     written.close()
-
-
-def test_an_exporter_serves_and_writes_and_ends_both(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "meshrun.prom"
-    exporter = MetricsExporter(("127.0.0.1", 0), str(path))
-    address = f"http://127.0.0.1:{exporter.port}"
-    assert capfd.readouterr().err == f"meshrun: metrics at {address}/metrics\n"
-    exporter.start(FixedSource(make_report()).exchange, "exp-41", delay_s=0.0)
-    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as page:
-        assert b"meshrun_round{" in page.read()
-    wait_until(path.exists)
-    exporter.close()
-    assert not path.exists()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"{address}/healthz", timeout=20)
-
-
-def test_an_exporter_that_ends_before_it_begins_frees_its_port() -> None:
-    exporter = MetricsExporter(("127.0.0.1", 0), None)
-    port = exporter.port
-    exporter.start(FixedSource(make_report()).exchange, "exp-41", delay_s=60.0)
-    exporter.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), 20)
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics")])
 
 
 def test_a_directory_that_is_not_there_is_an_error_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        MetricsExporter(None, str(tmp_path / "none" / "meshrun.prom"))
+        require_directory(str(tmp_path / "none" / "meshrun.prom"))
     with pytest.raises(UsageError, match="is a directory"):
-        MetricsExporter(None, str(tmp_path))
+        require_directory(str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     with pytest.raises(UsageError, match="is not writable"):
-        MetricsExporter(None, str(tmp_path / "meshrun.prom"))
+        require_directory(str(tmp_path / "meshrun.prom"))
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "find_spec", lambda _: None)
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as refused:
-        MetricsExporter(("127.0.0.1", 0), None)
+        require_library()
     assert refused.value.hint == "run pip install 'prometheus-client>=0.22'"

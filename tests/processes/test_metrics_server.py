@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from launcher.extensions.metrics import server as server_module
-from launcher.extensions.metrics.server import CONNECTIONS_MAX, make_metrics_server, share_node
+from launcher.extensions.metrics.paths import share_node
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import UsageError
-from launcher.views import http_server
-from launcher.views.http_server import HEAD_MAX, HttpServer, open_listener
+from launcher.views.http import http_server
+from launcher.views.http.http_server import HEAD_MAX, PLACES_MAX, HttpServer
+from launcher.views.http.path_group import open_listener
+from tests.support.page.serving import begin, make_metrics_group, serve_metrics
 from tests.support.reasons import because
-from tests.support.reports import FixedSource, begin, make_report
+from tests.support.reports import FixedSource, make_report
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -36,10 +37,10 @@ def source() -> FixedSource:
 
 @pytest.fixture
 def server(source: FixedSource) -> Iterator[HttpServer]:
-    server = begin(make_metrics_server(open_listener("127.0.0.1", 0, "--metrics-port"), share_node(source)))
+    server = serve_metrics(source)
     yield server
     server.close()
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics")])
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name in ("server", "reader")])
 
 
 def exchange(port: int, request: bytes, *, ends: bool = False) -> bytes:
@@ -109,7 +110,7 @@ def test_many_readers_at_once_are_one_question_to_the_agent(server: HttpServer, 
 def test_readers_that_hang_hold_nobody_up_for_long(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_LIMIT_S", 0.2)
     with ExitStack() as stack:
-        for index in range(3 * CONNECTIONS_MAX):
+        for index in range(2 * PLACES_MAX):
             hanging = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), LIMIT_S))
             hanging.sendall(b"GET /metr"[: index % 9])
         assert get(server.port, "/healthz") == (200, "ok\n")
@@ -135,12 +136,12 @@ def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
 
 
 def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(http_server, "PLACES_MAX", 2)
     monkeypatch.setattr(http_server, "SEND_LIMIT_S", 0.2)
     source.answer = make_report(200)  # more than the kernel buffers
     listener = open_listener("127.0.0.1", 0, "--metrics-port")
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = begin(make_metrics_server(listener, share_node(source)))
+    server = begin(HttpServer(listener, [make_metrics_group(source)]))
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", server.port))
@@ -193,7 +194,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.Monke
 def test_a_port_is_free_again_after_a_server(source: FixedSource) -> None:
     listener = open_listener("127.0.0.1", 0, "--metrics-port")
     port = listener.getsockname()[1]
-    server = begin(make_metrics_server(listener, share_node(source)))
+    server = begin(HttpServer(listener, [make_metrics_group(source)]))
     assert get(port, "/healthz")[0] == 200
     server.close()
     open_listener("127.0.0.1", port, "--metrics-port").close()
@@ -227,7 +228,7 @@ def test_a_clock_beyond_all_calendars_costs_no_answer(server: HttpServer, monkey
 
 def test_without_threads_readers_are_answered_one_after_another(server: HttpServer) -> None:
     with no_threads():
-        for _ in range(2 * CONNECTIONS_MAX):
+        for _ in range(PLACES_MAX // 2):
             assert get(server.port, "/healthz") == (200, "ok\n")
     assert get(server.port, "/healthz") == (200, "ok\n")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
 from launcher.model.errors import TemporaryError
-from launcher.views.goodput import Goodput
 from launcher.views.questions.messages import Question
 from launcher.views.requests import NodeReply, NodeRequest, ReadState
-from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from launcher.views.run_view import Goodput, NodeView, RankView, RoundView, RunView
 
 
 def make_report(rank_count: int = 2, **changes: Any) -> NodeView:
@@ -45,7 +44,7 @@ def make_rank(rank: int, **changes: Any) -> RankView:
 
 
 class FixedSource:
-    """A RunSource that answers with what it holds: a report, or a sentence for why there is none.
+    """A source that answers with what it holds: a report, or a sentence for why there is none.
 
     `asked`: how often. While `gate` is not set, nothing is answered.
     """
@@ -78,16 +77,3 @@ class FixedSource:
 
     def ask_why(self) -> bytes:
         raise NotImplementedError
-
-
-class Lasting(Protocol):
-    def run(self) -> None: ...
-
-
-LastingPart = TypeVar("LastingPart", bound=Lasting)
-
-
-def begin(part: LastingPart) -> LastingPart:
-    """Have a part of the metrics run in a thread, as the exporter does; return it."""
-    threading.Thread(target=part.run, name="metrics", daemon=True).start()
-    return part

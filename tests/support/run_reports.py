@@ -66,7 +66,7 @@ def make_silent(name: str) -> NodeView:
 
 
 class FakeSource:
-    """A RunSource over made reports, lines of events, and real files.
+    """A QuestionSource over made reports, lines of events, and real files.
 
     `before_answer`: called with a node's member id before it answers, and may raise. `run_id`: as of `LocalSource`.
     """
@@ -111,7 +111,7 @@ class FakeSource:
         if isinstance(request, ReadLogs):
             return read_page(self.files[node], request, self.live_round)
         assert isinstance(request, ReadEvents)
-        lines = self.events[node][request.after + 1 :]
+        lines = self.events.get(node, [])[request.after + 1 :]
         last = request.after + len(lines)
         return EventPage(lines=tuple(lines), first=request.after + 1, next_after=last)
 

@@ -1,11 +1,11 @@
-"""What Prometheus reads of a node: the metrics, a server for them and for probes, and the file for node_exporter.
+"""What Prometheus reads of a node: the metrics, the probes, and the file for node_exporter.
 
     table          every metric, and how it is read from the node's report
     exposition     the report in Prometheus' words
-    server         --metrics-port, with its probes
+    paths          what --metrics-port answers, by launcher/views/http
     textfile       --metrics-file
-    exporter       begins and ends them
+    options        both, and what they need
 
-It reads what the agent says of its node, as any view does, and nothing else of it. prometheus_client is imported a
-second after the first workers have started. No reader, full disk or lack of threads may reach the job.
+It reads what the agent says of its node, as any view does, and nothing else of it. prometheus_client is imported with
+the first request. No reader, full disk or lack of threads may reach the job.
 """

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from launcher.logs.reports.failure_class import FailureClass
-from launcher.views.goodput import START, Goodput
-from launcher.views.run_view import RUNNING, NodeView, RunView
+from launcher.views.goodput import START
+from launcher.views.run_view import RUNNING, Goodput, NodeView, RunView
 from rendezvous.records import Cause
 
 Labels = tuple[str, ...]

@@ -1,10 +1,8 @@
-"""The live page of a run: a small server, and one HTML file without any other file or host.
+"""The live page of a run: one HTML file without any other file or host, and the paths that its script asks.
 
-    shared_run   one answer for all readers
-    admission    who may read
-    server       paths and answers
-    document     the HTML file (live.html), its policy and its saved form
-    part             opens and closes it with the leadership; its data come by `shared_run`, as for any reader
+    shared_run       one answer for all readers
+    paths            what is answered, by launcher/views/http
+    document         the HTML file (live.html), its policy and its saved form
     options          `--serve`
     serve, command   `meshctl serve`, and its command line
 

@@ -8,7 +8,7 @@ import click
 
 from launcher.config.options.readers import Value, parse_listen_address
 from launcher.extensions.page.options import ROWS
-from launcher.meshctl.group import job_command
+from launcher.meshctl.group import job_command, log_dir_option
 
 
 @job_command("Serve a run as a page for a browser.", needs_run=False)
@@ -18,7 +18,10 @@ from launcher.meshctl.group import job_command
 )  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
-def serve(store: Mapping[str, str], run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
+@log_dir_option
+def serve(
+    store: Mapping[str, str], run_id: str | None, listen: str, path: str | None, no_stacks: bool, log_dir: str | None
+) -> int:
     """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
 
     The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
@@ -33,7 +36,7 @@ def serve(store: Mapping[str, str], run_id: str | None, listen: str, path: str |
     from launcher.meshctl.live.source import open_source
 
     host, port = parse_listen_address(Value(ROWS[0], listen, "--listen"))
-    with open_source(store, run_id) as source:
+    with open_source(store, run_id, log_dir) as source:
         if path is not None:
             save_page(source, path, has_stacks=not no_stacks)
             return 0

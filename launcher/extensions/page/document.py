@@ -60,13 +60,8 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
     `has_stacks`: ask why now. What cannot be read is left out, with its reason in the page. Raises TemporaryError if
     the run does not answer at all.
     """
-    view = shared.read_run().text
+    view = shared.read_run().body
     remarks: list[str] = []
-    events = None
-    try:
-        events = shared.list_events(-1)
-    except MeshrunError as error:
-        remarks.append(f"no events: {error}")
     why = shared.last_why
     if has_stacks:
         try:
@@ -85,7 +80,7 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
             return LogPage(chunks=(), cursors=(), remark=str(error))
 
     logs = {node: read_logs(node) for node in shared.list_log_nodes(SAVED_LOG_NODES_MAX)}
-    own = {"run": msgspec.Raw(view), "events": events, "why": msgspec.Raw(why or b"null")}
+    own = {"run": msgspec.Raw(view), "why": msgspec.Raw(why or b"null")}
     data = msgspec.json.encode({**own, "logs": logs, "remarks": remarks})
     text = files(__package__).joinpath("live.html").read_text("utf-8")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(text)}">'

@@ -19,12 +19,14 @@ ROWS = (
 
 
 def add_page(node: PartContext, ask: Ask) -> None:
-    """Add the part of --serve."""
+    """Serve the page of --serve where this agent leads."""
     from launcher.parts.part import LATER_S, LatePart, LeadershipChanged
 
-    def make() -> Part:
-        from launcher.extensions.page.part import make_page
+    def make() -> Part | None:
+        from launcher.views.http.http_part import make_part
 
-        return make_page(node, ask)
+        entry = "launcher.extensions.page.paths:make_paths"
+        origin = node.parts, node.config.extensions["serve"], entry, ask, node.layout.run_id
+        return make_part(*origin, is_leaders=True, announcement="live page: {url}")
 
     node.parts.add(LatePart("--serve", make, {LeadershipChanged: LATER_S}))

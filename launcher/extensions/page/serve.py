@@ -10,10 +10,14 @@ import signal
 import threading
 
 from launcher.extensions.page.document import save_document
-from launcher.extensions.page.server import PageServer
+from launcher.extensions.page.paths import make_paths
 from launcher.extensions.page.shared_run import SharedRun
 from launcher.meshctl.plan.command import write_file
+from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.console import write_stderr, write_stdout
+from launcher.model.errors import TemporaryError
+from launcher.views.http.http_server import HttpServer
+from launcher.views.http.path_group import PathGroup, open_listener
 from launcher.views.questions.local_socket import QuestionSource
 from rendezvous.records import name_run
 
@@ -32,17 +36,18 @@ def serve_page(source: QuestionSource, host: str, port: int) -> int:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    page = PageServer(source, host, port)
-    try:
-        write_stdout(page.url)
-        write_stderr(f"{PROGRAM}: the page of {name_run(source.run_id)}, until Ctrl-C{_advise(page)}")
-        ended.wait()
-    finally:
-        page.close()
+    paths = make_paths(source)
+    page = HttpServer(open_listener(host, port, "the page"), [PathGroup(lambda: paths)], host)
+    if start_thread(page.run, "page") is None:
+        raise TemporaryError(f"the page cannot be served: {NO_THREAD}")
+    write_stdout(page.url)
+    write_stderr(f"{PROGRAM}: the page of {name_run(source.run_id)}, until Ctrl-C{_advise(page)}")
+    ended.wait()
+    page.close()
     return 0
 
 
-def _advise(page: PageServer) -> str:
+def _advise(page: HttpServer) -> str:
     if page.needs_token:
         return "; anyone with this URL can see the run's logs and stacks"
     host = os.uname().nodename

@@ -10,22 +10,22 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.extensions.page.tables import make_tables
 from launcher.model.errors import TemporaryError
-from launcher.views.event_buffer import EventBuffer
-from launcher.views.event_view import read_event
+from launcher.views.event_view import EventView, read_event
+from launcher.views.http.http_server import JSON, Response
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
 from launcher.views.run_json import encode_run
-from launcher.views.run_view import SILENT, NodeView, RankView, RunView
+from launcher.views.run_view import SILENT, NodeView, RunView
 from rendezvous.errors import MeshrunError
 
 RUN_AGE_S = 1.0
@@ -37,16 +37,9 @@ ANSWERS_MAX = 64
 LOST_MAX = 200
 """Lost nodes that are shown, the first by name: a run of months may have lost thousands."""
 Answer = TypeVar("Answer")
-EVENTS_MAX, EVENTS_BYTES_MAX = 1000, 1 << 20
+EVENTS_MAX = 1000
 EVENT_PAGES_MAX = 50  # of one refresh
 _COMPRESSION = 1  # an eighth of the time of the usual 6, and a tenth more bytes
-
-
-class Body(Struct, frozen=True, kw_only=True):
-    """An answer as JSON, and the same compressed, for browsers that take it."""
-
-    text: bytes
-    gzip: bytes
 
 
 class SharedRun:
@@ -55,33 +48,26 @@ class SharedRun:
     `clock`: monotonic, in seconds.
     """
 
-    def __init__(self, source: RunSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: QuestionSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._clock = clock
         self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)
-        self._lock = threading.Lock()  # of the answers and events
+        self._lock = threading.Lock()  # of the answers
         self._answers: OrderedDict[tuple[object, ...], KeptAnswer[Any]] = OrderedDict()
         self._run: tuple[RunView, float] | None = None
         self._seen: dict[str, tuple[NodeView, float]] = {}  # the last answer of each node, by name, and when it came
-        self._events = EventBuffer(EVENTS_MAX, EVENTS_BYTES_MAX)
-        self._agent_next = 0  # the number of the next line, as the agent that is asked counts
+        self._events: deque[EventView] = deque(maxlen=EVENTS_MAX)
+        self._next_event = 0  # its number, as the agent that is asked counts
         self._switch_count = 0
-        self._newest_at = 0.0
         self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
 
-    def read_run(self) -> Body:
+    def read_run(self) -> Response:
         """Return the run by the schema of `run_json`, its ranks as rows of `rank_fields`.
 
         After the first, it is an old one with a `problem` if the run does not answer; `age_s` is since it was made.
         """
         return self._keep(("run",), RUN_AGE_S, self._make_run)
-
-    def list_events(self, after: int) -> EventPage:
-        """Return the events after number `after`, -1 for all that are kept: each an EventView as JSON."""
-        self._keep(("events",), RUN_AGE_S, self._take_events)
-        with self._lock:
-            return self._events.read(after, EVENTS_BYTES_MAX)
 
     def list_logs(self, node: str, request: ReadLogs) -> LogPage:
         """Return a page of a node's logs."""
@@ -122,20 +108,21 @@ class SharedRun:
         nodes = sorted((one for one in self._run[0].nodes if one.log_dir), key=worth, reverse=True)
         return [node.name for node in nodes[:most]]
 
-    def _make_run(self) -> Body:
+    def _make_run(self) -> Response:
         now = self._clock()
         problem = ""
         try:
             run = self._ask(self._source.read_run)
             self._run = self._fill_in(run, now), now
+            self._take_events()
         except MeshrunError as error:
             if self._run is None:
                 raise
             problem = str(error)
         run, at = self._run
-        own = {"problem": problem, "age_s": round(now - at, 1), "rank_fields": RankView.__struct_fields__}
-        text = msgspec.json.encode({**encode_run(run, has_rows=True), **own})
-        return Body(text=text, gzip=compress(text))
+        own = {"problem": problem, "age_s": round(now - at, 1)}
+        text = msgspec.json.encode({**encode_run(run, has_rows=True), **make_tables(run, self._events), **own})
+        return Response(body=text, gzip=compress(text), content_type=JSON)
 
     def _fill_in(self, run: RunView, now: float) -> RunView:
         """Return the run with what nodes that are silent or lost have said last: the picture keeps its shape."""
@@ -157,22 +144,18 @@ class SharedRun:
         for _ in range(EVENT_PAGES_MAX):
             switch_count = self._source.switch_count
             if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
-                self._switch_count, self._agent_next = switch_count, 0
-                self._skip_until = self._newest_at
-            request = ReadEvents(after=self._agent_next - 1)
+                self._switch_count, self._next_event = switch_count, 0
+                self._skip_until = self._events[-1].at if self._events else 0.0
+            request = ReadEvents(after=self._next_event - 1)
             page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
             assert isinstance(page, EventPage), page
             if self._source.switch_count != switch_count:
                 continue  # it may be of either agent
-            with self._lock:
-                if page.first > self._agent_next and not self._skip_until:  # some are kept no more
-                    self._events.skip(page.first - self._agent_next)
-                lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
-                self._agent_next = max(self._agent_next, page.first + len(page.lines))
-                for event in filter(None, (read_event(line, "") for line in lines)):
-                    if event.at >= self._skip_until:
-                        self._skip_until, self._newest_at = 0.0, event.at
-                        self._events.add(msgspec.json.encode(replace(event, line="")).decode())
+            self._next_event = page.next_after + 1
+            for event in filter(None, (read_event(line, "") for line in page.lines)):
+                if event.at >= self._skip_until:
+                    self._skip_until = 0.0
+                    self._events.append(event)
             if page.is_last:
                 return
 

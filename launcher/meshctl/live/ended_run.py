@@ -75,7 +75,7 @@ class KeptNode(Struct, frozen=True):
 
 
 class EndedSource(QuestionSource):
-    """A RunSource of what is left: `nodes` by member id. `origin`: where it is from, if that is to be said."""
+    """A source of what is left: `nodes` by member id. `origin`: where it is from, if that is to be said."""
 
     def __init__(self, run: RunView, nodes: Mapping[str, KeptNode], origin: str = "") -> None:
         super().__init__(self.answer, run.run_id)

@@ -16,10 +16,9 @@ from launcher.meshctl.live.ended_run import read_lost_events
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
 from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
-from launcher.model.ranges import format_ranges, merge_names
-from launcher.model.text import format_count, format_list
-from launcher.views.event_view import SAME_S, EventView, omit_repeated, read_event
-from launcher.views.questions.run_source import RunSource
+from launcher.model.text import format_count
+from launcher.views.event_view import EventView, group_events, read_event
+from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import EventPage, ReadEvents
 
 HOLD_S = 0.5
@@ -27,7 +26,7 @@ _WAIT_S = 0.1
 
 
 def show_events(
-    source: RunSource,
+    source: QuestionSource,
     write: Callable[[Iterable[str]], object],
     warn: Callable[[str], object],
     *,
@@ -79,23 +78,5 @@ class EventCollector(Struct):
 
 
 def format_events(events: list[EventView], now: float) -> list[str]:
-    """Format events in order, the same of several nodes as one line at the first one's time."""
-    groups: list[dict[tuple[str, int], EventView]] = []  # by node and rank
-    last: dict[str, dict[tuple[str, int], EventView]] = {}
-    for event in omit_repeated(events):
-        key, place = event.common or event.sentence, (event.node, event.rank)
-        group = last.get(key)
-        if group is None or place in group or event.at - next(iter(group.values())).at > SAME_S:
-            group = last[key] = {}
-            groups.append(group)
-        group[place] = event
-    return [_format_group(list(group.values()), now) for group in groups]
-
-
-def _format_group(group: list[EventView], now: float) -> str:
-    first = group[0]
-    names = format_list(merge_names(event.node for event in group), 4)
-    sentence = first.sentence
-    if len(group) > 1 and first.common:
-        sentence = f"ranks {format_ranges(sorted({event.rank for event in group}))} {first.common}"
-    return escape(f"{format_clock(first.at, now)}  {names}  {sentence}")
+    """Format events in order, the same of several nodes as one line."""
+    return [escape(f"{format_clock(one.at, now)}  {one.node}  {one.sentence}") for one in group_events(events)]

@@ -17,8 +17,7 @@ from msgspec import Struct, field
 
 from launcher.meshctl.live.source import StoreSource, describe_gone
 from launcher.model.errors import TemporaryError, sanitize
-from launcher.views.questions.local_socket import RunGoneError, SilentNodeError
-from launcher.views.questions.run_source import RunSource
+from launcher.views.questions.local_socket import QuestionSource, RunGoneError, SilentNodeError
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView
 from launcher.views.sentences import explain_shortness, format_headline
@@ -96,7 +95,7 @@ class RequestPool:
 class NodePoller(Struct, eq=False):
     """What is known of the nodes of a run, and what is under way."""
 
-    source: RunSource
+    source: QuestionSource
     warn: Callable[[str], object]
     """Gets a sentence."""
     clock: Callable[[], float] = time.monotonic

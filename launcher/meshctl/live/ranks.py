@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.meshctl.table import Column, format_age, format_size, format_table
+from launcher.meshctl.table import Column, format_table
 from launcher.model.console import escape
-from launcher.model.ranges import merge_names
-from launcher.model.text import format_list
+from launcher.views.rows import FORMS, RANK_COLUMNS, format_names
 from launcher.views.run_view import SILENT, NodeView, RankView, RunView
 from launcher.views.sentences import explain_node, explain_shortness
 from rendezvous.records import name_run
@@ -40,46 +39,15 @@ def describe_ranks(report: RunView, width: int = 0) -> str:
 
 def make_rank_columns(rows: list[RankRow]) -> list[Column]:
     """Make the columns of a table of workers."""
-    ranks = [rank for _, rank in rows]
     return [
-        Column("rank", tuple(str(rank.rank) for rank in ranks), is_right=True),
-        Column("node", tuple(node.name for node, _ in rows)),
-        Column("pid", tuple(str(rank.pid or "-") for rank in ranks), is_right=True),
-        Column("state", tuple(map(format_state, ranks))),
-        Column("cpu", tuple(format_cores(rank.cores) for rank in ranks), is_right=True),
-        Column("memory", tuple(format_size(rank.rss_bytes or -1) for rank in ranks), is_right=True),
-        Column("step", tuple(str(rank.step) if rank.step >= 0 else "-" for rank in ranks), 1, is_right=True),
-        Column("progress", tuple(format_progress(rank) for rank in ranks), 2),
-        Column("place", tuple(rank.place for rank in ranks), 3),
-        Column("phase", tuple(rank.phase or "-" for rank in ranks), 4),
-        Column("devmem", tuple(map(format_device_memory, ranks)), 5, is_right=True),
-        Column("device", tuple(rank.device or "-" for rank in ranks), 7),
-        Column("read", tuple(format_size(rank.read_bytes or -1) for rank in ranks), 8, is_right=True),
-        Column("written", tuple(format_size(rank.written_bytes or -1) for rank in ranks), 9, is_right=True),
+        Column(
+            one.header,
+            tuple(
+                node.name if one.field == "node" else FORMS[one.form](getattr(rank, one.field), rank)
+                for node, rank in rows
+            ),
+            one.priority,
+            is_right=one.form not in ("text", "state", "age"),
+        )
+        for one in RANK_COLUMNS
     ]
-
-
-def format_state(rank: RankView) -> str:
-    """running, or failed (1): the exit code."""
-    return f"{rank.state} ({rank.exit_code})" if rank.state == "failed" else rank.state
-
-
-def format_cores(cores: float) -> str:
-    """ "1.0": one core all of the time."""
-    return f"{cores:.1f}" if cores >= 0 else "-"
-
-
-def format_progress(rank: RankView) -> str:
-    """The age of the last sign of progress."""
-    return f"{format_age(rank.progress_age_s)} ago" if rank.progress_age_s >= 0 else "-"
-
-
-def format_device_memory(rank: RankView) -> str:
-    """ "20G/80G" """
-    if rank.device_memory_bytes < 0:
-        return "-"
-    return f"{format_size(rank.device_memory_bytes)}/{format_size(rank.device_memory_total_bytes)}"
-
-
-def format_names(names: tuple[str, ...] | list[str]) -> str:
-    return format_list(merge_names(names))

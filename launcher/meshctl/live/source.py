@@ -1,7 +1,7 @@
 """Finds what a command asks about a run: an agent on this machine, by its socket, or the leader, through the store; and
 what is left of a run that has ended.
 
-All views take a RunSource and none cares where it is from; here is the one place that chooses.
+All views take a QuestionSource and none cares where it is from; here is the one place that chooses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NoAgentError(UsageError):
 
 
 class LocalSource(QuestionSource):
-    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer.
+    """A source that asks another agent of the same job, if there is one, when the one it asks does not answer.
 
     Once all of this machine have ended, it goes on with what they have left in their log directories.
     """
@@ -155,7 +155,7 @@ def describe_gone(run_id: str) -> str:
 
 
 class StoreSource(QuestionSource):
-    """A RunSource that asks the leader through the store: a question is a request to it, as `meshctl stop` is.
+    """A source that asks the leader through the store: a question is a request to it, as `meshctl stop` is.
 
     It has a lease, so that what a killed command has asked, and its answer, do not stay: every member holds a copy.
     """

@@ -5,7 +5,6 @@ Nothing here draws, reads a clock or asks anyone, so that all of it can be teste
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -13,11 +12,10 @@ from msgspec.structs import replace
 from launcher.meshctl.live.events import format_events
 from launcher.meshctl.live.ranks import RankRow, list_ranks, make_rank_columns
 from launcher.meshctl.status import describe_head
-from launcher.meshctl.table import Column, fit_columns, format_clock
+from launcher.meshctl.table import format_clock, format_table
 from launcher.model.console import escape
 from launcher.views.event_view import EventView
 from launcher.views.run_view import RunView
-from launcher.views.sentences import explain_shortness
 from rendezvous.records import name_run
 
 EVENTS_MAX = 200
@@ -41,15 +39,15 @@ class TopState:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.report: RunView | None = None
-        self.events: deque[EventView] = deque(maxlen=EVENTS_MAX)
+        self.events: list[EventView] = []
         self.sort_key = "rank"
-        self.problem = ""
-        self.ending = ""
+        self.problem = self.ending = ""
 
-    def take_events(self, events: Sequence[EventView]) -> None:
-        """Take events, in any order."""
-        merged = sorted([*self.events, *events], key=lambda event: (event.at, event.node))
-        self.events = deque(merged, maxlen=EVENTS_MAX)
+    def take(self, report: RunView | None, events: Sequence[EventView], problem: str = "", ending: str = "") -> None:
+        """Take what has come; the events in any order."""
+        self.report, self.problem, self.ending = report or self.report, problem, ending
+        if events:
+            self.events = sorted([*self.events, *events], key=lambda event: (event.at, event.node))[-EVENTS_MAX:]
 
     def change_sort(self) -> None:
         """Sort by the next key."""
@@ -66,18 +64,17 @@ class TopState:
         elif self.problem:
             remark = f"state as of {format_clock(report.at, now)}: {self.problem}"
         else:
-            remark = explain_shortness(report)
+            remark = ""
         return describe_head(replace(report, at=now)) + escape(remark)
 
-    def make_rank_columns(self, width: int = 0) -> list[Column]:
-        """Make the table of ranks, sorted. `width`: of the terminal, 0 for all columns."""
+    def describe_ranks(self, width: int = 0) -> str:
+        """Describe the ranks as `meshctl ps` does, sorted. `width`: of the terminal, 0 for all columns."""
         rows = list_ranks(self.report) if self.report is not None else []
-        rows.sort(key=SORT_KEYS[self.sort_key])
-        return fit_columns(make_rank_columns(rows), width)
+        return format_table(make_rank_columns(sorted(rows, key=SORT_KEYS[self.sort_key])), width)
 
     def list_events(self, now: float) -> list[str]:
         """List the last events, the newest last."""
-        return format_events(list(self.events), now)
+        return format_events(self.events, now)
 
     def _describe_end(self, name: str) -> str:
         """Describe how the run ended, as far as it was seen: its agents end right after it."""

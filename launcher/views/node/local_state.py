@@ -1,12 +1,12 @@
 """What this node says of itself: from what the agent knows at a moment, and what the kernel says of its workers.
 
-The agent hands over a snapshot, in microseconds; the rest takes milliseconds, more with many workers, and is done in
+The agent hands over what it knows, in microseconds; the rest takes milliseconds, more with many workers, and is done in
 another thread (`reporter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,37 +28,8 @@ class RankSigns(Struct, frozen=True, kw_only=True):
     phase: str = ""
 
 
-class NodeSnapshot(Struct, frozen=True, kw_only=True):
-    """What the agent knows about its node."""
-
-    base: NodeView
-    workers: tuple[RankView, ...]
-    signs: Mapping[int, RankSigns]
-    """By local rank."""
-    places: Mapping[int, str]
-    """Coordinates by rank."""
-    devices: Mapping[int, tuple[str, ...]]
-    """By local rank."""
-    now: float
-    """On the agent's clock."""
-    run: RunSnapshot | None = None
-    """If this node leads and was asked for the run."""
-
-
-class RunSnapshot(Struct, frozen=True, kw_only=True):
-    """What a leader knows about the run."""
-
-    records: JobRecords
-    rounds: tuple[RoundView, ...]
-    """As this node saw them."""
-    before: TimeSpent
-    """How the time before these was spent."""
-    max_restarts: int
-    """The records of a job of one machine do not have it."""
-
-
 class LocalState(Struct, eq=False):
-    """Makes reports of snapshots, and remembers what it needs for rates and ages between two of them."""
+    """Makes reports, and remembers what it needs for rates and ages between two of them."""
 
     read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None
     """Returns (bytes in use, bytes in all) of the devices with these names; (-1, -1) if nobody can say."""
@@ -68,16 +39,28 @@ class LocalState(Struct, eq=False):
     _signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = field(default_factory=dict)
     """By round and local rank: the counts, and since when they are so."""
 
-    def report(self, snapshot: NodeSnapshot) -> NodeView:
-        """Make the view of a snapshot."""
-        base = snapshot.base
-        pids = {worker.pid for worker in snapshot.workers if worker.state == "running" and worker.pid}
+    def report(
+        self,
+        base: NodeView,
+        workers: Sequence[RankView],
+        signs: Mapping[int, RankSigns],
+        now: float,
+        view_run: Callable[[float], RunView] | None = None,
+    ) -> NodeView:
+        """Make the view of the node: `base` is what the agent knows of it.
+
+        `signs`: by local rank; `now`: on the agent's clock; `view_run`: makes that of the run, if this node leads and
+        was asked for it, at a time in seconds since 1970.
+        """
+        pids = {worker.pid for worker in workers if worker.state == "running" and worker.pid}
         use = measure_use(pids)
-        ranks = tuple(self._report_rank(snapshot, worker, use) for worker in snapshot.workers)
-        self._cpu = {pid: (use[pid].cpu_s, snapshot.now) for pid in pids if pid in use}
-        known = {(worker.pid, worker.started_at) for worker in snapshot.workers}
+        ranks = tuple(
+            self._report_rank(base, worker, signs.get(worker.local_rank, RankSigns()), use, now) for worker in workers
+        )
+        self._cpu = {pid: (use[pid].cpu_s, now) for pid in pids if pid in use}
+        known = {(worker.pid, worker.started_at) for worker in workers}
         self._spent = {key: value for key, value in self._spent.items() if key in known}
-        live = {(base.round, worker.local_rank) for worker in snapshot.workers}
+        live = {(base.round, worker.local_rank) for worker in workers}
         self._signs = {key: value for key, value in self._signs.items() if key in live}
         own = measure_process(base.agent_pid)
         failed = next((rank for rank in ranks if rank.state == "failed"), None)
@@ -91,30 +74,29 @@ class LocalState(Struct, eq=False):
             ranks=ranks,
             agent_rss_bytes=own.rss_bytes if own is not None else 0,
             agent_cpu_s=own.cpu_s if own is not None else 0.0,
-            run=_view_run(snapshot.run, base.at) if snapshot.run is not None else None,
+            run=view_run(base.at) if view_run is not None else None,
         )
 
-    def _report_rank(self, snapshot: NodeSnapshot, worker: RankView, use: Mapping[int, ProcessUse]) -> RankView:
+    def _report_rank(
+        self, base: NodeView, worker: RankView, signs: RankSigns, use: Mapping[int, ProcessUse], now: float
+    ) -> RankView:
         own = use.get(worker.pid) if worker.state == "running" else None
         spent = self._note_spent(worker, own)
-        signs = snapshot.signs.get(worker.local_rank, RankSigns())
-        names = snapshot.devices.get(worker.local_rank, ())
+        names = [name for name in worker.device.split(",") if name]
         is_seen = own is not None and names
         used, total = self.read_devices(names) if is_seen and self.read_devices is not None else (-1, -1)
         is_running = worker.state == "running"
         return replace(
             worker,
             state=(own.state or worker.state) if own is not None else worker.state,
-            place=snapshot.places.get(worker.rank, ""),
-            cores=self._compute_cores(worker, own, snapshot),
+            cores=self._compute_cores(worker, own, base.at, now),
             cpu_s=spent[0],
             rss_bytes=own.rss_bytes if own is not None else 0,
             read_bytes=int(spent[1]),
             written_bytes=int(spent[2]),
-            progress_age_s=self._compute_age(snapshot, worker.local_rank, signs, own) if is_running else -1.0,
+            progress_age_s=self._compute_age((base.round, worker.local_rank), signs, own, now) if is_running else -1.0,
             step=signs.counts[-1] - 1 if signs.counts else -1,
             phase=signs.phase,
-            device=",".join(names),
             device_memory_bytes=used,
             device_memory_total_bytes=total,
         )
@@ -129,29 +111,33 @@ class LocalState(Struct, eq=False):
         self._spent[key] = tuple(map(max, now, self._spent.get(key, now)))
         return self._spent[key]
 
-    def _compute_cores(self, worker: RankView, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
+    def _compute_cores(self, worker: RankView, use: ProcessUse | None, wall: float, now: float) -> float:
         """Return the CPUs used since the last report; since the worker's start in the first one, -1 if unknown."""
-        before, at = self._cpu.get(worker.pid, (0.0, snapshot.now - (snapshot.base.at - worker.started_at)))
-        if use is None or snapshot.now <= at:
+        before, at = self._cpu.get(worker.pid, (0.0, now - (wall - worker.started_at)))
+        if use is None or now <= at:
             return -1.0
-        return round(max(0.0, use.cpu_s - before) / (snapshot.now - at), 2)
+        return round(max(0.0, use.cpu_s - before) / (now - at), 2)
 
-    def _compute_age(self, snapshot: NodeSnapshot, local_rank: int, signs: RankSigns, use: ProcessUse | None) -> float:
+    def _compute_age(self, key: tuple[int, int], signs: RankSigns, use: ProcessUse | None, now: float) -> float:
         """Return the time since the last sign of progress; -1 as long as none was seen."""
-        key = (snapshot.base.round, local_rank)
         counts = (*signs.counts, use.output_bytes if use is not None else 0)
         before, since = self._signs.get(key, (counts, 0.0))
         if before != counts:
-            since = snapshot.now
+            since = now
         self._signs[key] = (counts, since)
         last = max(since, signs.seen_at)
-        return round(max(0.0, snapshot.now - last), 1) if last else -1.0
+        return round(max(0.0, now - last), 1) if last else -1.0
 
 
-def _view_run(snapshot: RunSnapshot, now: float) -> RunView:
-    """Return the run as its leader knows it: by the records, and by what this node has seen itself."""
-    run = build_run(snapshot.records)
-    rounds, before = merge_rounds(run.rounds, snapshot.rounds), snapshot.before
+def view_run(
+    records: JobRecords, own: Sequence[RoundView], before: TimeSpent, max_restarts: int, now: float
+) -> RunView:
+    """Return the run as its leader knows it: by the records, and by what this node has seen itself.
+
+    `before`: how the time before its own rounds was spent. The records of a job of one machine lack `max_restarts`.
+    """
+    run = build_run(records)
+    rounds = merge_rounds(run.rounds, own)
     if rounds and 0 < rounds[0].began_at < before.until:  # others led before this agent began
         before = TimeSpent(until=rounds[0].began_at)
-    return replace(run, rounds=rounds, max_restarts=snapshot.max_restarts, goodput=compute_goodput(rounds, before, now))
+    return replace(run, rounds=rounds, max_restarts=max_restarts, goodput=compute_goodput(rounds, before, now))

@@ -1,6 +1,6 @@
 """A question about the run, on its way from who asks to the nodes that answer, and back.
 
-    who asks   local_socket: this user's processes; run_source, kept_answer: many readers, one question
+    who asks   local_socket: this user's processes; kept_answer: many readers, one question
     the agent  question_server: answers, by any way; local_listener, question_socket: its end of the socket;
                reporter: threads that make answers
     all nodes  survey: who was asked, who has answered; messages: the notes between agents

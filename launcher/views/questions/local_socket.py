@@ -85,6 +85,8 @@ class SilentNodeError(TemporaryError):
 
 
 Answer = TypeVar("Answer")
+Exchange = Callable[[Question, float], bytes]
+"""Sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
 
 def list_local_agents() -> list[LocalAgent]:
@@ -141,27 +143,35 @@ def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
 
 
 class QuestionSource:
-    """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
+    """Where a view of a run gets what it shows. It answers within a limit, or raises TemporaryError with a sentence.
 
-    @property
-    def is_live(self) -> bool:
-        return True
+    This one is for an agent's own threads; those of meshctl are in launcher/meshctl/live.
+    """
 
-    def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
+    def __init__(self, exchange: Exchange, run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id
 
     @property
+    def is_live(self) -> bool:
+        """Whether agents are asked; otherwise it is what they have left."""
+        return True
+
+    @property
     def switch_count(self) -> int:
+        """How often another agent was chosen to be asked: numbers of events are an agent's own."""
         return 0
 
     def read_run(self) -> RunView:
+        """Return what all nodes of the run say of themselves."""
         return self._ask(Question(request=ReadRun()), RunView)
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        """Return what one node, by name or member id, answers to a request; "" is the agent's own."""
         return self._ask(Question(node=node, request=request), REPLY_KINDS[type(request)])
 
     def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
+        """Return the encoded Conclusion of launcher.diagnosis: which rank the run waits for, with all stacks."""
         return msgspec.json.encode(self._ask(Question(request=Diagnose()), dict[str, Any], limit_s))
 
     def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:

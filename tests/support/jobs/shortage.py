@@ -10,7 +10,7 @@ from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import REPOSITORY
 
 # An agent needs these before its first workers run; what asks for them later must do without.
-_AT_START = ("output", "metrics")
+_AT_START = ("output", "--metrics-port")
 _PATCH = f"""
 import os, sys
 if sys.orig_argv[1:3] == ["-m", "launcher"]:

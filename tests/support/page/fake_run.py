@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.answer import Conclusion, CulpritStack, Gap, HangAnswer
 from launcher.diagnosis.evidence import Frame
-from launcher.extensions.page.server import PageServer
 from launcher.model.errors import TemporaryError
 from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.requests import (
@@ -40,18 +39,19 @@ from launcher.views.run_events import (
     encode_event,
 )
 from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from tests.support.page.serving import serve_page
 from tests.support.reasons import because
 
 BEGAN = 1_796_100_000.0
-SCRIPT = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
+SCRIPT = "\u202e<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
 AXES = ("pp", "dp", "tp")
 
 
 class FakeRun:
-    """A RunSource. `calm`: all nodes run; else one leaves, one is spare, one lost, and `h1` may be made `silent`.
+    """A QuestionSource. `calm`: all nodes run; else one leaves, one is spare, one lost, and `h1` may be made `silent`.
 
     `text`: of the job, put wherever texts of a job are. `problem`: why it does not answer. `counts`: questions by kind.
-    `gate`: while it is cleared, nothing is answered.
+    `gate`: while it is cleared, nothing is answered. `shortened`: how often its answer had to be.
     """
 
     def __init__(self, node_count: int = 4, slots: int = 8, *, calm: bool = False, text: str = "") -> None:
@@ -62,6 +62,7 @@ class FakeRun:
         self.switch_count = 0
         self.problem = ""
         self.silent = False
+        self.shortened = 0
         self.counts: dict[str, int] = {}
         self.gate = threading.Event()
         self.gate.set()
@@ -77,6 +78,8 @@ class FakeRun:
         self._count("run")
         since_s = time.monotonic() - self.began
         report = make_report(self.node_count, self.slots, since_s, calm=self.calm, text=self.text)
+        for _ in range(self.shortened):
+            report = replace(report, member_count=self.node_count).shorten()
         return silence(report) if self.silent else report
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
@@ -228,7 +231,7 @@ def make_events(text: str = "") -> list[RunEvent]:
 
 def main() -> None:
     node_count, port = int(sys.argv[1]), int(sys.argv[2])
-    page = PageServer(FakeRun(node_count, calm=len(sys.argv) > 3), "127.0.0.1", port)
+    page = serve_page(FakeRun(node_count, calm=len(sys.argv) > 3), port=port)
     print(page.url, flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     page.close()

@@ -172,6 +172,7 @@ why       all nodes are there
 mesh      dp=1984, tp=2
 leader    h3
 workers   meet at 10.0.0.0:29500
+leaving   h17
 spares    h992-h999: no whole replica left
 
 running   991 nodes: h0-h16, h18-h991

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live.ranks import describe_ranks
-from launcher.meshctl.table import Column, align, format_age, format_size, format_table, measure_width, pad
+from launcher.meshctl.table import Column, align, format_table, measure_width, pad
+from launcher.views.rows import format_size
 from launcher.views.run_view import NodeView, RunView
 from tests.support.reasons import because
 from tests.support.run_reports import REPORT, make_node, make_rank, make_silent
@@ -42,9 +43,9 @@ def test_every_worker_has_a_line_and_a_sentence_that_begins_with_its_state_stand
     assert (
         describe_ranks(RUN)
         == """\
-rank  node   pid  state        cpu  memory  step  progress   place      phase   devmem  device  read
-   0  h0    4711  running      1.0    1.5G    12  3m04s ago  dp=0,tp=0  save   20G/80G  cuda0   4.9K
-   1  h0    4712  failed (-9)    -       -     -  -                     -            -  -          -
+rank  node   pid  state        cpu  memory  step  progress       place      phase   devmem  device  read
+   0  h0    4711  running      1.0    1.5G    12  3 min 4 s ago  dp=0,tp=0  save   20G/80G  cuda0   4.9K
+   1  h0    4712  failed (-9)    -       -     -  -              -          -            -  -          -
 
 h3: spare: full
 h7: no answer"""
@@ -80,10 +81,3 @@ def test_names_and_what_nodes_say_cannot_control_a_terminal() -> None:
 )
 def test_sizes(count: int, text: str) -> None:
     assert format_size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "-"), (0.9, "0s"), (59, "59s"), (185, "3m05s"), (9600, "2h40m"), (273600, "3d04h")]
-)
-def test_ages(seconds: float, text: str) -> None:
-    assert format_age(seconds) == text

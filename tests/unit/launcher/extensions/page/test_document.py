@@ -46,5 +46,5 @@ def test_a_saved_page_has_all_data_and_may_reach_nothing() -> None:
     data = json.loads(re.search(r'id="saved">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
     assert data["run"]["run_id"] == "llama-70b"
     assert data["why"]["answer"]["culprits"] == [5]
-    assert len(data["events"]["lines"]) == 12
+    assert [row["sentence"] for row in data["run"]["event_rows"]][1] == "ranks 0-7 started"
     assert {chunk["rank"] for chunk in data["logs"]["h0"]["chunks"]} == set(range(8))

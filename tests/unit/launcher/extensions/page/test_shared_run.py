@@ -35,14 +35,14 @@ def test_readers_share_one_question_a_second_and_its_compressed_answer() -> None
         answers = [readers.submit(shared.read_run) for _ in range(200)]
         wait_until(lambda: source.counts.get("run"), 20, "the first question")
         source.gate.set()
-        assert len({answer.result().text for answer in answers}) == 1
-    assert source.counts == {"run": 1}
+        assert len({answer.result().body for answer in answers}) == 1
+    assert source.counts == {"run": 1, "ReadEvents": 1}
     clock.now += 1.0
     shared.read_run()
     shared.read_run()
-    assert source.counts == {"run": 2}
+    assert source.counts == {"run": 2, "ReadEvents": 2}
     body = SharedRun(FakeRun(4)).read_run()
-    assert gzip.decompress(body.gzip) == body.text
+    assert gzip.decompress(body.gzip) == body.body
 
 
 def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -> None:
@@ -50,7 +50,7 @@ def test_what_was_last_known_is_shown_with_its_age_and_no_answer_is_an_error() -
     shared = SharedRun(source, clock)
     shared.read_run()
     source.problem, clock.now = "the agent has ended", 190.0
-    view = msgspec.json.decode(shared.read_run().text)
+    view = msgspec.json.decode(shared.read_run().body)
     assert (view["problem"], view["age_s"], len(view["nodes"])) == ("the agent has ended", 90.0, 6)
     source, clock = FakeRun(4), Clock()
     source.problem = "no leader has answered"
@@ -104,6 +104,7 @@ class EventRun(FakeRun):
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
         assert isinstance(request, ReadEvents)
+        self._count("ReadEvents")
         start = max(request.after + 1, self.first)
         found = tuple(self.lines[start : start + 3])
         after = start + len(found) - 1
@@ -116,30 +117,25 @@ def make_lines(node: str, times: Iterable[int]) -> list[str]:
     return [make_event("remark", node, f"08:{clock}.000", sentence=f"{node} {at}") for at, clock in clocks.items()]
 
 
-def told(page: EventPage) -> list[str]:
-    return [str(msgspec.json.decode(line)["sentence"]) for line in page.lines]
+def told(shared: SharedRun) -> list[str]:
+    """The sentences of the events, the oldest first."""
+    rows = msgspec.json.decode(shared.read_run().body)["event_rows"]
+    return [row["sentence"] for row in reversed(rows)]
 
 
-def test_events_are_read_once_by_each_and_those_kept_no_more_counted() -> None:
+def test_events_are_read_once_and_the_newest_shown() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = make_lines("h0", range(10))
-    page = shared.list_events(-1)
-    assert (page.first, told(page)) == (0, [f"h0 {at}" for at in range(10)])
-    assert shared.list_events(9) == EventPage(first=10, lines=(), next_after=9)
+    assert told(shared) == [f"h0 {at}" for at in range(10)]
     source.lines += make_lines("h0", [10])
     clock.now += 1
-    assert told(shared.list_events(9)) == ["h0 10"]
-    page = shared.list_events(7)
-    assert (page.first, told(page), page.next_after) == (8, ["h0 8", "h0 9", "h0 10"], 10)
-    source, clock = EventRun(), Clock()
-    shared = SharedRun(source, clock)
-    source.lines = make_lines("h0", range(30))
-    shared.list_events(-1)
-    source.lines += make_lines("h0", range(30, 50))
-    source.first, clock.now = 40, 102.0
-    page = shared.list_events(29)
-    assert (page.first, page.dropped, told(page)[0]) == (40, 10, "h0 40")
+    asked = source.counts["ReadEvents"]
+    assert told(shared) == [f"h0 {at}" for at in range(11)]
+    assert source.counts["ReadEvents"] == asked + 1
+    source.lines += make_lines("h0", range(11, 50))
+    source.first, clock.now = 40, 103.0  # those between are kept no more
+    assert told(shared) == [f"h0 {at}" for at in (*range(11), *range(40, 50))]
 
 
 @pytest.mark.parametrize("later", [range(2, 12), range(8, 12), range(12)])
@@ -148,15 +144,15 @@ def test_the_events_of_another_agent_go_on_where_the_last_one_was(later: range) 
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = make_lines("h0", range(6))
-    assert told(shared.list_events(-1)) == [f"h0 {at}" for at in range(6)]
+    seen = [f"h0 {at}" for at in range(6)]
+    assert told(shared) == seen
     source.lines, source.switch_count = make_lines("h1", later), 1
     clock.now += 1
-    page = shared.list_events(5)
-    assert (page.first, page.dropped) == (6, 0)
-    assert told(page) == [f"h1 {at}" for at in later if at >= 5]
+    seen += [f"h1 {at}" for at in later if at >= 5]
+    assert sorted(told(shared)) == sorted(seen)
     source.lines += make_lines("h1", [13])
     clock.now += 1
-    assert told(shared.list_events(page.first + len(page.lines) - 1)) == ["h1 13"]
+    assert told(shared)[-1] == "h1 13"
 
 
 def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
@@ -169,9 +165,18 @@ def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
     source, clock = SwitchingRun(), Clock()
     shared = SharedRun(source, clock)
     source.lines = make_lines("h0", range(6))
-    shared.list_events(-1)
+    told(shared)
     clock.now += 1
-    assert told(shared.list_events(5)) == [f"h1 {at}" for at in range(5, 12)]
+    assert sorted(told(shared)) == sorted([f"h0 {at}" for at in range(6)] + [f"h1 {at}" for at in range(5, 12)])
+
+
+def test_a_run_whose_events_cannot_be_had_is_shown_with_the_reason() -> None:
+    class Silent(FakeRun):
+        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+            raise TemporaryError("h0 has not answered in time")
+
+    view = msgspec.json.decode(SharedRun(Silent(4)).read_run().body)
+    assert (view["problem"], view["event_rows"], len(view["nodes"])) == ("h0 has not answered in time", [], 6)
 
 
 def test_events_and_answers_are_bounded() -> None:
@@ -179,13 +184,27 @@ def test_events_and_answers_are_bounded() -> None:
     shared = SharedRun(source, clock)
     source.lines = make_lines("h0", range(EVENTS_MAX + 500))
     for _ in range(12):  # a refresh takes only so many pages
-        shared.list_events(-1)
+        shared.read_run()
         clock.now += 1
-    page = shared.list_events(-1)
-    assert (page.first, len(page.lines), page.dropped) == (500, EVENTS_MAX, 500)
+    assert told(shared)[-1] == f"h0 {EVENTS_MAX + 499}"
+    assert len(shared._events) == EVENTS_MAX
     before = threading.active_count()
     shared = SharedRun(FakeRun(4))
     for rank in range(shared_run.ANSWERS_MAX * 2):
         shared.list_logs("h0", ReadLogs(rank=rank))
     assert len(shared._answers) == shared_run.ANSWERS_MAX
     assert threading.active_count() < before + 50
+
+
+def test_what_a_silent_node_has_said_before_counts_in_no_row() -> None:
+    source, clock = FakeRun(4), Clock()
+    shared = SharedRun(source, clock)
+    shared.read_run()
+    source.silent, clock.now = True, 110.0
+    source.began -= 100.0
+    view = msgspec.json.decode(shared.read_run().body)
+    silent = next(node for node in view["nodes"] if node["name"] == "h1")
+    rows = {label: text for label, text, *_ in view["rows"]}
+    assert (len(silent["ranks"]), silent["silent_s"]) == (8, 10.0)
+    assert rows["silent"] == "h1: no answer"
+    assert rows["step"] == "1,291 to 1,300"

@@ -28,6 +28,12 @@ def drive(source: FakeSource, steps: Callable[[object], Awaitable[None]], size: 
     asyncio.run(run())
 
 
+def count_ranks(app: object) -> int:
+    from textual.widgets import Static
+
+    return str(app.query_one("#ranks", Static).render()).count("\n")  # type: ignore[attr-defined]
+
+
 async def wait_for(pilot: object, condition: Callable[[], bool]) -> None:
     for _ in range(200):
         if condition():
@@ -41,15 +47,13 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
     source.events["m0"].append(make_event("remark", "h0", "08:00:00.000", sentence="[bold]hello[/bold]"))
 
     async def steps(pilot: object) -> None:
-        from textual.widgets import DataTable, Static
+        from textual.widgets import Static
 
         app = pilot.app  # type: ignore[attr-defined]
-        table = app.query_one("#ranks", DataTable)
-        await wait_for(pilot, lambda: table.row_count == 4)
+        await wait_for(pilot, lambda: count_ranks(app) == 4)
         await wait_for(pilot, lambda: "[bold]hello" in str(app.query_one("#events", Static).render()))
-        await pilot.press("down", "s")  # type: ignore[attr-defined]
+        await pilot.press("s")  # type: ignore[attr-defined]
         assert "sorted by cpu" in str(app.query_one("#title", Static).render())
-        assert table.cursor_row == 1
         source.error = RunGoneError("run exp no longer has an agent on this machine")
         await wait_for(pilot, lambda: "no longer has an agent" in str(app.query_one("#head", Static).render()))
         await pilot.press("q")  # type: ignore[attr-defined]
@@ -63,12 +67,8 @@ def test_square_brackets_are_shown_as_they_are() -> None:
     source = FakeSource(replace(REPORT, nodes=(make_node(0, name=name, why=because(name)), make_silent(name))))
 
     async def steps(pilot: object) -> None:
-        from textual.widgets import DataTable
-
         app = pilot.app  # type: ignore[attr-defined]
-        table = app.query_one("#ranks", DataTable)
-        await wait_for(pilot, lambda: table.row_count == 2)
-        assert table.get_cell("0", "node").plain == name
+        await wait_for(pilot, lambda: count_ranks(app) == 2)
         await pilot.pause()  # type: ignore[attr-defined]
         screen = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
         assert screen.count(f"silent    {name}: no answer") == 1
@@ -105,9 +105,6 @@ def test_a_tiny_terminal_and_a_run_of_thousands_of_ranks_do_not_break_it() -> No
     source = FakeSource(replace(REPORT, nodes=nodes))
 
     async def steps(pilot: object) -> None:
-        from textual.widgets import DataTable
-
-        table = pilot.app.query_one("#ranks", DataTable)  # type: ignore[attr-defined]
-        await wait_for(pilot, lambda: table.row_count == 1000)
+        await wait_for(pilot, lambda: count_ranks(pilot.app) == 1000)  # type: ignore[attr-defined]
 
     drive(source, steps, size=(20, 5))

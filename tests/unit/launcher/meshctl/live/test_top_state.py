@@ -10,8 +10,7 @@ from launcher.meshctl.live import top_state
 from launcher.meshctl.live.top_state import TopState
 from launcher.meshctl.status import describe
 from launcher.views.event_view import read_event
-from launcher.views.goodput import Goodput
-from launcher.views.run_view import NodeView
+from launcher.views.run_view import Goodput, NodeView
 from tests.support.reasons import because
 from tests.support.run_reports import NOW, REPORT, make_event, make_node, make_rank
 
@@ -44,7 +43,7 @@ def test_ranks_are_sorted_by_what_one_looks_for(state: TopState) -> None:
     state.report = replace(REPORT, nodes=(make_node(0, ranks=ranks),))
     orders = {}
     for _ in top_state.SORT_KEYS:
-        orders[state.sort_key] = list(state.make_rank_columns()[0].cells)
+        orders[state.sort_key] = [line.split()[0] for line in state.describe_ranks().splitlines()[1:]]
         state.change_sort()
     assert orders == {
         "rank": ["0", "1", "2"], "cpu": ["2", "0", "1"], "memory": ["1", "2", "0"], "progress": ["0", "2", "1"],
@@ -59,7 +58,7 @@ def test_how_the_run_ended_stays(state: TopState) -> None:
     line = make_event("agent_ended", "h0", "08:00:00.000", exit_code=1, verdict="failure", reason="a worker failed")
     event = read_event(line, "h0")
     assert event is not None
-    state.take_events([event])
+    state.take(None, [event], ending=state.ending)
     ended = "run exp has ended: the agent ended with exit code 1, the job: failure: a worker failed"
     assert state.describe_head(NOW).endswith(f"\n{ended}")
 
@@ -68,5 +67,5 @@ def test_names_and_errors_cannot_control_the_terminal(state: TopState) -> None:
     rude = "\x1b[2J"
     node = make_node(0, name=rude, why=because(rude), ranks=(make_rank(0, phase=rude, place=rude),))
     state.report = replace(REPORT, nodes=(node, NodeView(name=rude)), leader=rude)
-    texts = [cell for column in state.make_rank_columns() for cell in column.cells] + [state.describe_head(NOW)]
+    texts = [state.describe_ranks(), state.describe_head(NOW)]
     assert not any("\x1b" in text for text in texts)

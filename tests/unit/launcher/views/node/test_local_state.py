@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from launcher.views.node import local_state
-from launcher.views.node.local_state import LocalState, NodeSnapshot
+from launcher.views.node.local_state import LocalState
 from launcher.views.node.process_use import ProcessUse
 from launcher.views.run_view import RankView
 from tests.support.run_reports import make_node
@@ -22,10 +20,8 @@ def test_what_a_worker_has_spent_never_falls(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(local_state, "measure_use", lambda pids: readings.pop(0))
     state = LocalState()
     worker = RankView(rank=0, local_rank=0, pid=7, started_at=1.0)
-    snapshot: dict[str, Any] = {"signs": {}, "places": {}, "devices": {}}
     found = []
     for now in (10.0, 11.0, 12.0):
-        made = NodeSnapshot(base=make_node(0, at=now), workers=(worker,), now=now, **snapshot)
-        (rank,) = state.report(made).ranks
+        (rank,) = state.report(make_node(0, at=now), (worker,), {}, now).ranks
         found.append((rank.cpu_s, rank.read_bytes, rank.written_bytes))
     assert found == [(9.0, 50, 60), (9.0, 50, 60), (9.0, 70, 60)]

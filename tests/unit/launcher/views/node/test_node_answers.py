@@ -70,7 +70,8 @@ def test_events_with_endless_texts_get_through_and_are_events(unit: str) -> None
 def test_events_are_read_in_the_loop_that_adds_to_them() -> None:
     buffer = EventBuffer()
     journal = SimpleNamespace(buffer=buffer)
-    answers = NodeAnswers(lambda: journal, None, None, "", {})  # type: ignore[arg-type]
+    others = dict.fromkeys({*NodeAnswers.__struct_fields__} - {"open_journal"})
+    answers = NodeAnswers(open_journal=lambda: journal, **others)  # type: ignore[arg-type,return-value]
     failure = FailureFound(at=1.0, run_id="r", node="n0", rank=0, exit_code=1)
     buffer.take(failure)
     _, work = answers.answer(ReadEvents(), 0.0)

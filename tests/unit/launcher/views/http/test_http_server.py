@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.views.http_server import Response, parse_head
+from launcher.views.http.http_server import Response, parse_head
 
 
 @pytest.mark.parametrize("line_end", ["\r\n", "\n"])
