@@ -199,4 +199,4 @@ def test_a_node_of_the_measurement_serves_the_store_without_etcd(network: KnownN
 def test_one_node_has_no_network_to_measure(network: KnownNetwork, endpoint: str) -> None:
     done = subprocess.run([*MESHCTL, "measure", "run", "--nnodes", "1"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("meshctl: error: --nnodes: 1 is less than 2\n")
+    assert done.stderr.startswith("meshctl: error: --nnodes 1 must be an integer >= 2\n")
