@@ -82,6 +82,8 @@ class TreeRates(Struct, frozen=True, kw_only=True):
 
     levels: tuple[LevelRates, ...]
     device: int | None
+    are_told: bool
+    """Whether one of the rates that were given is that of a link of this tree."""
     remarks: tuple[str, ...]
 
 
@@ -162,32 +164,35 @@ def resolve_rates(rates: Rates | None, tree: Tree, level_costs: Mapping[str, int
         rated = None if rate is None else tuple(own.get(domain, rate) for domain in range(len(domains)))
         levels.append(LevelRates(domains=rated, per_host=links.get(LinkName(level, member=HOST))))
         told.append(levels[-1].per_host or rate)
-    told.append(links.get(LinkName(DEVICE)))
-    for at, rate in _assume_rates(told, tree, level_costs):
+    for at, rate, is_known in _assume_rates(told, tree, level_costs):
         count = len(names[at])
         alike = None if known[at] in HOST_LINKED else (rate,) * count
         levels[at] = LevelRates(domains=alike, per_host=None if alike else rate, is_assumed=count > 1)
-        if count > 1 and rates:
+        if count > 1 and is_known:
             remarks.append(f"no rate is known for {known[at]}: {format_rate(rate)} is assumed of all its links")
-    return TreeRates(levels=tuple(levels), device=told[-1], remarks=tuple(remarks))
+    device = links.get(LinkName(DEVICE))
+    return TreeRates(levels=tuple(levels), device=device, are_told=any((*told, device)), remarks=tuple(remarks))
 
 
 # docs/internals/decisions/0046-seconds-beside-the-cost.md
 def _assume_rates(
     told: Sequence[int | None], tree: Tree, level_costs: Mapping[str, int | float]
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[int, int, bool]]:
     """Yield the levels of which nothing is told and what costs something to leave, each with the rate of its links.
 
-    That of the nearest level with a rate, of two the inner one. `told`: of each level, the device's last. Inside a
-    `HOST_LINKED` domain hosts are never the limit.
+    That of the nearest level with a rate, of two the inner one; False behind it where none has one. Inside a
+    `HOST_LINKED` domain hosts are never the limit, and their links tell nothing of those outside. `told`: of each
+    level.
     """
     usual, costs = (resolve_level_costs(tree.levels, given) for given in ({}, level_costs))
-    slowness = [*(cost / each or 1.0 for cost, each in zip(costs, usual, strict=True)), 1.0]
-    for at, cost in enumerate(costs[:-1] if {*HOST_LINKED}.intersection(tree.levels) else costs):
-        if cost and told[at] is None:
-            known = (other for other, rate in enumerate(told) if rate)
-            near = min(known, key=lambda other: (abs(other - at), -other), default=-1)
-            yield at, max(1, min(int((told[near] or ALIKE) * slowness[near] / slowness[at]), RATE_LIMIT - 1))
+    slowness = [cost / each or 1.0 for cost, each in zip(costs, usual, strict=True)]
+    outside = range(len(costs) - bool({*HOST_LINKED}.intersection(tree.levels)))
+    sources = [at for at in outside if told[at]]
+    for at in outside:
+        if costs[at] and told[at] is None:
+            near = min(sources, key=lambda other: (abs(other - at), -other), default=None)
+            rate = ALIKE if near is None else (told[near] or ALIKE) * slowness[near]
+            yield at, max(1, min(int(rate / slowness[at]), RATE_LIMIT - 1)), near is not None
 
 
 def _find_own_rates(

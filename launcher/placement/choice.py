@@ -61,6 +61,9 @@ TRUSTED_MAX = 48
 """Nodes up to which assumed rates count like told ones. An uplink of a larger cluster is faster than that of a host,
 so seconds exaggerate. Without a limit the 105 plans of benchmarks/families.py would have J 4 % higher; with none
 trusted, plans of 80 small trees without rates would take 3 % longer than the best known, and up to 42 %."""
+MOVED_MAX = TRUSTED_MAX // 2
+"""Nodes up to which ranks move for a time that rests on assumed rates, too. Not `TRUSTED_MAX`: there one node more or
+less changes what the fresh layout is, with which a plan is compared."""
 
 GONE, NEW = -1, -2
 """In place of the node that held a rank's coordinates: it has left; none, the coordinates are new."""
@@ -73,7 +76,7 @@ def choose_layout(world: LargestWorld, tree: Tree, costs: Costs, owners: list[st
     bound = candidates.compute_bound()
     if owners is None:
         found, _ = candidates.make_fresh()
-    elif costs.rates:
+    elif candidates.timer.are_told and not (candidates.timer.assumed and len(tree.nodes) > MOVED_MAX):
         found = _choose_fastest(candidates)
     else:
         found = _choose_cheapest(candidates, bound)
@@ -183,7 +186,6 @@ class LayoutCandidates:
         group_count = world.size // self._group_size
         repeats = self._by_host.traffic.block_count // (group_count * hosts)
         self._spread = HostMap(hosts, self._group_size // self._block_size, repeats)
-        self._are_told = costs.rates is not None
         self.timer = StepTimer(self._by_host, tree, self._positions.ravel().tolist(), mesh, shape, costs, self._spread)
         self._is_guarded = bool(self.timer.assumed) and len(tree.nodes) > TRUSTED_MAX
 
@@ -210,7 +212,7 @@ class LayoutCandidates:
             best = able[np.argsort(-overlap[able], kind="stable")]
             layouts = (np.full(len(self._held_items), item, dtype=np.int32) for item in best.tolist())
             # An item may be a slice, with slow hosts.
-            fresh = self._make_candidate(min(layouts, key=self.timer.compute) if self._are_told else next(layouts))
+            fresh = self._make_candidate(min(layouts, key=self.timer.compute) if self.timer.are_told else next(layouts))
         elif problem.traffic.block_count > BLOCKS_MAX:
             fresh = self._make_candidate(self._make_filling())
         else:

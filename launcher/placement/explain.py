@@ -29,7 +29,7 @@ Holders = NDArray[np.int32]
 def compute_step_time(
     ranks: Mapping[str, Sequence[int]], shape: Sequence[int], tree: Tree, mesh: Mesh, costs: Costs
 ) -> StepTime | None:
-    """Compute the time of a step's communication; None where no rates are known. `ranks`: by node."""
+    """Compute the time of a step's communication; None where no link limits it. `ranks`: by node."""
     view = PlanView(shape, mesh, tree, costs)
     return view.explain_time(*view.make_problem(find_holders(ranks, tree)))
 

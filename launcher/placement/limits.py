@@ -78,7 +78,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     level_costs: Mapping[str, int | float] = field(default_factory=dict)
     """Level or "host" to the cost of a hop that leaves a domain of it; a level without an entry has its usual cost."""
     rates: Rates | None = None
-    """Of the network's links; if known, the time of a step chooses between the plans that the search finds by cost."""
+    """Of the network's links; those of which none is known are assumed."""
 
 
 class PartTime(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     unusable: Mapping[str, Reason] = field(default_factory=dict)
     """The spares whose domain cannot be used as a whole, with the reason."""
     step_time: StepTime | None = None
-    """None where no rates are known."""
+    """None where no search was needed."""
 
     @property
     def world_size(self) -> int:

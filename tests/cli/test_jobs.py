@@ -18,6 +18,9 @@ from tests.support.stores.etcd import EtcdServer
 from tests.support.stores.stored_job import StoredJob
 from tests.support.waiting import wait_until
 
+RUN = "idle-41"
+"""No agent that another test starts has this id: commands ask agents of this machine first."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
@@ -35,7 +38,7 @@ def store(server: EtcdServer) -> Iterator[Store]:
 
 @pytest.fixture
 def job(store: Store) -> StoredJob:
-    job = StoredJob(store, "idle-41")  # no agent that another test starts has this id
+    job = StoredJob(store, RUN)
     job.join(0, 1, locality=(("spine", "s1"), ("leaf", "l1")))
     job.join(2, locality=(("spine", "s1"), ("leaf", "l2")))
     job.seal(1, 0, 1)
@@ -82,7 +85,7 @@ def test_status_without_a_run_lists_those_in_the_store(meshctl: Call, server: Et
 
 
 def test_the_variables_of_meshrun_name_the_store_and_its_options(meshctl: Call, store: Store) -> None:
-    other = StoredJob(store, prefix="team")
+    other = StoredJob(store, RUN, prefix="team")
     other.join(0)
     other.seal(1, 0)
     assert "round 1 runs 4 ranks" in meshctl("status", "idle-41", LAUNCHER_RDZV_PREFIX="team").out
@@ -98,7 +101,7 @@ def test_the_variables_of_meshrun_name_the_store_and_its_options(meshctl: Call, 
 
 
 def test_a_signed_job_needs_its_secret(meshctl: Call, store: Store, tmp_path: Path) -> None:
-    signed = StoredJob(store, secret=b"sesame")
+    signed = StoredJob(store, RUN, secret=b"sesame")
     signed.join(0)
     signed.seal(1, 0)
     secret = tmp_path / "secret"

@@ -103,7 +103,8 @@ def test_a_wheel_has_the_packages_and_nothing_else(wheel: Path) -> None:
     notes = {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")}
     assert list_files(wheel) == list_sources(ROOT) | notes | {f"{about}/licenses/LICENSE"}
     assert {name for name in list_sources(ROOT) if not name.endswith(".py")} == {
-        "launcher/commit.txt", "launcher/extensions/page/live.html", "launcher/py.typed", "rendezvous/py.typed",
+        "launcher/commit.txt", "launcher/extensions/hints/words.txt", "launcher/extensions/page/live.html",
+        "launcher/py.typed", "rendezvous/py.typed",
     }  # fmt: skip
     hooks = {name for name in list_files(wheel) if name.endswith("/sitecustomize.py")}
     assert hooks == {f"launcher/{name}/hook/sitecustomize.py" for name in ("diagnosis", "supervisor/fork_server")}

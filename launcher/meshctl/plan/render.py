@@ -274,9 +274,9 @@ def _wrap_lines(lines: Iterable[str]) -> str:
 
 
 def format_percent(value: Fraction) -> str:
-    """4.3 %; never 0 for what is more."""
+    """4.3 %; 0 only for nothing."""
     tenths = round(value * 1000)
-    return f"{tenths // 10}.{tenths % 10} %" if tenths else "less than 0.1 %"
+    return f"{tenths // 10}.{tenths % 10} %" if tenths or not value else "less than 0.1 %"
 
 
 def _wrap(label: str, text: str, indent: int = 0) -> str:

@@ -88,6 +88,7 @@ class StepTimer:
 
     `problem`: its items are hosts, or those into which `spread` expands the items of a layout. `members[item]`: the
     position of a host in `tree.nodes`. `shape`: of the mesh, in ranks. `assumed`: levels of which no rate is told.
+    `are_told`: whether any rate is.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class StepTimer:
         self._links = self._make_links()
         levels = zip((*tree.levels, HOST), self._rates.levels, strict=True)
         self.assumed = tuple(name for name, level in levels if level.is_assumed)
+        self.are_told = self._rates.are_told
         self._is_absolute = not self.assumed and all(one.is_bytes for one in communicators)
 
     def _make_links(self) -> list[_Link]:

@@ -78,11 +78,16 @@ def _list_neighbours(problem: Problem, timer: StepTimer, layout: Layout, most: i
 def lay_lines(problem: Problem, timer: StepTimer) -> Iterator[Layout]:
     """Yield layouts that put the items, domain by domain, along those orders of the mesh that suit usual domains.
 
+    None where items differ in size, or no domain has room for a group: such lines fit nothing, and would only take the
+    place of layouts of the search.
+
     A domain that holds no multiple of a group, such as a replica, tears one apart, and the next domain another. So
     there are also orders of items in which what is over of every domain comes last, together. Slow items come last in
     all, or the domains that have any: there a line has but one neighbour, and there are the spares.
     """
     tree, traffic, capacity = DomainTree(problem), problem.traffic, problem.capacity
+    if capacity.min() != capacity.max():
+        return
     grid, count = traffic.grid, traffic.block_count
     used = -(-count * len(tree.items) // int(capacity.sum()))  # items, if all were equally large
     places = np.array(np.unravel_index(np.arange(used) * count // used, grid))

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.model.errors import UsageError
 from launcher.model.node import Node
-from launcher.model.rates import LinkName, format_rate, parse_rates, resolve_rates
+from launcher.model.rates import ALIKE, LinkName, format_rate, parse_rates, resolve_rates
 from launcher.model.topology import build_tree
 
 MBIT = 10**6
@@ -102,7 +102,8 @@ def test_ambiguous_rates_are_remarked_and_of_two_the_lower_counts() -> None:
         ("host=8Mbit", {}, 8, 8, 8),
         ("leaf:l0=8Mbit,host=2Mbit", {}, 8, 8, 2),
         ("pod=8Mbit,host=2Mbit", {}, 8, 2, 2),  # of two levels as near, the inner one
-        ("device=8Mbit", {}, 8, 8, 8),
+        ("device=8Mbit", {}, 1000, 1000, 1000),  # a link of another fabric tells nothing
+        ("leaf:l9=8Mbit", {}, 1000, 1000, 1000),  # there is no such leaf
         ("host=8Mbit", {"leaf": 4, "pod": 2}, 16, 4, 8),  # twice and half of what they cost by default
         ("host=8Mbit", {"leaf": 0}, 8, None, 8),
     ],
@@ -111,8 +112,10 @@ def test_links_of_which_nothing_is_told_are_like_those_of_the_nearest_level(
     told: str, level_costs: dict[str, int], pod: int, leaf: int | None, host: int
 ) -> None:
     tree = build_tree(nodes("p0/l0", "p0/l1", "p1/l2"), ("pod", "leaf"))
-    found = resolve_rates(parse_rates(told) if told else None, tree, level_costs).levels
-    assert [level.domains[0] // MBIT if level.domains else None for level in found] == [pod, leaf, host]
+    found = resolve_rates(parse_rates(told) if told else None, tree, level_costs)
+    assert [level.domains[0] // MBIT if level.domains else None for level in found.levels] == [pod, leaf, host]
+    assert not any("1Gbit is assumed" in remark for remark in found.remarks)
+    assert found.are_told == (told not in ("", "leaf:l9=8Mbit"))
 
 
 def test_what_leaves_an_nvlink_domain_leaves_it_by_each_hosts_link_and_hosts_inside_are_never_full() -> None:
@@ -121,3 +124,5 @@ def test_what_leaves_an_nvlink_domain_leaves_it_by_each_hosts_link_and_hosts_ins
     assert (leaf.domains, leaf.is_assumed) == ((8 * MBIT, 8 * MBIT), False)
     assert (nvl.domains, nvl.per_host, nvl.is_assumed) == (None, 8 * MBIT, True)
     assert (host.domains, host.per_host, host.is_assumed) == (None, None, False)
+    leaf, nvl, _ = resolve_rates(parse_rates("host=28800Gbit,device=450GB"), tree, {}).levels
+    assert (leaf.domains, nvl.per_host) == ((ALIKE, ALIKE), ALIKE), "what hosts have inside the domain tells nothing"
