@@ -233,7 +233,7 @@ def open_source(
         except (NoAgentError, NoRunError, TemporaryError, StoreError) as error:
             left = _open_files(run_id, log_dir)
             if left is None and log_dir and isinstance(error, UsageError):
-                what = "run" if run_id is None else sanitize(name_run(run_id))
+                what = "a run" if run_id is None else sanitize(name_run(run_id))
                 hint = "set it as it was set for meshrun, on a node of the run"
                 raise UsageError(f"--log-dir {sanitize(log_dir)} has no events of {what}", hint) from None
             if left is None:

@@ -262,7 +262,7 @@ def test_a_command_falls_back_on_files_that_are_named(
     with pytest.raises(UsageError, match="has no events of run other"), open_source({}, "other", str(log_dir)):
         pass
     monkeypatch.setattr(sources, "find_local_agents", pytest.fail)
-    with pytest.raises(UsageError, match=r"h0 has no events of run$"), open_source({}, None, str(log_dir / "h0")):
+    with pytest.raises(UsageError, match=r"h0 has no events of a run$"), open_source({}, None, str(log_dir / "h0")):
         pass
 
 
