@@ -93,6 +93,13 @@ def knows_its_machine(pod: Pod) -> Iterator[str]:
         yield f"{NODE_NAMES[-1]} is not spec.nodeName: a quarantine would follow the pod"
 
 
+def tells_a_later_attempt(pod: Pod) -> Iterator[str]:
+    sources = {each["name"]: each.get("valueFrom", {}).get("fieldRef", {}) for each in pod.container.get("env", [])}
+    field = "metadata.annotations['jobset.sigs.k8s.io/execution-attempt']"
+    if pod.kind in ("JobSet", "TrainJob") and sources.get("LAUNCHER_ATTEMPT", {}).get("fieldPath") != field:
+        yield "agents from before a suspension are not told from later ones"
+
+
 def has_no_proxy(pod: Pod) -> Iterator[str]:
     annotations = pod.template.get("metadata", {}).get("annotations", {})
     if annotations.get("sidecar.istio.io/inject") != "false":
@@ -206,6 +213,7 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     keeps_secrets_in_files,
     meets_the_others,
     knows_its_machine,
+    tells_a_later_attempt,
     has_no_proxy,
     keeps_its_checkpoints,
     is_replaced_when_that_helps,

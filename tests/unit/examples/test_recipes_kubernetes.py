@@ -165,6 +165,8 @@ BROKEN: list[tuple[str, str, Change]] = [
      lambda found: at(found, 0, "spec").update(failurePolicy={"maxRestarts": 3})),
     ("jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
     ("tpu-jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
+    ("tpu-jobset.yaml", "before a suspension",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "env").pop(-2)),
     ("jobset-etcd.yaml", "may be injected", lambda found: at(found, *SET_JOB, "template").pop("metadata")),
     ("jobset-etcd.yaml", "is lost with the pod",
      lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "volumeMounts").pop(1)),
