@@ -100,12 +100,6 @@ def tells_a_later_attempt(pod: Pod) -> Iterator[str]:
         yield "agents from before a suspension are not told from later ones"
 
 
-def has_no_proxy(pod: Pod) -> Iterator[str]:
-    annotations = pod.template.get("metadata", {}).get("annotations", {})
-    if annotations.get("sidecar.istio.io/inject") != "false":
-        yield "a sidecar proxy may be injected"
-
-
 def keeps_its_checkpoints(pod: Pod) -> Iterator[str]:
     claims = {each["name"] for each in pod.spec.get("volumes", []) if "persistentVolumeClaim" in each}
     kept = {each["mountPath"] for each in pod.container.get("volumeMounts", []) if each["name"] in claims}
@@ -214,7 +208,6 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     meets_the_others,
     knows_its_machine,
     tells_a_later_attempt,
-    has_no_proxy,
     keeps_its_checkpoints,
     is_replaced_when_that_helps,
     is_elastic_with_workers_only,
