@@ -189,7 +189,7 @@ def choose_recipe() -> str:
             ("Kubeflow Trainer v2?", ("trainer/", "trainjob.yaml without etcd")),
             ("Training Operator v1?", ("pytorchjob-elastic.yaml", "pytorchjob.yaml without etcd")),
             ("KubeRay?", ("rayjob.yaml", "the head hosts the store")),
-            ("JobSet?", ("jobset.yaml", "no etcd")),
+            ("JobSet?", ("jobset-etcd.yaml", "jobset.yaml without etcd")),
         ),
         ("indexed-job.yaml", "no operator; etcd"),
         "By what the cluster has: JobSet for TPUs, Trainer, Training Operator, KubeRay, JobSet, else an indexed Job",

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 directory=${1:?a directory for the files}
-namespace=${2:-default}
+namespace=${2:-training}
 days=3650
 umask 077
 mkdir -p "$directory"

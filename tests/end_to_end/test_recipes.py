@@ -1,4 +1,4 @@
-"""Recipes for Kubernetes, run as they are written: an etcd with TLS and a job that meets in it, and a JobSet.
+"""Recipes for Kubernetes, run as they are written: an etcd with TLS and jobs that meet in it, and a JobSet.
 
 What is a cluster's is replaced: names by addresses of this machine, mounted files by files of the test, eight GPUs by
 one worker, and of four pods there are two.
@@ -72,9 +72,8 @@ def run(directory: Path, found: list[Pod], here: dict[str, str], **environ: str)
 
 
 @pytest.mark.server
-def test_the_elastic_job_meets_in_the_recipes_etcd_with_its_certificates(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("name", ["indexed-job.yaml", "jobset-etcd.yaml"])
+def test_the_elastic_job_meets_in_the_recipes_etcd_with_its_certificates(name: str, tmp_path: Path) -> None:
     certificates = tmp_path / "certificates"
     script = str(KUBERNETES / "etcd-certificates.sh")
     made = subprocess.run([script, str(certificates)], capture_output=True, timeout=60, check=True, text=True)
@@ -89,9 +88,9 @@ def test_the_elastic_job_meets_in_the_recipes_etcd_with_its_certificates(
             "/etc/meshrun/etcd/tls": str(certificates / "client"),
             "/etc/meshrun/job/secret": str(tmp_path / "secret"),
         }
-        found = pods(documents(KUBERNETES / "indexed-job.yaml"))[:2]
+        found = pods(documents(KUBERNETES / name))[:2]
         words = run(tmp_path, found, here, LAUNCHER_NPROC_PER_NODE="1", LAUNCHER_JOIN_GRACE="0")
-    assert words == [["2", "2", "train-1"]] * 2
+    assert words == [["2", "2", found[0].config.rendezvous.run_id]] * 2
 
 
 def test_the_job_set_meets_at_its_first_pod_without_a_server(tmp_path: Path) -> None:

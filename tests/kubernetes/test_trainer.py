@@ -6,15 +6,19 @@ Prometheus' operator. Their models drop what they do not know, so an object has 
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cloudcoil.models.prometheus_operator import v1 as prometheus
 from kubeflow_trainer_api import models
 from pydantic import ValidationError
 
 from tests.kubernetes.conftest import CHART, run
+from tests.support.documents.pages import ROOT
 from tests.support.documents.recipe_rules import complaints_about
 from tests.support.documents.recipes import Document, documents, manifests, pods
 
@@ -23,6 +27,7 @@ MODELS: dict[str, Any] = {
     "TrainJob": models.TrainerV1alpha1TrainJob,
     "JobSet": models.JobsetV1alpha2JobSet,
     "PodMonitor": prometheus.PodMonitor,
+    "PrometheusRule": prometheus.PrometheusRule,
     "Job": models.IoK8sApiBatchV1Job,
 }
 
@@ -67,6 +72,16 @@ def test_every_object_is_whole_in_the_model_of_its_kind(kustomized: dict[Any, Do
     found = [*kustomized.values(), *variant.values(), *(one for path in manifests() for one in documents(path))]
     assert {one["kind"] for one in found} >= {"ClusterTrainingRuntime", "TrainJob", "JobSet", "PodMonitor"}
     assert [text for one in found if (text := complain(one))] == []
+
+
+def test_the_alerts_become_a_rule_by_the_lines_of_the_guide(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/operate/metrics.md").read_text()
+    [script] = re.findall(r"^```bash\n(\{\n.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, timeout=60)
+    rule = yaml.safe_load((tmp_path / "prometheus-rule.yaml").read_text())
+    assert (rule["kind"], complain(rule)) == ("PrometheusRule", "")
+    assert rule["spec"] == yaml.safe_load((ROOT / "examples/monitoring/alerts.yml").read_text())
 
 
 @pytest.mark.parametrize(

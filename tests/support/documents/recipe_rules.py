@@ -89,9 +89,24 @@ def meets_the_others(pod: Pod) -> Iterator[str]:
 def knows_its_machine(pod: Pod) -> Iterator[str]:
     """Where a machine stands is in its labels; an account that may read them is another matter (node-labels.yaml)."""
     sources = {each["name"]: each.get("valueFrom", {}) for each in pod.container.get("env", [])}
-    fields = {sources.get(name, {}).get("fieldRef", {}).get("fieldPath") for name in NODE_NAMES}
-    if pod.count > 1 and "spec.nodeName" not in fields:
-        yield f"none of {', '.join(NODE_NAMES)} is spec.nodeName"
+    if pod.count > 1 and sources.get(NODE_NAMES[-1], {}).get("fieldRef", {}).get("fieldPath") != "spec.nodeName":
+        yield f"{NODE_NAMES[-1]} is not spec.nodeName: a quarantine would follow the pod"
+
+
+def tells_a_later_attempt(pod: Pod) -> Iterator[str]:
+    sources = {each["name"]: each.get("valueFrom", {}).get("fieldRef", {}) for each in pod.container.get("env", [])}
+    field = "metadata.annotations['jobset.sigs.k8s.io/execution-attempt']"
+    if pod.kind in ("JobSet", "TrainJob") and sources.get("LAUNCHER_ATTEMPT", {}).get("fieldPath") != field:
+        yield "agents from before a suspension are not told from later ones"
+
+
+def keeps_its_checkpoints(pod: Pod) -> Iterator[str]:
+    claims = {each["name"] for each in pod.spec.get("volumes", []) if "persistentVolumeClaim" in each}
+    kept = {each["mountPath"] for each in pod.container.get("volumeMounts", []) if each["name"] in claims}
+    for word in pod.words:
+        option, _, place = word.partition("=")
+        if option == "--checkpoint" and place.startswith("/") and place not in kept:
+            yield f"{place} is lost with the pod: no volume is mounted there"
 
 
 def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
@@ -175,16 +190,14 @@ def restarts_pods_one_by_one(pod: Pod) -> Iterator[str]:
 
 def ends_when_the_job_does(pod: Pod) -> Iterator[str]:
     """Pods that are not needed any more, or found no place, must not keep a finished job."""
-    job, config = pod.job, pod.config
+    job = pod.job
     if not job or pod.count == 1:
         return
     if job.get("completionMode") != "Indexed" or job["completions"] != job["parallelism"]:
         yield "not all pods of the Job run at the same time, or they have no numbers"
     rules = job.get("successPolicy", {}).get("rules", [])
-    indexes = f"0-{pod.count - 1}"
-    enough = ([{"succeededIndexes": indexes, "succeededCount": 1}], [{"succeededCount": 1}])
-    if config.placement.nodes_min != config.placement.nodes_max and rules not in enough:
-        yield "an elastic Job waits for pods that found no place"
+    if rules != [{"succeededCount": 1}]:
+        yield "a finished Job waits for pods that found no place"
 
 
 RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
@@ -194,6 +207,8 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     keeps_secrets_in_files,
     meets_the_others,
     knows_its_machine,
+    tells_a_later_attempt,
+    keeps_its_checkpoints,
     is_replaced_when_that_helps,
     is_elastic_with_workers_only,
     restarts_pods_one_by_one,

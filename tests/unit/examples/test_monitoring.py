@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from launcher.extensions.metrics.table import METRICS
+from tests.support.documents.recipes import KUBERNETES
 from tests.support.prometheus import FOLDER, list_queries, read_board
 
 LABELS = {metric.full_name: {"run", "node", *metric.labels} for metric in METRICS}
@@ -44,6 +45,21 @@ def test_every_label_is_one_of_its_metric_and_the_guide_lists_every_metric() -> 
         for metric in METRICS
     ]
     assert re.findall(r"^\| `meshrun_.*$", guide, re.MULTILINE) == rows
+
+
+def test_a_missing_agent_is_looked_for_under_the_name_that_scrapes_have() -> None:
+    [alert] = [rule for rule in RULES if "up{" in rule["expr"]]
+    [job] = re.findall(r'job="(\w+)"', alert["expr"])
+    assert job in {
+        each["job_name"] for each in yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    }
+    monitor = yaml.safe_load((KUBERNETES / "trainer/chart/files/pod-monitor.yaml").read_text())["spec"]
+    assert monitor["selector"]["matchLabels"][monitor["jobLabel"]] == job
+
+
+def test_alerts_of_a_job_are_one_for_each_run() -> None:
+    for rule in RULES:
+        assert "up{" in rule["expr"] or re.match(r"(max|count) by \(run\) ", rule["expr"]), rule["alert"]
 
 
 def test_every_alert_says_what_and_what_to_do_and_is_tested() -> None:

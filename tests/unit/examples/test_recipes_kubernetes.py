@@ -16,10 +16,13 @@ import pytest
 
 from launcher.config import scrub
 from tests.support.documents import schemas
+from tests.support.documents.pages import ROOT
 from tests.support.documents.recipe_rules import complaints_about
-from tests.support.documents.recipes import Document, documents, manifests, pods
+from tests.support.documents.recipes import KUBERNETES, Document, documents, manifests, pods
 
 EVERYBODY = [path for path in manifests() if pods(documents(path))]
+NAMESPACE = "training"
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "ClusterTrainingRuntime"}
 Change = Callable[[list[Document]], Any]
 
 
@@ -57,6 +60,67 @@ def test_every_recipe_says_what_its_exit_codes_do_or_where_that_is_said(path: Pa
     assert "indexed-job.yaml" in comments or all(f"{code}" in comments for code in (2, 75, 137, 143))
 
 
+def test_all_objects_with_a_namespace_are_in_one() -> None:
+    spread = {
+        (path.name, each["kind"])
+        for path in manifests()
+        for each in documents(path)
+        if (each["metadata"].get("namespace") is None) != (each["kind"] in CLUSTER_WIDE)
+        or each["metadata"].get("namespace", NAMESPACE) != NAMESPACE
+    }
+    assert not spread
+
+
+@pytest.mark.parametrize("path", manifests(), ids=lambda path: path.name)
+def test_no_pod_gets_a_sidecar_proxy(path: Path) -> None:
+    for document in documents(path):
+        for template in schemas.find_templates(document):
+            assert template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false", document["kind"]
+
+
+def test_the_network_policies_select_the_pods_of_the_recipes() -> None:
+    job, etcd = (each["spec"] for each in documents(KUBERNETES / "network-policy.yaml"))
+    [indexed] = [each for each in documents(KUBERNETES / "indexed-job.yaml") if each["kind"] == "Job"]
+    [members] = [each for each in documents(KUBERNETES / "base" / "etcd.yaml") if each["kind"] == "StatefulSet"]
+    assert job["podSelector"]["matchLabels"] == {"batch.kubernetes.io/job-name": indexed["metadata"]["name"]}
+    assert etcd["podSelector"]["matchLabels"] == members["spec"]["template"]["metadata"]["labels"]
+    [container] = members["spec"]["template"]["spec"]["containers"]
+    open_ports = {port["port"] for rule in etcd["ingress"] for port in rule["ports"]}
+    assert open_ports == {port["containerPort"] for port in container["ports"]}
+
+
+def test_no_two_recipes_define_the_same_cluster_wide_object() -> None:
+    found = [each for path in manifests() for each in documents(path) if each["kind"] in CLUSTER_WIDE]
+    for one in found:
+        assert all(one == other for other in found if name_of(one) == name_of(other)), name_of(one)
+
+
+def name_of(document: Document) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+def test_pages_create_the_namespace_and_every_secret_and_claim_that_recipes_mount() -> None:
+    text = "".join((ROOT / "docs" / "cluster" / f"{name}.md").read_text() for name in ("kubernetes", "kubeflow"))
+    made = (KUBERNETES / "etcd-certificates.sh").read_text()
+    assert f"kubectl create namespace {NAMESPACE}" in text
+    volumes = [
+        volume
+        for path in manifests()
+        for document in documents(path)
+        for template in schemas.find_templates(document)
+        for volume in template["spec"].get("volumes", [])
+    ]
+    secrets = {each["secret"]["secretName"] for each in volumes if "secret" in each}
+    assert secrets >= {"train-store", "train-elastic-job", "meshrun-job"}
+    assert {name for name in secrets if f"create secret generic {name} " not in text} == {
+        "etcd-server-tls",
+        "etcd-client-tls",
+    }
+    assert '"etcd-$who-tls"' in made
+    claims = {each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each}
+    assert claims == set(re.findall(r"kind: PersistentVolumeClaim\nmetadata: \{name: ([\w-]+),", text)) | {"shared"}
+
+
 def test_all_secrets_of_the_store_are_known_here() -> None:
     assert {name for name in scrub.PRIVATE if name.endswith("_FILE")} == {f"{name}_FILE" for name in scrub.NAMES}
 
@@ -91,7 +155,7 @@ BROKEN: list[tuple[str, str, Change]] = [
     ("indexed-job.yaml", "without TLS",
      lambda found: at(found, *POD, "containers", 0, "env").append({"name": "LAUNCHER_RDZV_CONF", "value": "timeout=9"})
      or at(found, *POD, "containers", 0, "env", 2).update(value="etcd://etcd-0.etcd")),
-    ("pytorchjob.yaml", "is spec.nodeName", lambda found: at(found, *WORKER, "containers", 0, "env").pop()),
+    ("pytorchjob.yaml", "is not spec.nodeName", lambda found: at(found, *WORKER, "containers", 0, "env").pop()),
     ("pytorchjob.yaml", "the agent says",
      lambda found: at(found, *WORKER, "containers", 0, "args").insert(
          0, "--rdzv-conf=tiemout=9")),
@@ -118,6 +182,11 @@ BROKEN: list[tuple[str, str, Change]] = [
     ("jobset.yaml", "makes JobSet recreate every pod",
      lambda found: at(found, 0, "spec").update(failurePolicy={"maxRestarts": 3})),
     ("jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
+    ("tpu-jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
+    ("tpu-jobset.yaml", "before a suspension",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "env").pop(-2)),
+    ("jobset-etcd.yaml", "is lost with the pod",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "volumeMounts").pop(1)),
     ("indexed-job.yaml", "not all pods", lambda found: at(found, *JOB).update(parallelism=2)),
 ]  # fmt: skip
 

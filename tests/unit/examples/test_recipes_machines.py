@@ -120,6 +120,9 @@ def test_the_init_container_installs_only_what_the_agent_needs() -> None:
     names = {re.split(r"[<>=]", requirement)[0] for requirement in requirements("dependencies")}
     installed = {word for word in words[4:] if not word.startswith("-")}
     assert names - {"numpy"} <= installed
+    [wheel] = [word for word in installed if "meshrun" in word]
+    assert re.fullmatch(r"/shared/meshrun-[\d.]+-py3-none-any\.whl", wheel), "meshrun is on no index"
+    assert {"name": "shared", "mountPath": "/shared", "readOnly": True} in init["volumeMounts"]
     assert "numpy" not in installed
 
 
