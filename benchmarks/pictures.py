@@ -13,7 +13,7 @@ from benchmarks import figures, planner_tables, plots, truth_tables, words
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.runs import NEVER, OURS, THEIRS, History, Run, Series
 from benchmarks.tables import EVENTS, SCALE, cell, describe_ratio
-from benchmarks.truth_tables import ADDRESS, BY_J, JOIN, PATH, PLAN
+from benchmarks.truth_tables import ADDRESS, JOIN, PATH, PLAN
 
 # Shorter than in the table of aims: what stands at the left of a picture.
 RATIOS = {
@@ -243,7 +243,7 @@ def placement_time(history: History) -> Picture | None:
 
 def placement_truth(history: History) -> Picture | None:
     """Measured by predicted seconds of a step, a dot for each order of each case."""
-    kinds = {"plan": {PLAN}, "by J, join, address, path": {BY_J, JOIN, ADDRESS, PATH}}
+    kinds = {"plan": {PLAN}, "join, address, path": {JOIN, ADDRESS, PATH}}
     groups: dict[str, list[tuple[float, float]]] = {name: [] for name in (*kinds, "random")}
     cases = truth_tables.find_cases(history)
     for case in cases:

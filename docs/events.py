@@ -64,9 +64,8 @@ def write_type(field: FieldInfo) -> str:
     names = {"int": "number", "float": "number", "str": "text", "bool": "true or false",
              "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of texts",
              f"{run_events.__name__}.RootCause | None": "[root cause](#root-cause)"}  # fmt: skip
-    text = (
-        field.type.__name__ if isinstance(field.type, type) and not hasattr(field.type, "__args__") else str(field.type)
-    )
+    kind = getattr(field.type, "__origin__", field.type) if hasattr(field.type, "__metadata__") else field.type
+    text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     choices = re.findall(r"'([^']*)'", text)
     found = ", ".join(f"`{choice}`" for choice in choices if choice) if choices else names[text]
     return (

@@ -76,7 +76,8 @@ class WorkerChannel(Struct, eq=False):
     def request_stop(self, round_number: int, until: float, reason: str) -> None:
         """Ask the workers of this round to save and end, `until` a time of the agent's clock."""
         self._stop_round = round_number
-        self.shared_page.request_stop(round_number, until, reason)
+        with suppress(OSError):  # of a disk that copies what it writes: the signals follow all the same
+            self.shared_page.request_stop(round_number, until, reason)
 
     def signal_workers(self, local_round: Round, signum: int, notice_signum: int = 0) -> None:
         """Send a stop's signal to all workers except those that poll and would not handle it.

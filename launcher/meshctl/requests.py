@@ -24,8 +24,8 @@ from launcher.model.errors import UsageError, describe
 from launcher.model.text import format_count, format_list
 from launcher.views.questions.local_socket import RunGoneError
 from launcher.views.questions.stored_request import POLL_INTERVAL_S, hand_in
-from launcher.views.run_view import RunView
-from launcher.views.sentences import format_headline
+from launcher.views.run_view import ENDED, RunView
+from launcher.views.sentences import describe_gone, format_headline
 from rendezvous import records
 from rendezvous.records import Command, Keys, name_run
 from rendezvous.stores.contract import Compare, Delete, KeyValue, Operation, Store
@@ -36,6 +36,10 @@ class Control(Protocol):
 
     @property
     def run_id(self) -> str: ...
+
+    @property
+    def node(self) -> str:
+        """Of the agent that is asked; "" for the store."""
 
     def read_run(self) -> RunView: ...
 
@@ -49,6 +53,7 @@ class StoreControl(NamedTuple):
 
     jobs: JobStore
     run_id: str
+    node: str = ""
 
     def read_run(self) -> RunView:
         return self.jobs.read_run(self.run_id)
@@ -67,27 +72,25 @@ def submit_request(control: Control, command: Command, limit_s: float, *, may_be
     before = control.read_run()
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
-    run = name_run(control.run_id)
+    own = {name for node in before.nodes if node.name == control.node for name in (node.name, node.member_id)}
+    gone: RunGoneError | None = None
     try:
-        answered = _hand_in(control, command, limit_s)
+        answered = control.hand_in(command, limit_s)
         if answered is not None and answered.refused is not None and (before.leader or command.kind != "takeover"):
-            raise UsageError(f"{run}: {describe(answered.refused)}")  # a new leader refuses to be taken over
-        while not _has_happened(command, before, seen := control.read_run()) and time.monotonic() < deadline:
-            time.sleep(POLL_INTERVAL_S)
-    except RunGoneError:  # its agents end with it, and with them the one that was asked
-        if command.kind != "stop":
-            raise
-        return f"{run} was asked to stop, and no longer has an agent on this machine"
-    return _describe_outcome(command, seen)
-
-
-def _hand_in(control: Control, command: Command, limit_s: float) -> Command | None:
+            # A new leader refuses to be taken over.
+            raise UsageError(f"{name_run(control.run_id)}: {describe(answered.refused)}")
+    except RunGoneError as error:  # its agent may have ended because of it
+        gone = error
     try:
-        return control.hand_in(command, limit_s)
-    except RunGoneError:
-        if command.kind != "stop":
-            raise
-        return None  # its agents have ended before they could answer
+        while not (is_done := _is_done(command, before, seen := control.read_run())) and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+    except RunGoneError as error:
+        if command.kind == "stop" or (command.kind == "drain" and command.target in own):
+            return describe_gone(control.run_id, "leave" if command.target else "stop", command.target)
+        raise gone or error from None
+    if gone is not None and not is_done:
+        raise gone
+    return _describe_outcome(command, seen)
 
 
 def name_user() -> str:
@@ -116,7 +119,9 @@ def _require_node(command: Command, run: RunView) -> None:
         raise UsageError(amiss, odd_text.explain(command.target) or (hint if close or names else None))
 
 
-def _has_happened(command: Command, before: RunView, run: RunView) -> bool:
+def _is_done(command: Command, before: RunView, run: RunView) -> bool:
+    if run.phase == ENDED and run.verdict is None:  # its agents of this machine have ended, and left no verdict
+        raise RunGoneError(describe_gone(run.run_id))
     # One that has left is listed no more, though its round may not be over.
     listed = [*run.nodes, *(before.nodes if run.round == before.round and run.verdict is None else ())]
     nodes = [node for node in listed if command.target in (node.name, node.member_id)]

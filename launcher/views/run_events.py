@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from launcher.model.console import format_time
 from rendezvous import codec
-from rendezvous.records import Cause
+from rendezvous.records import Cause, Count, ExitCode
 
 SCHEMA = 1
 
@@ -26,7 +26,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
     at: float = 0.0
     run_id: str = ""
     node: str = ""
-    round: int = 0
+    round: Count = 0
 
 
 class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
@@ -192,9 +192,9 @@ class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
 class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     """The agent exits."""
 
-    exit_code: int
-    verdict: str
-    """The job's: "success", "failure" or "stopped"; "" if only this node leaves."""
+    exit_code: ExitCode
+    verdict: Literal["success", "failure", "stopped", ""]
+    """The job's; "" if only this node leaves."""
     reason: str
     reason_kind: str = ""
     root_cause: RootCause | None = None

@@ -7,7 +7,7 @@ from launcher.model.errors import describe
 from launcher.model.text import format_count, format_duration
 from launcher.views.run_view import ENDED, FORMING, RUNNING, STOPPING, Goodput, NodeView, RunView
 from rendezvous.reasons import Reason
-from rendezvous.records import Verdict
+from rendezvous.records import Verdict, name_run
 
 
 def format_headline(run: RunView) -> str:
@@ -75,6 +75,11 @@ def explain_shortness(run: RunView) -> str:
     what = "the ranks of " if any(node.state != "lost" for node in run.nodes) else ""
     nodes = format_count(run.member_count, "node")
     return f"an answer through the store has no room for {what}{nodes}: ask on a node of the run"
+
+
+def describe_gone(run_id: str, asked: str = "", node: str = "") -> str:
+    """Describe a run, or a node of it, without an agent here. `asked`: for what before, as far as is known."""
+    return f"{node or name_run(run_id)}{asked and f' was asked to {asked}, and'} no longer has an agent on this machine"
 
 
 def describe_wait(leader: str, why: Reason | None) -> str:

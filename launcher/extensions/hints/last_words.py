@@ -44,14 +44,14 @@ def parse(text: str, exit_code: int, tail: str = "") -> LastWords:
         if exit_code != -_SIGNALS.get(name, signal.SIGABRT):  # of a process that it has forked, and outlived
             stacks = kept = ""
         found = _CURRENT.search(stacks)
-        called = [match.groups() for line in (found[1] if found else "").splitlines() if (match := _FRAME.match(line))]
+        called = [match.groups() for line in (found[1] if found else "").split("\n") if (match := _FRAME.match(line))]
         shown = [f'"{file}", line {line}, in {name}' for file, line, name in called if not file.endswith(_OWN_FILES)]
         frames = tuple(frame[-FRAME_MAX:] for frame in reversed(shown[:FRAMES_MAX]))
         return LastWords(frames, stacks=kept, has_begun=bool(text))
     _, head, record = text.rpartition(_HEAD)
     if not head:
         return LastWords(stacks=kept, has_begun=bool(text), is_abrupt=bool(text) and exit_code not in _NO_SCRIPT_CODES)
-    lines = record.strip("\n").splitlines()
+    lines = record.strip("\n").split("\n")
     count = next((number for number, line in enumerate(lines) if not line.startswith(_FILE)), len(lines))
     passed = [line[len(_FILE) :] for line in lines[:count] if not _RUNNER.search(line)]
     frames = tuple(frame[-FRAME_MAX:] for frame in passed[-FRAMES_MAX:])

@@ -120,14 +120,16 @@ def make_memory_file(name: str) -> int:
     """Create a file in memory, closed by an exec.
 
     Not by os.memfd_create, which a Python lacks that was built for C libraries before glibc 2.27, as uv's and conda's
-    are; the library here may be newer. If it is as old, or a sandbox refuses the call, the file is on a disk, without a
-    name. Raises OSError.
+    are; the library here may be newer. If it is as old, or a sandbox refuses the call, the file is without a name: in
+    /dev/shm, or on a disk, which may be full when it is written. Raises OSError.
     """
     try:
         return _call("memfd_create", name.encode(), _MFD_CLOEXEC)
     except OSError:
         from tempfile import TemporaryFile
 
+        with suppress(OSError), TemporaryFile(dir="/dev/shm") as file:
+            return os.dup(file.fileno())
         with TemporaryFile() as file:
             return os.dup(file.fileno())
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from contextlib import suppress
 
 VARIABLE = "LAUNCHER_BOARD"
 """Descriptor, device, inode, and the worker's line: a worker does not touch another file under that descriptor."""
@@ -93,7 +94,8 @@ class SharedPage:
     def request_stop(self, round_number: int, until: float = 0.0, reason: str = "") -> None:
         """Ask the workers of this round, and of any before, to stop, and say `until` when and why."""
         self._write(STOP_UNTIL_MS, max(0, round(min(until, _UNTIL_MAX_S) * 1000)))
-        os.pwrite(self.descriptor, encode_reason(reason), find_reason_offset(0))
+        with suppress(OSError):  # a full disk costs the text: the numbers have had their room since `begin`
+            os.pwrite(self.descriptor, encode_reason(reason), find_reason_offset(0))
         self._write(STOPPED_ROUND, round_number)
 
     def read_save_count(self) -> int:

@@ -50,11 +50,10 @@ from rendezvous.reasons import Reason
 from rendezvous.records import Verdict, name_run
 
 _EVENTS_MAX = 64 << 20
-"""Bytes of a node's events that are read, the newest: of a run of months, too."""
-_VERDICTS = ("success", "failure", "stopped")
+"""Bytes of a run's events that are read, of each directory the newest: of a run of months, too."""
 _PAGE_MAX = 1 << 20
 """Bytes of a page of them."""
-_RANDOM = re.compile(r"_[0-9a-f]{8}")
+_RANDOM = re.compile(r"_[0-9a-f]{8}\Z")
 _NO_OUTPUT = "the store keeps no output: set --log-dir to the log directory, on a node of the run"
 _SENTENCES = ("summary", "failure_class", "reason", "sentence")
 """The field of an event that has the sentence of its reason."""
@@ -129,21 +128,29 @@ class EndedSource(QuestionSource):
 def find_run_dir(log_dir: str, run_id: str | None) -> str:
     """Return the newest directory of this run below --log-dir; of any without an id. "" if there is none.
 
-    The directory itself may be given, too, or how an id begins.
+    The directory itself may be given, too, or how an id begins. --log-dir may have a name like that of a run: it is one
+    only if it has no runs.
     """
-    if _RANDOM.fullmatch(os.path.realpath(log_dir)[-9:]):
-        return log_dir if _find_folders(log_dir) else ""
     beginning = "" if run_id is None else make_file_name(run_id)
-    found: list[tuple[bool, float, str]] = []
     try:
         with os.scandir(log_dir) as entries:
-            for entry in entries:
-                name = entry.name[:-9] if _RANDOM.fullmatch(entry.name[-9:]) else ""
-                if name.startswith(beginning) and name and entry.is_dir(follow_symlinks=False):
-                    found.append((name == beginning, entry.stat().st_mtime, entry.path))
+            found = [
+                (name.startswith(beginning), name == beginning, entry.stat().st_mtime, entry.path)
+                for entry in entries
+                if (name := _read_name(entry.name)) and entry.is_dir(follow_symlinks=False)
+            ]
     except OSError:
         return ""
-    return next((path for *_, path in sorted(found, reverse=True) if _find_folders(path)), "")
+    own = _read_name(os.path.realpath(log_dir))
+    for fits, *_, path in sorted(found, reverse=True):
+        if (fits or own) and _find_folders(path):
+            return path if fits else ""
+    return log_dir if own and own.startswith(beginning) and _find_folders(log_dir) else ""
+
+
+def _read_name(path: str) -> str:
+    """Return the run in the name of its directory; "" if it has none."""
+    return os.path.basename(path)[:-9] if _RANDOM.search(path) else ""
 
 
 def open_run_dir(run_dir: str) -> EndedSource:
@@ -154,7 +161,7 @@ def open_run_dir(run_dir: str) -> EndedSource:
 
 def read_folders(folders: Mapping[str, str], origin: str = "") -> EndedSource:
     """Read what agents have left in the log directories of their nodes, by member id."""
-    nodes = {member_id: _read_folder(folder, member_id) for member_id, folder in folders.items()}
+    nodes = {name: _read_folder(folder, name, _EVENTS_MAX // len(folders)) for name, folder in folders.items()}
     by_name: dict[str, list[str]] = {}  # each restart of an agent has a directory
     for member_id in sorted(nodes, key=lambda member_id: -nodes[member_id].view.at):
         by_name.setdefault(nodes[member_id].view.name, []).append(member_id)
@@ -177,14 +184,13 @@ def read_lost_events(run: RunView) -> list[EventView]:
     """Read the events of nodes that are lost, where they have kept them in a directory that is seen here, too."""
     parents = {os.path.dirname(node.log_dir) for node in run.nodes if node.log_dir}
     folders = [(name, os.path.join(parent, make_file_name(name))) for name, _ in run.lost for parent in parents]
-    lines = ((line, name) for name, folder in folders for line in _read_lines(os.path.join(folder, KEPT_FILE)))
+    lines = ((line, name) for name, folder in folders for line in _read_lines(folder, _EVENTS_MAX // len(folders)))
     return [event for line, name in lines if (event := read_event(line, name)) is not None]
 
 
 def has_events(folder: str) -> bool:
     """Return whether an agent has kept its events in a node's log directory."""
-    path = os.path.join(folder, KEPT_FILE)
-    return os.path.isfile(path) and not os.path.islink(path)
+    return next(_read_lines(folder, 1), None) is not None
 
 
 def _find_folders(run_dir: str) -> list[str]:
@@ -197,10 +203,10 @@ def _find_folders(run_dir: str) -> list[str]:
     return list(filter(has_events, folders))
 
 
-def _read_folder(folder: str, member_id: str) -> KeptNode:
+def _read_folder(folder: str, member_id: str, size_max: int) -> KeptNode:
     timeline, lines, last = RunTimeline(), [], dict[type, RunEvent]()
     newest = RunEvent(node=member_id)
-    for line in _read_lines(os.path.join(folder, KEPT_FILE)):
+    for line in _read_lines(folder, size_max):
         if (event := decode_event(line)) is not None:
             lines.append(line)
             last[type(event)] = newest = replace(event, run_id=event.run_id or newest.run_id)
@@ -223,17 +229,18 @@ def _read_folder(folder: str, member_id: str) -> KeptNode:
     return KeptNode(view, lines, _list_sources(folder, rounds), rounds, last)
 
 
-def _read_lines(path: str) -> Iterator[str]:
+def _read_lines(folder: str, size_max: int) -> Iterator[str]:
+    path = os.path.join(folder, KEPT_FILE)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(found.st_mode) or not found.st_size:
                 return
-            if found.st_size > _EVENTS_MAX:
-                file.seek(-_EVENTS_MAX, os.SEEK_END)
+            if found.st_size > size_max:
+                file.seek(-size_max, os.SEEK_END)
                 file.readline()
-            yield from file.read(_EVENTS_MAX).decode(errors="replace").splitlines()
-    except OSError:
+            yield from file.read(size_max).decode(errors="replace").split("\n")  # splitlines() would tear a U+2028
+    except (OSError, ValueError):
         return
 
 
@@ -256,14 +263,14 @@ def _list_sources(folder: str, rounds: Sequence[RoundView]) -> list[LogSource]:
 def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) -> RunView:
     views = {member_id: node.view for member_id, node in newest.items()}
     seen = [one for node in nodes.values() for one in node.rounds]
-    rounds: dict[int, RoundView] = {}  # each as a node saw it that had its failure
-    for one in sorted(seen, key=lambda one: (one.round, one.failed_rank < 0, not one.ended_at)):
-        rounds.setdefault(one.round, replace(one, ranks=()))
+    rounds: dict[int, RoundView] = {}  # each as a node saw it that knows its end, with the failure that a node had
+    for one in sorted(seen, key=lambda one: (one.round, not one.cause, one.failed_rank < 0, not one.ended_at)):
+        first = rounds.setdefault(one.round, replace(one, ranks=()))
+        if first.failed_rank < 0:
+            first.failed_rank, first.failure_class, first.error = one.failed_rank, one.failure_class, one.error
     events = [event for node in nodes.values() for event in node.last.values()]
-    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict in _VERDICTS), None)
-    root = (
-        event.root_cause for event in events if isinstance(event, AgentEnded if ended is not None else RoundStopping)
-    )
+    ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
+    root = (event.root_cause for event in events if isinstance(event, AgentEnded if ended else RoundStopping))
     run = replace(
         guess_run(views.values(), next((view.run_id for view in views.values()), ""), "", time.time()),
         phase=ENDED,

@@ -15,12 +15,12 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.source import StoreSource, describe_gone
+from launcher.meshctl.live.source import StoreSource
 from launcher.model.errors import TemporaryError, sanitize
 from launcher.views.questions.local_socket import QuestionSource, RunGoneError, SilentNodeError
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
 from launcher.views.run_view import SILENT, RunView
-from launcher.views.sentences import explain_shortness, format_headline
+from launcher.views.sentences import describe_gone, explain_shortness, format_headline
 from rendezvous.records import name_run
 
 REQUESTS_MAX = 8

@@ -42,6 +42,7 @@ from launcher.views.questions.local_socket import (
 from launcher.views.questions.messages import Question, Submit, unpack
 from launcher.views.questions.stored_request import hand_in
 from launcher.views.run_view import RunView
+from launcher.views.sentences import describe_gone
 from rendezvous import codec
 from rendezvous.errors import StoreError
 from rendezvous.records import Command, make_current_key, name_run
@@ -70,6 +71,7 @@ class LocalSource(QuestionSource):
 
     def __init__(self, agent: LocalAgent) -> None:
         super().__init__(self._put, agent.run_id)
+        self.node = agent.node
         self._asked = (agent, 0)  # in one value: other threads see both change at once
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
@@ -122,6 +124,8 @@ class LocalSource(QuestionSource):
         if line.endswith(b"\n"):
             return line
         if self._find_again() and self._asked[0].name != agent.name:
+            if isinstance(question.request, Submit):  # it may have been handed in, and is not to be so twice
+                raise RunGoneError(f"the agent of {name_run(agent.run_id)} has not answered", "see meshctl status")
             return exchange(self._asked[0].name, question, limit_s)
         if problem is not None:
             raise problem
@@ -148,10 +152,6 @@ class LocalSource(QuestionSource):
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
         raise RunGoneError(describe_gone(known.run_id))
-
-
-def describe_gone(run_id: str) -> str:
-    return f"{name_run(run_id)} no longer has an agent on this machine"
 
 
 class StoreSource(QuestionSource):
@@ -223,15 +223,17 @@ def open_source(
     `run_id` may be the pid of an agent, or None if there is one run only. Raises NoAgentError, with where to ask
     instead, if no agent here answers and nothing else is known, and UsageError for several runs.
     """
-    if run_id is None and log_dir and (ended := _open_files(None, log_dir)) is not None:
-        run_id = ended.run_id
     with ExitStack() as stack:
         try:
+            if run_id is None and log_dir:
+                if (ended := _open_files(None, log_dir)) is None:
+                    raise NoAgentError("no agent was asked")
+                run_id = ended.run_id
             source = _find_source(store, run_id, log_dir, stack, reads_records=reads_records)
         except (NoAgentError, NoRunError, TemporaryError, StoreError) as error:
             left = _open_files(run_id, log_dir)
             if left is None and log_dir and isinstance(error, UsageError):
-                what = "run" if run_id is None else sanitize(name_run(run_id))
+                what = "a run" if run_id is None else sanitize(name_run(run_id))
                 hint = "set it as it was set for meshrun, on a node of the run"
                 raise UsageError(f"--log-dir {sanitize(log_dir)} has no events of {what}", hint) from None
             if left is None:

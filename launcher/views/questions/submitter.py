@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +22,8 @@ from rendezvous.reasons import Reason
 from rendezvous.records import Command, Keys
 
 KINDS = ("stop", "drain", "undrain")
+LIMIT_MAX_S = 60.0
+"""One waits at a time: others must not wait for it for long."""
 
 
 class Submitter(Struct, frozen=True):
@@ -38,8 +41,9 @@ class Submitter(Struct, frozen=True):
             finish(None, f"an agent takes {format_list(KINDS)}, not {request.kind}")
         elif self.secret is not None:
             keys = Keys(self.driver.machine.joined_root)
+            until = time.monotonic() + min(request.limit_s, LIMIT_MAX_S)
             job = JobAddress(self.driver.store, keys, self.secret, self.run_id)
-            self.reporter.submit("requests", partial(_hand_in, job, command, request.limit_s), finish)
+            self.reporter.submit("requests", partial(_hand_in, job, command, until), finish)
         elif request.kind == "stop":
             self.ask(LeaveRequest(Reason.of("stop-requested", by=request.by), EXIT_STOPPED))
             finish(command, "")
@@ -47,7 +51,10 @@ class Submitter(Struct, frozen=True):
             finish(replace(command, refused=Reason.of("views/one-machine")), "")
 
 
-def _hand_in(job: JobAddress, command: Command, limit_s: float) -> Struct:
+def _hand_in(job: JobAddress, command: Command, until: float) -> Struct:
+    limit_s = round(until - time.monotonic(), 1)
+    if limit_s <= 0:  # who has asked is gone, and may have asked another way
+        return RefusedQuestion(error="requests before this one took too long, and it was not handed in")
     if not job.keys.root:
         return RefusedQuestion(error="this agent has not joined the run yet")
     try:

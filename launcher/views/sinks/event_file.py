@@ -59,6 +59,7 @@ class EventFile:
         self._warn = warn
         self._path = path
         self._find_folder = find_folder or (lambda: ".")
+        self._flags = 0 if find_folder is None else os.O_NOFOLLOW  # who may write to the folder chooses no other file
         self._descriptor = -1
         self._excuse = "its storage does not answer"
         if find_folder is None:
@@ -105,7 +106,7 @@ class EventFile:
     def _open(self) -> None:
         """Raises OSError."""
         path = os.path.join(self._find_folder(), self._path)
-        self._descriptor = os.dup(1) if self._path == STDOUT else _open_append(path)
+        self._descriptor = os.dup(1) if self._path == STDOUT else _open_append(path, self._flags)
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             self._excuse = "its reader is too slow"
 
@@ -135,7 +136,7 @@ class EventFile:
                     self._lose(1, problem)
                 elif self._lost_count and not self._waiting:
                     lost, self._lost_count = format_count(self._lost_count, "event"), 0
-                    self._warn(f"{self._label} is written again; {lost} were lost")
+                    self._warn(f"{self._label} is written again, without {lost}")
         if rest:  # `close` tells
             self._lost_count, self._why = self._lost_count + 1, problem
         self._let_go()
@@ -161,9 +162,9 @@ class EventFile:
             self._warn(f"{self._label}: events are lost: {why}")
 
 
-def _open_append(path: str) -> int:
+def _open_append(path: str, more_flags: int) -> int:
     """Open a file to append to, or a pipe without waiting for it. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | more_flags
     descriptor = os.open(path, flags | os.O_APPEND | os.O_CREAT, 0o666)
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.close(descriptor)

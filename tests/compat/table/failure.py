@@ -141,7 +141,7 @@ CASES: tuple[Case, ...] = (
         ("the report: exitcode", _exitcode, "3 (pid: PID)"),
         holds("the report: where it is printed", lambda seen: "FAILED" not in seen.out),
         holds(
-            "the report: a sibling that exits with 5 when it is stopped is another failure",
+            "the report: a sibling that exits with 5 when it is stopped is listed as a failure",
             _has_others,
         ),
         script=_WAITS + "sys.exit(3)\n",
@@ -197,7 +197,7 @@ CASES: tuple[Case, ...] = (
         "--nproc-per-node 2 --log-dir logs",
         holds("an error file that is cut short: the job ends", lambda seen: seen.codes[0] != 0),
         (
-            "an error file that is cut short: there is a report",
+            "a truncated error file: a report is printed",
             yes(lambda seen: _rank(seen) == "1"),
             "no",
         ),
@@ -232,7 +232,7 @@ fail(5, 10 + RANK)
         "timers of torch",
         "",
         (
-            "TORCHELASTIC_ENABLE_FILE_TIMER=1: workers find a TORCHELASTIC_TIMER_FILE",
+            "TORCHELASTIC_ENABLE_FILE_TIMER=1: workers get a TORCHELASTIC_TIMER_FILE",
             yes(lambda seen: "TORCHELASTIC_TIMER_FILE" in seen.worker()["environ"]),
             "yes",
         ),

@@ -223,7 +223,7 @@ CASES: tuple[Case, ...] = (
             lambda seen: str(len(seen.workers) - 2),
             "0",
         ),
-        ("--nnodes 2, a third node comes: its exit code when the others are done", exit_code(2), "1"),
+        ("--nnodes 2, a third node joins: its exit code when the others are done", exit_code(2), "1"),
         ("--nnodes 2, a third node comes: exit code of the others", exit_code(0), "0"),
         **_TWO,
         script=_UNTIL_OVER,
@@ -246,7 +246,7 @@ CASES: tuple[Case, ...] = (
     case(
         "a node comes later",
         f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=1,read_timeout=10",
-        ("--nnodes 1:2, a node comes later", _grown, "the job fails, exit codes 1 1"),
+        ("--nnodes 1:2, a node joins later", _grown, "the job fails, exit codes 1 1"),
         environ={**_NAMES, "LAUNCHER_GROW": "delay=1"},
         agents=(_FIRST,),
         script=_UNTIL_OVER,
@@ -257,7 +257,7 @@ CASES: tuple[Case, ...] = (
         f"--nnodes 2 --nproc-per-node 1 {_C10D}",
         ("the other node's worker fails: exit code there", exit_code(1), "1"),
         (
-            "the other node's worker fails: a worker here that is well",
+            "the other node's worker fails: a healthy worker here",
             lambda seen: " ".join(name for name in ("runs on", "is stopped") if (seen.directory / name).exists()),
             "runs on",
         ),

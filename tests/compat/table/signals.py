@@ -87,7 +87,7 @@ CASES: tuple[Case, ...] = (
         "--nproc-per-node 2 --signals-to-handle SIGUSR1",
         ("SIGTERM that --signals-to-handle leaves out: exit code", exit_code(), "-15"),
         (
-            "SIGTERM that --signals-to-handle leaves out: workers that live on",
+            "SIGTERM that --signals-to-handle leaves out: number of workers that survive",
             lambda seen: str(sum(worker["pid"] in seen.left for worker in seen.workers)),
             "2",
         ),
@@ -98,7 +98,7 @@ CASES: tuple[Case, ...] = (
         "SIGKILL to the launcher",
         "--nproc-per-node 2",
         (
-            "SIGKILL to the launcher: workers that live on",
+            "SIGKILL to the launcher: number of workers that survive",
             lambda seen: str(sum(worker["pid"] in seen.left for worker in seen.workers)),
             "2",
         ),
@@ -108,7 +108,7 @@ CASES: tuple[Case, ...] = (
     case(
         "a process of a worker's own, and SIGTERM",
         "",
-        ("a process of a worker that saves on SIGTERM, until it has saved", lambda seen: seen.file("loader"), "-15"),
+        ("a child process of a worker that saves on SIGTERM, during the save", lambda seen: seen.file("loader"), "-15"),
         script=_LOADS,
         act=_send(signal.SIGTERM),
     ),
@@ -116,7 +116,7 @@ CASES: tuple[Case, ...] = (
         "a process of a worker's own",
         "--shutdown-timeout 1",
         (
-            "a process that a worker leaves behind after success",
+            "a process that a worker leaves running after success",
             lambda seen: "lives on" if seen.left else "is ended",
             "lives on",
         ),
@@ -126,7 +126,7 @@ CASES: tuple[Case, ...] = (
         "a process of a worker's own, and a failure",
         "",
         (
-            "a process that a worker leaves behind after a failure",
+            "a process that a worker leaves running after a failure",
             lambda seen: "lives on" if seen.left else "is ended",
             "lives on",
         ),

@@ -45,8 +45,8 @@ SAME = {
     ("tee", "10:1"): _RANK,
     ("nproc-per-node", "0"): "--nproc-per-node 0, or less",
     ("nproc-per-node", "-1"): "--nproc-per-node 0, or less",
-    ("monitor-interval", "-1"): "--monitor-interval that is negative or no number",
-    ("monitor-interval", "nan"): "--monitor-interval that is negative or no number",
+    ("monitor-interval", "-1"): "--monitor-interval that is negative or not a number",
+    ("monitor-interval", "nan"): "--monitor-interval that is negative or not a number",
 }
 TRIALS = [(name, value) for name, values in VALUES.items() for value in values]
 

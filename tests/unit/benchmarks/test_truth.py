@@ -117,7 +117,7 @@ def test_pairs_count_that_differ_by_more_than_their_spreads(one: Order, other: O
 def test_the_tables_say_what_the_samples_say() -> None:
     history = read(
         make_line("a", ["plan", "path"], 0.5, [0.5, 0.52, 0.51]),
-        make_line("a", ["by J"], 0.6, [0.6, 0.61, 0.62], idle=0.4),
+        make_line("a", ["plan, rates told"], 0.6, [0.6, 0.61, 0.62], idle=0.4),
         make_line("a", ["join"], 1.0, [1.1, 1.2, 1.3]),
         make_line("a", ["address", "random 2"], 1.0, [1.02]),
         make_line("a", ["random 1"], 2.0, [2.0], carried=None),
@@ -128,7 +128,7 @@ def test_the_tables_say_what_the_samples_say() -> None:
     assert case.lead_of_fastest == 0
     assert [order.measured_s for order in case.random] == [1.02, 2.0]
     lead = truth_tables.leads(history).splitlines()[2]
-    assert lead.startswith("| a | 0.510 | 0.610 | by J | 0.83 | 0.84 | yes |")
+    assert lead.startswith("| a | 0.510 | 0.610 | plan, rates told | 0.83 | 0.84 | yes |")
     aims = truth_tables.aims(history)
     assert "| 1 of 1 | all | yes |" in aims
     assert "| 9 of 9 | at least 99% | yes |" in aims

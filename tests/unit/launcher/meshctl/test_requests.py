@@ -13,7 +13,7 @@ from launcher.meshctl.requests import StoreControl, find_leftovers, remove, subm
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import stored_request
 from launcher.views.questions.local_socket import RunGoneError
-from launcher.views.run_view import RunView
+from launcher.views.run_view import ENDED, RunView
 from rendezvous import records
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
@@ -88,36 +88,71 @@ def test_a_stop_is_told_when_the_verdict_is_there(world: World) -> None:
     assert requests == [Command(kind="stop", by="ada@login")]
 
 
+GONE = RunGoneError("run exp no longer has an agent on this machine")
+STOPPED = Verdict(kind="stopped", exit_code=143, round=2, reason=because("asked"))
+AFTER = {
+    "nobody": GONE,
+    "its files": replace(REPORT, phase=ENDED, verdict=STOPPED),
+    "files without an end": replace(REPORT, phase=ENDED),
+    "another agent": replace(REPORT, phase=ENDED, verdict=STOPPED, nodes=REPORT.nodes[1:], round=3),
+}
+
+
+@pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "is_left", "said"),
+    ("kind", "target", "after", "said"),
     [
-        ("stop", True, "run exp was stopped in round 2, exit code 143: "),
-        ("stop", False, "run exp was asked to stop, and no longer has an agent on this machine"),
-        ("drain", False, None),
+        ("stop", "", "its files", "run exp was stopped in round 2, exit code 143: "),
+        ("stop", "", "another agent", "run exp was stopped in round 2, exit code 143: "),
+        ("stop", "", "nobody", "run exp was asked to stop, and no longer has an agent on this machine"),
+        ("stop", "", "files without an end", "run exp was asked to stop, and no longer has an agent on this machine"),
+        ("drain", "h0", "another agent", "h0 is drained, and cannot rejoin before meshctl undrain; "),
+        *(
+            ("drain", target, after, f"{target} was asked to leave, and no longer has an agent on this machine")
+            for target, after in (("h0", "nobody"), ("m0", "nobody"), ("h0", "files without an end"))
+        ),
+        ("drain", "h1", "nobody", None),
+        ("drain", "h1", "files without an end", None),
     ],
 )
-def test_an_agent_that_ends_before_it_answers_has_been_stopped(kind: str, is_left: bool, said: str | None) -> None:
-    """`is_left`: its log directory says how the run has ended."""
-
-    class Ending:
-        run_id, has_ended = "exp", False
-
-        def hand_in(self, command: Command, limit_s: float) -> None:
-            self.has_ended = True
-            raise RunGoneError("run exp no longer has an agent on this machine")
-
-        def read_run(self) -> RunView:
-            if self.has_ended and not is_left:
-                raise RunGoneError("run exp no longer has an agent on this machine")
-            verdict = Verdict(kind="stopped", exit_code=143, round=2, reason=because("asked"))
-            return replace(REPORT, verdict=verdict if self.has_ended else None)
-
-    command = Command(kind=kind, target="h0" if kind == "drain" else "")
+def test_an_agent_that_ends_of_what_was_asked_of_it_has_done_it(
+    kind: str, target: str, after: str, said: str | None, answers: bool
+) -> None:
+    control = Ending(AFTER[after], answers=answers)
+    command = Command(kind=kind, target=target)
     if said is None:
         with pytest.raises(RunGoneError):
-            submit_request(Ending(), command, LIMIT_S)
+            submit_request(control, command, LIMIT_S)
     else:
-        assert submit_request(Ending(), command, LIMIT_S).startswith(said)
+        assert submit_request(control, command, LIMIT_S).startswith(said)
+
+
+@pytest.mark.parametrize(("kind", "target"), [("stop", ""), ("drain", "h0"), ("drain", "h1")])
+def test_what_nobody_has_answered_and_nothing_shows_was_not_done(kind: str, target: str) -> None:
+    with pytest.raises(RunGoneError):
+        submit_request(Ending(REPORT, answers=False), Command(kind=kind, target=target), 0.0)
+
+
+class Ending:
+    """A run whose agent here ends when it is asked. `after`: what is known of the run then."""
+
+    run_id, node, has_ended = "exp", "h0", False
+
+    def __init__(self, after: RunView | RunGoneError, *, answers: bool) -> None:
+        self.after = after
+        self.answers = answers
+
+    def hand_in(self, command: Command, limit_s: float) -> None:
+        self.has_ended = True
+        if not self.answers:
+            raise GONE
+
+    def read_run(self) -> RunView:
+        if not self.has_ended:
+            return REPORT
+        if isinstance(self.after, RunGoneError):
+            raise self.after
+        return self.after
 
 
 def test_a_drain_is_told_when_the_node_has_no_ranks_any_more(world: World) -> None:

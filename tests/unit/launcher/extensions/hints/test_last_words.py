@@ -96,6 +96,11 @@ def test_an_exit_says_where_and_with_which_text() -> None:
     assert not found.is_abrupt
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0c"])
+def test_what_separates_lines_elsewhere_is_part_of_the_text(separator: str) -> None:
+    assert parse(ENDED.replace("no data", f"no{separator}data"), 1).exception == f"SystemExit: no{separator}data\nin /x"
+
+
 @pytest.mark.parametrize("runner", ["<frozen runpy>", "/lib/python3.10/runpy.py", "/x/launcher/ranks/main_forms.py"])
 def test_what_runs_a_module_is_no_place_in_the_script(runner: str) -> None:
     text = ENDED.replace("call last):\n", f'call last):\n  File "{runner}", line 194, in _run_module_as_main\n')

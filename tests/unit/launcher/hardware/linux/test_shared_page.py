@@ -202,6 +202,45 @@ def test_without_memfd_create_there_is_a_shared_page_all_the_same(
     os.close(made.descriptor)
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_without_memfd_create_the_page_is_in_memory_if_it_can_be(
+    has_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tempfile.TemporaryFile
+    folders: list[str | None] = []
+
+    def make_file(dir: str | None = None) -> Any:
+        folders.append(dir)
+        if dir is not None and not has_memory:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", dir)
+        return made(dir=tmp_path)
+
+    monkeypatch.setattr(kernel, "_call", Mock(side_effect=OSError(errno.ENOSYS, "no memfd_create")))
+    monkeypatch.setattr(tempfile, "TemporaryFile", make_file)
+    os.close(make().descriptor)
+    assert folders == (["/dev/shm"] if has_memory else ["/dev/shm", None])
+
+
+@pytest.mark.parametrize("room", [LINE_SIZE * 3, 0])
+def test_a_stop_is_requested_on_a_full_disk_too(
+    room: int, board: SharedPage, be: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board.begin(2, None)
+    write = os.pwrite
+
+    def write_if_there_is_room(descriptor: int, data: bytes, offset: int) -> int:
+        if offset >= room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write_if_there_is_room)
+    WorkerChannel(board, Orders(), None).request_stop(3, 100.0, "maintenance")  # type: ignore[arg-type]
+    be(board, 1, round=3)
+    assert stop_requested() == (room > 0)
+    request = stop_request()
+    assert request is None if room == 0 else request is not None and request.reason == ""
+
+
 def test_without_any_file_to_share_no_job_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_call", Mock(side_effect=OSError(errno.EPERM, "")))
     monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))

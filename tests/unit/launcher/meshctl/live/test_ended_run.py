@@ -9,17 +9,26 @@ from pathlib import Path
 import pytest
 
 from launcher.meshctl import why
+from launcher.meshctl.live import ended_run
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.ended_run import EndedSource, find_run_dir, make_stored_source, open_run_dir
+from launcher.meshctl.live.ended_run import (
+    EndedSource,
+    find_run_dir,
+    make_stored_source,
+    open_run_dir,
+    read_lost_events,
+)
 from launcher.meshctl.live.events import show_events
 from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.live.source import NoAgentError, open_source
 from launcher.meshctl.status import describe
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs, ReadState
+from launcher.views.run_events import FailureFound, encode_event
+from launcher.views.run_view import RunView
 from launcher.views.sinks.event_file import KEPT_FILE
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.run_reports import keep_events, make_event, make_start
+from tests.support.run_reports import keep_events, make_event, make_node, make_start
 from tests.support.stores.stored_job import StoredJob
 
 ROOT = {"node": "h0", "rank": 1, "exit_code": 1, "failure_class": "user code: KeyError", "error": "KeyError: 'x'"}
@@ -121,7 +130,30 @@ def test_the_directory_of_a_run_is_found_by_its_id(log_dir: Path, asked: str | N
     os.utime(log_dir / "exp-41_00000001", (1, 1))
     (log_dir / "other_12345678").mkdir()
     assert find_run_dir(str(log_dir), asked) == (str(log_dir / found) if found else "")
-    assert find_run_dir(str(log_dir / "exp_0123abcd"), asked) == str(log_dir / "exp_0123abcd"), "itself"
+    itself = str(log_dir / "exp_0123abcd")
+    assert find_run_dir(itself, asked) == (itself if asked is None or "exp".startswith(asked) else "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [("exp-4", "exp-4_0123abcd"), (None, "tune_0123abcd"), ("tune", "tune_0123abcd"), ("exp_", "")]
+)
+def test_a_log_directory_with_the_name_of_a_run_is_none_if_it_has_runs(
+    asked: str | None, found: str, tmp_path: Path
+) -> None:
+    log_dir = tmp_path / "exp_20261129"
+    keep_events(log_dir / "tune_0123abcd", make_start(1))
+    keep_events(log_dir / "exp-4_0123abcd" / "h0", make_start(1))
+    os.utime(log_dir / "exp-4_0123abcd", (1, 1))
+    assert find_run_dir(str(log_dir), asked) == (str(log_dir / found) if found else "")
+    os.rename(log_dir / "exp-4_0123abcd", tmp_path / "elsewhere")
+    assert find_run_dir(str(log_dir), "exp") == ""
+
+
+def test_a_file_without_events_is_no_run(tmp_path: Path) -> None:
+    keep_events(tmp_path / "exp_00000001", make_start(1))
+    keep_events(tmp_path / "exp_00000002")
+    assert find_run_dir(str(tmp_path), "exp") == str(tmp_path / "exp_00000001")
+    assert find_run_dir(str(tmp_path / "exp_00000002"), None) == ""
 
 
 def test_nothing_but_files_of_the_directory_is_read(tmp_path: Path) -> None:
@@ -140,6 +172,51 @@ def test_nothing_but_files_of_the_directory_is_read(tmp_path: Path) -> None:
     os.symlink(tmp_path / "events", folder / KEPT_FILE)
     assert open_run_dir(str(folder)).read_run().rounds == ()
     assert find_run_dir(str(tmp_path), "exp") == ""
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_what_separates_lines_elsewhere_tears_no_event(separator: str, tmp_path: Path) -> None:
+    failure = FailureFound(run_id="exp", node="h0", at=1.0, round=1, rank=1, exit_code=1, error=f"a{separator}b")
+    folder = tmp_path / "exp_0123abcd"
+    keep_events(folder, make_start(1), encode_event(failure).decode())
+    (one,) = open_run_dir(str(folder)).read_run().rounds
+    assert one.error == f"a{separator}b"
+    lost = RunView(run_id="exp", lost=(("exp_0123abcd", 1),), nodes=(make_node(0, log_dir=str(tmp_path / "x")),))
+    assert [event.kind for event in read_lost_events(lost)] == ["round_started", "failure_found"]
+
+
+def test_of_each_round_is_told_why_it_ended_and_what_failed_whichever_node_knows(tmp_path: Path) -> None:
+    folder = tmp_path / "exp_0123abcd"
+    failed = make_event("failure_found", at="08:01:00.000", **ROOT)
+    keep_events(folder / "h0", make_start(1, "h0"), failed)
+    told = {"round": 1, "cause": "failure", "reason": "a worker failed", "mode": "kill"}
+    keep_events(folder / "h1", make_start(1, "h1"), make_event("round_stopping", "h1", "08:01:01.000", **told))
+    (one,) = open_run_dir(str(folder)).read_run().rounds
+    assert (one.cause, one.failed_rank, one.error) == ("failure", 1, "KeyError: 'x'")
+    assert one.failure_class is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "kind"), [(1, 1000, "failure"), (1, -256, "failure"), (2**53, 1, "failure"), (1, 1, "lost")]
+)
+def test_an_end_that_cannot_be_one_is_none(number: int, exit_code: int, kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "exp_0123abcd"
+    end = make_event("agent_ended", "h0", "09:00:00.000", round=number, exit_code=exit_code, verdict=kind, reason="")
+    keep_events(folder, make_start(1, "h0"), make_start(-1, "h0"), end)
+    run = open_run_dir(str(folder)).read_run()
+    assert (run.verdict, [one.round for one in run.rounds]) == (None, [1])
+    assert "no agent has recorded how" in " ".join(describe(run).split())
+
+
+def test_the_directories_of_a_run_share_the_limit_of_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [make_start(number) for number in range(10, 20)]
+    for name in ("h0", "h1"):
+        keep_events(tmp_path / "exp_0123abcd" / name, *lines)
+    monkeypatch.setattr(ended_run, "_EVENTS_MAX", 2 * 3 * (len(lines[0]) + 1))
+    run = open_run_dir(str(tmp_path / "exp_0123abcd")).read_run()
+    assert [one.round for one in run.rounds] == [18, 19]
 
 
 @pytest.fixture
@@ -183,6 +260,9 @@ def test_a_command_falls_back_on_files_that_are_named(
     with pytest.raises(UsageError, match="no agent of run other"), open_source({}, "other"):
         pass
     with pytest.raises(UsageError, match="has no events of run other"), open_source({}, "other", str(log_dir)):
+        pass
+    monkeypatch.setattr(sources, "find_local_agents", pytest.fail)
+    with pytest.raises(UsageError, match=r"h0 has no events of a run$"), open_source({}, None, str(log_dir / "h0")):
         pass
 
 

@@ -98,6 +98,21 @@ def test_another_agent_of_the_same_job_is_asked_and_none_of_another_job(machine:
     assert "h3" not in machine.asked
 
 
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_request_is_handed_to_no_second_agent(machine: Machine, is_frozen: bool) -> None:
+    if is_frozen:
+        machine.silent = {A}
+    else:
+        machine.named.remove(A)
+    source = LocalSource(A)
+    assert source.node == "h1"
+    with pytest.raises(RunGoneError, match="the agent of run exp has not answered"):
+        source.hand_in(Command(kind="stop"), 1.0)
+    assert machine.asked == ["h1"]
+    assert source.read_run() == REPORT, "the other one knows what has become of it"
+    assert machine.asked == ["h1", "h2"]
+
+
 def test_when_all_agents_here_have_ended_their_files_are_read(machine: Machine, tmp_path: Path) -> None:
     source, machine.named = LocalSource(A), [A]
     node = make_node(0, name="h1", agent_pid=1, log_dir=str(tmp_path))

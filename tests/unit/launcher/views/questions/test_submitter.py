@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher.views.questions import stored_request
+from launcher.views.questions import stored_request, submitter
 from launcher.views.questions.messages import RefusedQuestion, Submit
 from launcher.views.questions.stored_request import JobAddress
 from launcher.views.questions.submitter import Submitter
@@ -29,16 +30,18 @@ class AtOnce:
         take(work(), "")
 
 
-def ask(find_job: Callable[[], JobAddress | None], kind: str, target: str = "") -> tuple[Any, str, list[object]]:
+def ask(
+    find_job: Callable[[], JobAddress | None], kind: str, target: str = "", limit_s: float = 0.1
+) -> tuple[Any, str, list[object]]:
     """The answer to a request, or why there is none, and what was asked of the kernel."""
     effects: list[object] = []
     answers: list[tuple[Any, str]] = []
     job = find_job()
     driver = SimpleNamespace(store=job and job.store, machine=SimpleNamespace(joined_root=job and job.keys.root))
     secret = None if job is None else job.secret
-    submitter = Submitter(driver, secret, "exp", AtOnce(), effects.append)  # type: ignore[arg-type]
-    request = Submit(kind=kind, target=target, by="ada@h0", limit_s=0.0)
-    submitter.answer(request, lambda answer, problem: answers.append((answer, problem)), 0.0)
+    answerer = Submitter(driver, secret, "exp", AtOnce(), effects.append)  # type: ignore[arg-type]
+    request = Submit(kind=kind, target=target, by="ada@h0", limit_s=limit_s)
+    answerer.answer(request, lambda answer, problem: answers.append((answer, problem)), 0.0)
     ((answer, problem),) = answers
     return answer, problem, effects
 
@@ -80,10 +83,12 @@ def test_a_request_is_written_for_the_leader_whose_answer_comes_back(
     assert not job.store.get(job.keys.commands, prefix=True).items
 
 
-def test_what_prevents_it_is_a_sentence(job: StoredJob) -> None:
+def test_what_prevents_it_is_a_sentence(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(7.0, 1e-4)
+    monkeypatch.setattr(submitter, "time", SimpleNamespace(monotonic=lambda: next(times)))
     address = job.jobs.locate("exp")
     late, *_ = ask(lambda: address, "stop")
-    assert late == RefusedQuestion(error="h0, the leader of run exp, has not responded for 0 s")
+    assert late == RefusedQuestion(error="h0, the leader of run exp, has not responded for 0.1 s")
     job.end("failure", 1, "all used up")
     over, *_ = ask(lambda: address, "stop")
     assert over == RefusedQuestion(error="run exp has already ended: all used up")
@@ -91,3 +96,25 @@ def test_what_prevents_it_is_a_sentence(job: StoredJob) -> None:
     assert outside == RefusedQuestion(error="this agent has not joined the run yet")
     replaced, *_ = ask(lambda: address._replace(keys=Keys("/meshrun/exp/other")), "stop")
     assert replaced == RefusedQuestion(error="run exp has just been replaced by another job")
+
+
+@pytest.mark.parametrize(("asked_s", "given_s"), [(1e9, 60.0), (60.5, 60.0), (5.0, 5.0), (0.0, None), (-1.0, None)])
+def test_a_request_keeps_the_thread_for_its_limit_and_a_minute_at_most(
+    asked_s: float, given_s: float | None, job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(submitter, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    monkeypatch.setattr(submitter, "hand_in", lambda job, command, limit_s, is_left: given.append(limit_s))
+    answer, *_ = ask(lambda: job.jobs.locate("exp"), "stop", limit_s=asked_s)
+    assert given == ([] if given_s is None else [given_s])
+    assert isinstance(answer, RefusedQuestion) == (given_s is None)
+
+
+def test_a_request_that_has_waited_for_others_for_too_long_is_not_handed_in(
+    job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((7.0, 12.5))
+    monkeypatch.setattr(submitter, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    answer, *_ = ask(lambda: job.jobs.locate("exp"), "stop", limit_s=5.0)
+    assert answer == RefusedQuestion(error="requests before this one took too long, and it was not handed in")
+    assert not job.store.get(job.keys.commands, prefix=True).items

@@ -59,7 +59,7 @@ def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path
     lines = b"".join((*taken, read_now(reader))).decode().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["remark"] * len(lines), "no line is torn"
     assert json.loads(lines[-1])["sentence"] == "last"
-    assert said[1:] == [f"--events {path} is written again; {3001 - len(lines):,} events were lost"]
+    assert said[1:] == [f"--events {path} is written again, without {3001 - len(lines):,} events"]
     os.close(reader)
     file.write(remark("to nobody"))
     file.close()
@@ -178,7 +178,7 @@ def test_what_a_full_disk_has_cut_off_is_completed_later(tmp_path: Path, monkeyp
     room = 10_000
     file.write(remark("again"))
     file.close()
-    assert said[1:] == [f"--events {tmp_path}/events is written again; 2 events were lost"]
+    assert said[1:] == [f"--events {tmp_path}/events is written again, without 2 events"]
     found = [json.loads(line)["sentence"] for line in stored.splitlines()]
     assert found == ["cut off", "again"]
 
@@ -206,12 +206,39 @@ def test_the_file_in_a_log_directory_begins_once_there_is_one(tmp_path: Path) ->
     assert [json.loads(line)["sentence"] for line in (folder / "events.jsonl").read_text().splitlines()] == ["written"]
     assert said == [
         "--log-dir events.jsonl: events are lost: No such file or directory",
-        "--log-dir events.jsonl is written again; 2 events were lost",
+        "--log-dir events.jsonl is written again, without 2 events",
     ]
     unused = EventFile("events.jsonl", "--log-dir", said.append, str)
     unused.write(remark("of a node that had no round"))
     unused.close()
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("leads_somewhere", [True, False])
+def test_a_link_in_the_place_of_the_file_in_a_log_directory_is_not_followed(
+    leads_somewhere: bool, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    target = tmp_path / "of somebody"
+    if leads_somewhere:
+        target.write_text("precious")
+    os.symlink(target, tmp_path / "events.jsonl")
+    file = EventFile("events.jsonl", "--log-dir", said.append, lambda: str(tmp_path))
+    file.write(remark("one"))
+    wait_until(lambda: not file._waiting)
+    (tmp_path / "events.jsonl").unlink()
+    file.write(remark("two"))
+    file.close()
+    assert not target.exists() or target.read_text() == "precious"
+    assert said == [
+        "--log-dir events.jsonl: events are lost: Too many levels of symbolic links",
+        "--log-dir events.jsonl is written again, without 1 event",
+    ]
+    os.symlink(target, tmp_path / "link")
+    given = EventFile(str(tmp_path / "link"), "--events", said.append)
+    given.write(remark("where it was sent"))
+    given.close()
+    assert "where it was sent" in target.read_text()
 
 
 def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> None:
