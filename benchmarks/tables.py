@@ -55,9 +55,10 @@ ONE_NODE = (
 )
 # On the first screen of README.md.
 FIRST = (
-    ("start of 8 workers: time until the first line of the last one", figures.workers(figures.FIRST_LINE, 8)),
-    ("one of 4 nodes lost: time until workers run on the other 3", f"kill{OTHER_NODE}, 4 agents"),
-    ("one of 8 workers lost: time until all have imported torch again, with `--preload torch`", figures.WARM_RESTART),
+    ("start of 8 workers: until the first line of the last one", figures.workers(figures.FIRST_LINE, 8)),
+    ("one of 8 workers killed: until the first line of the last one of the next round", figures.RESTART),
+    ("all processes of one of 4 nodes killed: until workers run on the other 3", f"kill{OTHER_NODE}, 4 agents"),
+    ("one of 4 nodes cut off (lease 5 s): until workers run on the other 3", figures.CUT_OFF),
     ("memory of the launcher with 8 workers (PSS)", figures.PSS),
 )
 AGAIN = "one of 8 killed, until all have imported torch again"
@@ -230,14 +231,16 @@ def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[Row]:
 
 
 def first(history: History) -> str:
-    """Return the few figures of README.md, each with its ratio."""
-    rows = []
+    """Return the few figures of README.md, each with its ratio. The first cell says on what machine."""
+    rows, cores = [], set()
     for what, name in FIRST:
         series, kind = history.series.get(name), figures.kind(name)
         if series is not None and kind is not None:
-            sides = (cell(series, side, kind.unit) for side in (OURS, THEIRS))
+            sides = (cell(series, side, kind.unit) or "not measured" for side in (OURS, THEIRS))
             rows.append(Row([series.run], (what, *sides, describe_ratio(series).partition(" (")[0])))
-    return date(("", *BESIDE[1:3], "ratio"), rows)
+            cores.add(f"{series.run.head['machine'].get('cores')}")
+    machine = f"one machine with {words.join(sorted(cores))} cores, nodes are processes"
+    return date((machine, *BESIDE[1:3], "ratio"), rows)
 
 
 def one_node(history: History) -> str:

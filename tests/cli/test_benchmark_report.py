@@ -47,13 +47,14 @@ def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> N
     assert page.read() == made[0], "make bench WHAT=report REPORT=--from-records writes it anew"
 
 
-def test_the_first_screen_of_readme_has_four_figures_of_the_records() -> None:
+def test_the_first_screen_of_readme_has_five_figures_of_the_records() -> None:
     text = page.README.read_text()
     history = runs.load(page.RECORDS)
     assert text == page.make_readme(text, history), "make bench WHAT=report REPORT=--from-records writes it anew"
     assert text.index("<!-- made: figures -->") < text.index("\n## ")
     rows = [line[2:-2].split(" | ") for line in tables.first(history).splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == len(tables.FIRST) == 4
+    assert "one machine with 2 cores" in text
+    assert len(rows) == len(tables.FIRST) == 5
     assert all(len(row) == 4 and all(row[:3]) for row in rows)
     with pytest.raises(page.PageError, match="`<!-- made: figures -->`"):
         page.make_readme("# meshrun\n", history)

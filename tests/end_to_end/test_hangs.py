@@ -156,5 +156,5 @@ def test_of_a_link_that_is_cut_no_rank_is_accused(tmp_path: Path) -> None:
 
 
 def test_every_hang_of_the_examples_is_tested() -> None:
-    """sleep.py by its page, docs/operate/troubleshooting.md."""
+    """sleep.py by its page, docs/operate/hangs.md."""
     assert {path.stem for path in SCRIPTS.glob("*.py")} == {*HANGS, "link_cut", "sleep"}

@@ -88,6 +88,7 @@ def test_every_page_is_in_the_tree_once() -> None:
     there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     listed = {page for page in there if not re.match(r"internals/decisions/\d", page)}
     assert sorted(named) == sorted({*listed, "release-notes.md"})
+    assert {*named} - {"index.md", "release-notes.md"} <= {*links(ROOT / "docs/index.md")}, "the home page lists all"
 
 
 def test_a_target_of_make_that_a_page_names_exists() -> None:
