@@ -8,13 +8,29 @@ environments with any bytes: it stays with Python's `json`.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from _thread import allocate_lock
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 from rendezvous.errors import RecordError
 
 Value = TypeVar("Value")
+
+_decoders: dict[Any, Decoder[Any]] = {}
+_making = allocate_lock()
+
+
+def find_decoder(kind: type[Value]) -> Decoder[Value]:
+    """Return the decoder of a kind, made once, by one thread at a time.
+
+    msgspec 0.22 crashes on a struct that another thread is about to describe.
+    """
+    if kind not in _decoders:
+        with _making:
+            _decoders[kind] = Decoder(kind)
+    return _decoders[kind]
 
 
 # docs/internals/decisions/0032-msgspec-for-values-and-records.md
@@ -32,7 +48,7 @@ def encode(value: object) -> bytes:
 def decode(kind: type[Value], data: bytes | str, what: str) -> Value:
     """Decode JSON as a `kind`. Raises RecordError, whose sentence begins with `what`."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return find_decoder(kind).decode(data)
     except msgspec.ValidationError as error:
         raise _explain(error, what) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -41,6 +57,7 @@ def decode(kind: type[Value], data: bytes | str, what: str) -> Value:
 
 def convert(kind: type[Value], content: object, what: str) -> Value:
     """Convert decoded JSON to a `kind`. Raises RecordError, whose sentence begins with `what`."""
+    find_decoder(kind)
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from launcher.diagnosis.evidence import Call, GroupCalls
+from rendezvous import codec
 
 DUMP_MAX = 32 * 2**20
 """Bytes: a ring of 2,000 entries has about 1 MB."""
@@ -55,7 +56,7 @@ def read_dump(dump: bytes, now_ns: int) -> tuple[tuple[GroupCalls, ...], bool]:
     if len(dump) > DUMP_MAX:
         raise ValueError(f"the flight recorder's dump has {len(dump):,} bytes; the limit is {DUMP_MAX:,}")
     try:
-        found = msgspec.json.decode(dump, type=_Dump)
+        found = codec.find_decoder(_Dump).decode(dump)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"the flight recorder's dump cannot be read: {error}") from None
     groups: dict[tuple[str, str], list[_Entry]] = {}

@@ -24,6 +24,7 @@ import msgspec
 
 from launcher.diagnosis.evidence import Frame
 from launcher.model.console import escape
+from rendezvous import codec
 
 FRAMES_MAX = 40
 NO_COMMAND = "py-spy is not installed (pip install py-spy)"
@@ -57,7 +58,7 @@ def find_command() -> str | None:
 def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
     """Return the main thread's frames, the innermost first, of `py-spy dump --json`. Raises ValueError."""
     try:
-        threads = msgspec.json.decode(output, type=list[_Thread])
+        threads = codec.find_decoder(list[_Thread]).decode(output)
     except msgspec.MsgspecError as error:
         raise ValueError(f"py-spy's answer cannot be read: {error}") from None
     main = next((one for one in threads if one.os_thread_id == pid), None)

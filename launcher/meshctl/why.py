@@ -7,13 +7,14 @@ import msgspec
 from launcher.diagnosis.answer import Conclusion, render_answer
 from launcher.model.errors import TemporaryError
 from launcher.views.questions.local_socket import QuestionSource
+from rendezvous import codec
 from rendezvous.records import name_run
 
 
 def ask(source: QuestionSource, limit_s: float) -> Conclusion:
     """Ask the leader. Raises TemporaryError if there is no answer."""
     try:
-        return msgspec.json.decode(source.ask_why(limit_s), type=Conclusion)
+        return codec.find_decoder(Conclusion).decode(source.ask_why(limit_s))
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         raise TemporaryError(f"the answer of {name_run(source.run_id)} cannot be read") from None
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from launcher.model.console import format_time
 from rendezvous import codec
+from rendezvous.errors import RecordError
 from rendezvous.records import Cause, Count, ExitCode
 
 SCHEMA = 1
@@ -214,8 +215,8 @@ def decode_event(line: bytes | str) -> RunEvent | None:
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
         at = parse_time(str(fields.get("time", "")))
-        return msgspec.convert({**fields, "at": at}, Union[tuple(RunEvent.__subclasses__())])  # type: ignore[no-any-return]  # noqa: UP007
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return codec.convert(Union[tuple(RunEvent.__subclasses__())], {**fields, "at": at}, "an event")  # type: ignore[arg-type]  # noqa: UP007
+    except (msgspec.MsgspecError, RecordError, RecursionError, UnicodeError):
         return None
 
 

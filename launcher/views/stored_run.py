@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import msgspec
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from launcher.logs.reports.report import WorkerFailure, parse_failure
@@ -31,6 +31,7 @@ from launcher.views.run_view import (
     find_lost_nodes,
     sort_nodes,
 )
+from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.reasons import Reason
 from rendezvous.records import (
@@ -132,7 +133,7 @@ class _RunBuilder:
 
     def _list_rounds(self) -> tuple[RoundView, ...]:
         past = sorted(self._read_records(RoundHistory, self._keys.history).values(), key=lambda one: one.round)
-        rounds = [msgspec.convert(one, RoundView, from_attributes=True) for one in past]
+        rounds = [codec.convert(RoundView, to_builtins(one), "a round") for one in past]
         if rounds and self._seal and rounds[-1].round == self._seal.round:
             rounds[-1].hang = self._find_hang()
         return tuple(rounds)

@@ -331,3 +331,21 @@ def test_no_code_reads_a_sentence() -> None:
 )
 def test_what_code_reads_of_a_sentence(source: str, reads: list[str]) -> None:
     assert list(find_reads(ast.parse(source))) == reads
+
+
+# A command that has one thread; and texts, which are no structs.
+DECODING = {"rendezvous.codec", "launcher.meshctl.plan.cluster"}
+
+
+def test_only_the_codec_decodes_structs() -> None:
+    """Else two threads may be the first to meet a struct, which ends the process: see `codec.find_decoder`."""
+    found = set()
+    for name, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                called = ast.unparse(node.func)
+                is_plain = called.endswith("json.decode") and words.get("type", "dict[str, ").startswith("dict[str, ")
+                if re.search(r"msgspec\.(json\.decode|convert)$|\bDecoder$", called) and not is_plain:
+                    found.add(name)
+    assert found == DECODING

@@ -23,6 +23,7 @@ from launcher.model.errors import describe
 from launcher.model.ranges import format_ranges
 from launcher.parts.part import Effect, Fact, RunningRound
 from launcher.supervisor.messages import Exited
+from rendezvous import codec
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, NoteReceived, SendNote
 from rendezvous.reasons import Reason
 
@@ -59,7 +60,6 @@ class EarlyEnd(_Note, frozen=True, kw_only=True, tag="early-end"):
 
 
 Note = AskRankStates | RankStates | EarlyEnd
-_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class EarlyEnds(Struct, eq=False):
@@ -123,7 +123,7 @@ class EarlyEnds(Struct, eq=False):
 
     def _take_note(self, received: NoteReceived, now: float) -> Iterable[Effect]:
         try:
-            note = _decoder.decode(received.text)
+            note: Note = codec.find_decoder(Note).decode(received.text)  # type: ignore[arg-type]
         except msgspec.MsgspecError:  # of another part
             return
         match note:

@@ -109,7 +109,7 @@ def _parse(output: Collection[int]) -> ExamineReport:
     """Return the report, the last line; if there is none, what the examiner said instead."""
     lines = bytes(output).strip().splitlines()
     try:
-        return msgspec.json.decode(lines[-1] if lines else b"", type=ExamineReport)
+        return codec.find_decoder(ExamineReport).decode(lines[-1] if lines else b"")
     except (msgspec.MsgspecError, RecursionError):
         last = lines[-1].decode(errors="replace")[:200] if lines else "it was killed or has not answered in time"
         return _make_empty_report(last)

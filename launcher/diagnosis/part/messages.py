@@ -15,6 +15,7 @@ from launcher.diagnosis.answer import Conclusion
 from launcher.diagnosis.evidence import RankEvidence
 from launcher.views.questions.messages import Expect, Inspect, NoteBase, PassedRequest, Reply
 from launcher.worker.grid import WorkerMesh
+from rendezvous import codec
 from rendezvous.errors import RecordError
 
 
@@ -46,12 +47,11 @@ class NodeSilence(NoteBase, frozen=True, kw_only=True, tag="silence"):
 
 
 Note = Inspect | Expect | PassedRequest | Reply | NodeFailure | NodeSilence | Conclusion
-_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 def decode_note(text: str) -> Note | None:
     """Decode a note; None for any other text."""
     try:
-        return _decoder.decode(text)
+        return codec.find_decoder(Note).decode(text)  # type: ignore[arg-type]
     except (msgspec.MsgspecError, RecordError, RecursionError):
         return None

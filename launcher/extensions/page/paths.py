@@ -20,6 +20,7 @@ from launcher.views.http.http_server import JSON, Response
 from launcher.views.http.path_group import Answer
 from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import LogCursor, ReadLogs
+from rendezvous import codec
 
 LOG_LINES_MAX = 2000
 NAME_MAX = 255
@@ -64,7 +65,7 @@ def _read_name(query: Mapping[str, str]) -> str:
 def _read_logs(query: Mapping[str, str]) -> ReadLogs:
     """Read a request for logs: `lines` of each file's end, or what follows `cursors`, a list of [file, offset]."""
     try:
-        cursors = msgspec.json.decode(query.get("cursors", "[]"), type=tuple[LogCursor, ...])
+        cursors = codec.find_decoder(tuple[LogCursor, ...]).decode(query.get("cursors", "[]"))
     except msgspec.MsgspecError:
         raise UsageError("cursors must be a list of [file, offset]") from None
     return ReadLogs(

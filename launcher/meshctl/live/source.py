@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -75,6 +76,7 @@ class LocalSource(QuestionSource):
         self._asked = (agent, 0)  # in one value: other threads see both change at once
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
+        self._reading = threading.Lock()  # each of the poller's threads may be the first to find that all have ended
         self._folders: dict[str, str] = {}  # log directories of the nodes of this machine, by member id
 
     @property
@@ -111,7 +113,8 @@ class LocalSource(QuestionSource):
                 folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
                 if not folders:
                     raise
-                self._ended = read_folders(folders)
+                with self._reading:
+                    self._ended = self._ended or read_folders(folders)
         return self._ended.answer(question)
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:

@@ -30,7 +30,8 @@ from launcher.model.text import format_list
 from launcher.views.questions.messages import Diagnose, Question, RefusedQuestion
 from launcher.views.requests import REPLY_KINDS, Identify, NodeReply, NodeRequest, ReadRun, Replace
 from launcher.views.run_view import RunView
-from rendezvous import __version__
+from rendezvous import __version__, codec
+from rendezvous.errors import RecordError
 from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
 
@@ -177,7 +178,7 @@ class QuestionSource:
     def _ask(self, question: Question, kind: type[Answer], limit_s: float = INSPECT_LIMIT_S) -> Answer:
         line = self._ask_line(question, limit_s)
         try:
-            return msgspec.json.decode(line, type=kind)
+            return codec.find_decoder(kind).decode(line)
         except _UNREADABLE as error:
             agent = f"the agent of {name_run(self.run_id)}"
             raise TemporaryError(f"{agent} returned an answer that cannot be read: {sanitize(str(error))}") from None
@@ -195,7 +196,7 @@ class QuestionSource:
             raise TemporaryError(f"the agent of {name_run(self.run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
-                refusal = msgspec.json.decode(line, type=RefusedQuestion)
+                refusal = codec.find_decoder(RefusedQuestion).decode(line)
             except _UNREADABLE:
                 refusal = RefusedQuestion(error="its agent returned an error that cannot be read")
             kind = SilentNodeError if refusal.is_silent else TemporaryError
@@ -313,8 +314,9 @@ def _read_identity(name: str, line: bytes) -> LocalAgent | None:
     """Read what an agent says of itself; None if that makes no sense."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, str])
-        return msgspec.convert({key: sanitize(text) for key, text in {**fields, "name": name}.items()}, LocalAgent)
-    except _UNREADABLE:
+        found = {key: sanitize(text) for key, text in {**fields, "name": name}.items()}
+        return codec.convert(LocalAgent, found, "an agent's answer")
+    except (*_UNREADABLE, RecordError):
         return None
 
 

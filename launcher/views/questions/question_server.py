@@ -121,7 +121,7 @@ class QuestionServer(Struct, eq=False):
         """Begin to answer a question that has come through the store."""
         asker = StoreAsker(token, ask)
         try:
-            question = msgspec.json.decode(text, type=Question)
+            question = codec.find_decoder(Question).decode(text)
         except (msgspec.MsgspecError, RecursionError):
             _refuse(asker, "the question cannot be read")
         else:

@@ -12,13 +12,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
-import msgspec
 from msgspec import Struct, field
 
 from launcher.model.concurrency import start_thread
 from launcher.parts.host import Watcher
 from launcher.views.questions.local_socket import read_user
 from launcher.views.questions.messages import Question
+from rendezvous import codec
 from rendezvous.stores.listeners import limit_connections
 
 CONNECTIONS_MAX = 32
@@ -61,7 +61,7 @@ class Connection(Struct, eq=False):
         if not data or len(self._data) > LINE_MAX:
             raise ValueError
         line, end, _ = self._data.partition(b"\n")
-        return msgspec.json.decode(line, type=Question) if end else None
+        return codec.find_decoder(Question).decode(line) if end else None
 
     def has_room(self, text: bytes) -> bool:
         return True

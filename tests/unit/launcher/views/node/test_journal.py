@@ -191,7 +191,8 @@ def list_kinds(module: ModuleType) -> list[type[Struct]]:
 
 def make(kind: type[Struct]) -> st.SearchStrategy[Struct]:
     hints = typing.get_type_hints(kind)
-    return st.builds(kind, **{name: VALUES.get(hints[name], st.just("")) for name in kind.__struct_fields__})
+    values = {name: VALUES.get(hints[name], st.just("")) for name in kind.__struct_fields__}
+    return st.builds(kind, **values | ({"round": st.integers(0, 4)} if "round" in values else {}))
 
 
 KINDS = [*list_kinds(events), *list_kinds(messages)]
