@@ -25,6 +25,7 @@ from launcher.meshctl.live.ended_run import (
     read_folders,
 )
 from launcher.meshctl.requests import Control, StoreControl, name_user
+from launcher.meshctl.run_choice import choose_agent
 from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
@@ -33,7 +34,6 @@ from launcher.views.questions.local_socket import (
     LocalAgent,
     QuestionSource,
     RunGoneError,
-    choose_agent,
     exchange,
     find_local_agents,
     list_local_agents,
@@ -211,7 +211,7 @@ def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
             if not knows_store(store, os.environ):
                 raise
     with open_jobs(store, run_id) as jobs:
-        yield StoreControl(jobs, run_id)
+        yield StoreControl(jobs, jobs.choose_run(run_id))
 
 
 @contextmanager
@@ -259,7 +259,7 @@ def _find_source(
                 raise
             missing = error
     jobs = stack.enter_context(open_jobs(store, run_id))
-    runs = [run_id] if run_id is not None else jobs.list_runs()
+    runs = [jobs.choose_run(run_id)] if run_id is not None else jobs.list_runs()
     if len(runs) != 1:
         there = f"the store has {format_list(runs, 4)}" if runs else "the store has no run"
         raise UsageError(f"{missing}, and {there}", "add the id of a run") from None
