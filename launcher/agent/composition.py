@@ -16,7 +16,7 @@ from launcher import extensions
 from launcher.agent.membership import NodeContext, NodeMembership
 from launcher.config.config import MonitoringOptions
 from launcher.logs.layout import LogLayout
-from launcher.model.console import log
+from launcher.model.console import format_time, log
 from launcher.model.node import Slot
 from launcher.parts.host import Watcher
 from launcher.parts.part import (
@@ -112,7 +112,7 @@ def add_parts(node: PartContext) -> None:
 
     inquiries = LatePart(
         "questions about this run",
-        lambda: _make_inquiries(node, watcher, listener, open_journal),
+        lambda: _make_inquiries(node, watcher, listener, open_journal, started_at),
         asked,
         discard=None if listener is None else listener.close,
     )
@@ -165,7 +165,11 @@ def _make_early_ends(node: PartContext) -> Part:
 
 
 def _make_inquiries(
-    node: PartContext, watcher: Watcher, listener: socket | None, open_journal: Callable[[], Journal]
+    node: PartContext,
+    watcher: Watcher,
+    listener: socket | None,
+    open_journal: Callable[[], Journal],
+    started_at: float,
 ) -> Part:
     """Make what answers for this node's workers."""
     from launcher.diagnosis.part.examination import Examination
@@ -185,7 +189,12 @@ def _make_inquiries(
         Surveys(machine, effects.append),
         reporter,
         lambda: _make_answers(node, open_journal),
-        {"run_id": layout.run_id, "node": node.host, "script": node.config.workers.script},
+        {
+            "run_id": layout.run_id,
+            "node": node.host,
+            "script": node.config.workers.script,
+            "started": format_time(started_at),
+        },
         None if listener is None else QuestionSocket(watcher, listener),
     )
     secret = None if node.startup is None else node.startup.credentials.secret

@@ -262,6 +262,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.node.pump is not None:
             self.node.pump.reset_counts()
         try:
+            self.worker_channel.begin(self.node.running.pids, len(share.ranks), read_clock())
             specs = self.node.spec_builder.make_specs(start.round, start.restart_count, share, self.node.pump)
         except ShortageError as error:
             if read_clock() >= until:
@@ -273,7 +274,6 @@ class Agent(Struct, kw_only=True, eq=False):
             self._timers[self._retry_start] = read_clock() + SHORTAGE_PAUSE_S
             return
         self._pending = None
-        self.worker_channel.begin(self.node.running.pids, len(share.ranks), read_clock())
         self._timers[self._prepare_end] = read_clock() + LATER_S
         self.node.supervisor.spawn(start.round, specs)
         self.node.running.note_start(self.node.spec_builder.list_log_files(share))

@@ -23,6 +23,7 @@ from msgspec import Struct, field
 
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
+from launcher.model.errors import make_shortage_error
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
@@ -58,14 +59,20 @@ class WorkerChannel(Struct, eq=False):
         return min((next_at, self._saves_at, *self._unresponsive.values()))
 
     def begin(self, pids: Mapping[int, int], worker_count: int, now: float) -> None:
-        """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed."""
+        """Prepare for a round that is about to start. `pids`: by local rank, of workers whose start is confirmed.
+
+        Raises TemporaryError if the shared page has no room: a ShortageError if that may pass.
+        """
         self._pids, self._unresponsive, self.end_reasons = pids, {}, {}
         if self.heartbeat_timeout_s is not None:
             from launcher.supervisor.heartbeats import Heartbeats
 
             self._heartbeats = Heartbeats(self.heartbeat_timeout_s, now)
         wanted = {"reads_heartbeats": self.watches_progress, "reads_saves": self.reads_saves}
-        self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
+        try:
+            self.shared_page.begin(worker_count, self.heartbeat_timeout_s, **wanted)
+        except OSError as error:  # it is in /tmp where the kernel has no memory files
+            raise make_shortage_error("cannot write to the file that agent and workers share", error) from error
         if self.reads_saves:
             self._saves_at, self._save_count = now + SAVES_CHECK_S, 0
 

@@ -131,8 +131,13 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
 
 
 def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
-    """Describe ranks in terms of the mesh: "rank 5 (pp=1 tp=1)", "all of pp=1", "ranks 1, 2 and 7"."""
+    """Describe ranks in terms of the mesh: "rank 5 (pp=1 tp=1)", "all of pp=1", "ranks 1, 2 and 7".
+
+    Along the only axis of a mesh, which may be that of a run without one, ranks count: the number says it all.
+    """
     coordinates = [mesh._replace(rank=rank).coordinates for rank in ranks]
+    if len(ranks) == 1 and not mesh.axes[1:]:
+        return f"rank {ranks[0]}"
     if len(ranks) == 1:
         where = " ".join(f"{axis}={at}" for axis, at in zip(mesh.axes, coordinates[0], strict=True))
         return f"rank {ranks[0]} ({where})"

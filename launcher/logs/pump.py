@@ -29,7 +29,7 @@ from launcher.logs.sinks import PENDING_LIMIT, Console, LineFilter, LogFile, enl
 CHUNK_SIZE = 256 * 1024  # bytes read at once
 NAP_S = 0.002  # for pipes to fill: without it, workers that print unbuffered lines wake the thread for each
 CLOSE_LIMIT_S = 2.0  # for the thread to end, which a dead network file system may block
-_TAIL_SIZE = 16 * 1024
+_RING_SIZE = 24 * 1024  # bytes of a stream's end that are kept: some 200 lines
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -140,7 +140,16 @@ class OutputPump:
                 self._is_awaited = True
                 self._changed.wait_for(lambda: not self._is_behind(capture), limit_s)
                 self._is_awaited = False
-        return split_last_lines(capture.tail, self._tail_lines) if capture else ()
+        return split_last_lines(capture.ring[1], self._tail_lines) if capture else ()
+
+    def list_rings(self) -> dict[tuple[int, StreamName], tuple[int, bytes]]:
+        """Return of each stream without a file how many bytes it has had, and its last lines, by local rank."""
+        with self._changed:
+            rings = {key: capture.ring for key, capture in self._latest.items() if capture.file is None}
+        return {
+            key: (size, kept[kept.find(b"\n") + 1 :] if len(kept) < size else kept)
+            for key, (size, kept) in rings.items()
+        }
 
     def drain(self, limit_s: float) -> bool:
         """Wait until every stream has ended and all of it is written; False if `limit_s` passed first."""
@@ -159,7 +168,7 @@ class OutputPump:
         self._thread.join(CLOSE_LIMIT_S)
 
     def _is_behind(self, capture: _Capture) -> bool:
-        """Whether something was written that is not in the tail yet."""
+        """Whether something was written that is not in the ring yet."""
         if self._captures.get(capture.fd) is not capture or capture in self._paused:
             return False
         unread = fcntl.ioctl(capture.fd, termios.FIONREAD, bytes(4))
@@ -207,7 +216,8 @@ class OutputPump:
         try:
             size = os.readv(capture.fd, [self._buffer])
             chunk = self._buffer[:size]
-            capture.tail = (capture.tail + bytes(chunk[-_TAIL_SIZE:]))[-_TAIL_SIZE:]
+            moved_size, kept = capture.ring
+            capture.ring = moved_size + size, (kept + bytes(chunk[-_RING_SIZE:]))[-_RING_SIZE:]
         except BlockingIOError:
             return -1
         finally:
@@ -301,8 +311,8 @@ class _Capture(Struct, eq=False, kw_only=True):
     console: Console
     line_filter: LineFilter | None
     prefix_size: int
-    tail: bytes = b""
-    is_moving: bool = False  # something has been read that is not in the tail yet
+    ring: tuple[int, bytes] = (0, b"")  # bytes so far, and the last of them; in one value, for other threads
+    is_moving: bool = False  # something has been read that is not in the ring yet
 
 
 def _is_same_file(first: int, second: int) -> bool:

@@ -8,16 +8,17 @@ at one revision, without a watch: that costs its agents nothing and the store li
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.startup import stores
 from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous
 from launcher.config.options.table import BY_NAME
+from launcher.meshctl.run_choice import choose_stored
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
@@ -26,8 +27,11 @@ from launcher.views.run_view import RunView
 from launcher.views.stored_run import JobRecords, build_run
 from rendezvous import __version__, records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError, VersionError
-from rendezvous.records import Keys, Seal, decode, name_run
+from rendezvous.records import Keys, RoundHistory, Seal, Spec, decode, name_run
 from rendezvous.stores.contract import Get, KeyValue, Store
+
+if TYPE_CHECKING:
+    from rendezvous.records import AnyRecord
 
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
@@ -37,6 +41,15 @@ NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOI
 
 class NoRunError(UsageError):
     """The store has no run of this name."""
+
+
+class StoredRun(NamedTuple):
+    """A run in the store, as `run_choice` takes it."""
+
+    run_id: str
+    script: str
+    started_at: float
+    pid: str = ""
 
 
 class JobStore(NamedTuple):
@@ -78,16 +91,35 @@ class JobStore(NamedTuple):
 
     def list_runs(self) -> list[str]:
         """List the names of the runs that are there. Raises StoreError."""
-        root = f"/{self.prefix}/"
-        keys = (item.key.removeprefix(root) for item in self.store.get(root, prefix=True).items)
-        return sorted(key.removesuffix("/current") for key in keys if key.endswith("/current") and key.count("/") == 1)
+        return _list_names([item.key for item in self.store.get(f"/{self.prefix}/", prefix=True).items], self.prefix)
+
+    def choose_run(self, word: str) -> str:
+        """Return the id of the run that a word means; the word itself if there is none.
+
+        Raises UsageError if there are several, and StoreError.
+        """
+        if self.store.get(records.make_current_key(self.prefix, word)).first is not None:
+            return word
+        run = choose_stored(self._list_known(), word)
+        return word if run is None else run.run_id
+
+    def _list_known(self) -> list[StoredRun]:
+        items = {item.key: item for item in self.store.get(f"/{self.prefix}/", prefix=True).items}
+        found = []
+        for run_id in _list_names(items, self.prefix):
+            keys = self.make_keys(run_id, items[records.make_current_key(self.prefix, run_id)])
+            spec = self._decode(Spec, items.get(keys.spec))
+            rounds = sorted(key for key in items if key.startswith(keys.history))
+            first = self._decode(RoundHistory, items[rounds[0]]) if rounds else None
+            found.append(StoredRun(run_id, spec.script if spec else "", first.began_at if first else 0.0))
+        return found
 
     def read_job(self, run_id: str) -> JobRecords:
         """Read everything about the run's current job. Raises UsageError if there is none, StoreError."""
         for _ in range(_ATTEMPTS):
             current = self.find_run(run_id)
             job = self.make_keys(run_id, current)
-            seal = self._decode_seal(self.store.get(job.round).first)
+            seal = self._decode(Seal, self.store.get(job.round).first)
             prefixes = [job.control, job.members, job.statuses, job.history]
             if seal is not None:
                 prefixes.append(job.make_assignments_prefix(seal.round, seal.plan_token))
@@ -95,7 +127,7 @@ class JobStore(NamedTuple):
             answer = self.store.txn((), reads)
             now = answer.found[0].first
             items = tuple(item for found in answer.found[1:] for item in found.items)
-            seal_now = self._decode_seal(next((item for item in items if item.key == job.round), None))
+            seal_now = self._decode(Seal, next((item for item in items if item.key == job.round), None))
             token, token_now = (one and one.plan_token for one in (seal, seal_now))
             if now is not None and now.value == current.value and token == token_now:
                 left_s = self._read_lease_left_s(job, items)
@@ -115,9 +147,9 @@ class JobStore(NamedTuple):
         """Return the keys of the job that `current` names."""
         return records.make_job_keys(self.prefix, run_id, current.value.decode(errors="replace"))
 
-    def _decode_seal(self, item: KeyValue | None) -> Seal | None:
+    def _decode(self, kind: type[AnyRecord], item: KeyValue | None) -> AnyRecord | None:
         try:
-            return decode(Seal, item.value, item.key, self.secret) if item is not None else None
+            return decode(kind, item.value, item.key, self.secret) if item is not None else None
         except RecordError:
             return None
 
@@ -129,6 +161,12 @@ class JobStore(NamedTuple):
                 with suppress(LeaseNotFound):  # expired since
                     found[item.lease] = self.store.lease_remaining(item.lease)
         return found
+
+
+def _list_names(keys: Iterable[str], prefix: str) -> list[str]:
+    """List the names of the runs of these keys."""
+    found = [key.removeprefix(f"/{prefix}/") for key in keys]
+    return sorted(key.removesuffix("/current") for key in found if key.endswith("/current") and key.count("/") == 1)
 
 
 def knows_store(values: Mapping[str, str], environ: Mapping[str, str]) -> bool:

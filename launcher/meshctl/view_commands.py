@@ -52,8 +52,9 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
       meshctl status exp-41 --rdzv-endpoint etcd0:2379
     """
     from launcher.meshctl.live.source import LocalSource
+    from launcher.meshctl.run_choice import choose_agent
     from launcher.meshctl.status import describe
-    from launcher.views.questions.local_socket import choose_agent, find_local_agents
+    from launcher.views.questions.local_socket import find_local_agents
 
     if run_id is not None or log_dir:
         run = _read_run(store, run_id, log_dir)
@@ -85,7 +86,7 @@ def _read_run(store: Mapping[str, str], run_id: str | None, log_dir: str | None)
             raise
         _warn(f"{problem}; the store has:")
     with open_jobs(store, run_id) as jobs:
-        return jobs.read_run(run_id)
+        return jobs.read_run(jobs.choose_run(run_id))
 
 
 def _encode(run: RunView) -> str:

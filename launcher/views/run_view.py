@@ -276,6 +276,11 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
             node = replace(node, state=known.state, why=known.why or node.why)
         is_of_round = node.last is not None and node.last.round == run.round
         nodes.append(replace(node, ranks=node.ranks if is_of_round else (), run=None))
+    rounds = run.rounds
+    if rounds:  # a leader that has just taken over has heard of no save of the others' workers
+        own = [node.last for node in nodes if node.last is not None and node.last.round == rounds[-1].round]
+        saved_at = max((rounds[-1].saved_at, *(one.saved_at for one in own)))
+        rounds = (*rounds[:-1], replace(rounds[-1], saved_at=saved_at))
     phase = run.phase
     if phase in (STOPPING, WAITING):
         phase = STOPPING if any(node.state in ("stopping", "leaving") for node in nodes) else WAITING
@@ -284,7 +289,8 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
         phase=phase,
         shape=next((node.mesh_shape for node in nodes if node.round == run.round and node.mesh_shape), run.shape),
         nodes=sort_nodes(nodes),
-        lost=find_lost_nodes(run.rounds, {node.name for node in nodes}) if run.verdict is None else (),
+        rounds=rounds,
+        lost=find_lost_nodes(rounds, {node.name for node in nodes}) if run.verdict is None else (),
     )
 
 

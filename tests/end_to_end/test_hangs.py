@@ -44,16 +44,16 @@ class Hang(NamedTuple):
 
 
 HANGS = {
-    "busy": Hang("late", [3], "rank 3 (dp=3) is in search (busy.py:", preload=""),
+    "busy": Hang("late", [3], "rank 3 is in search (busy.py:", preload=""),
     "chain": Hang("late", [5], "4 more ranks wait for these", 8, ("--mesh=pp=2,dp=2,tp=2",)),
-    "gil": Hang("late", [1], "rank 1 (dp=1) is in call_extension (gil.py:"),
-    "jax_sleep": Hang("odd", [1], "rank 1 (dp=1) is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2, ""),
-    "leaves_early": Hang("odd", [1], "rank 1 (dp=1) has ended with exit code 0"),
-    "loader": Hang("late", [3], "rank 3 (dp=3) has not entered all_reduce 4 of default_pg [0-3]; 3 others have waited"),
-    "other_operation": Hang("mismatch", [1], "all_reduce by ranks 0, 2, 3, broadcast by rank 1 (dp=1)", agents=2),
+    "gil": Hang("late", [1], "rank 1 is in call_extension (gil.py:"),
+    "jax_sleep": Hang("odd", [1], "rank 1 is in evaluate (jax_sleep.py:", 2, ("--framework=jax",), 2, ""),
+    "leaves_early": Hang("odd", [1], "rank 1 has ended with exit code 0"),
+    "loader": Hang("late", [3], "rank 3 has not entered all_reduce 4 of default_pg [0-3]; 3 others have waited"),
+    "other_operation": Hang("mismatch", [1], "all_reduce by ranks 0, 2, 3, broadcast by rank 1", agents=2),
     "other_size": Hang("mismatch", [1], "all_reduce of Float[4] by ranks 0, 2, 3, all_reduce of Float[0] by rank 1"),
-    "stopped": Hang("late", [2], "rank 2 (dp=2) is stopped, by a signal or a debugger"),
-    "two_groups": Hang("deadlock", [0, 1], "rank 1 (dp=1) waits in all_reduce 2 of statistics [0, 1] for rank 0", 2),
+    "stopped": Hang("late", [2], "rank 2 is stopped, by a signal or a debugger"),
+    "two_groups": Hang("deadlock", [0, 1], "rank 1 waits in all_reduce 2 of statistics [0, 1] for rank 0", 2),
 }
 CUT = Hang("stuck", [], "all 4 members have entered all_reduce")
 FRAMEWORK = {"jax_sleep": "jax"}

@@ -140,3 +140,19 @@ def test_a_job_leaves_its_events_from_which_it_is_shown_after_its_end(tmp_path: 
     assert "succeeded in round 2" in ask("why", "--log-dir", logs)
     told = [json.loads(line)["event"] for line in (tmp_path / "told").read_text().splitlines()]
     assert told == ["round_started", "round_stopping", "round_started", "round_stopping", "agent_ended"]
+
+
+def test_the_last_lines_of_a_stream_that_only_the_console_gets_can_be_read(tmp_path: Path) -> None:
+    script = """
+for step in range(1000):
+    print("step", step, flush=True)
+wait_for("end")
+"""
+    options = ("--nproc-per-node=2", "--tee=1", "--log-dir=/dev/null")
+    with Job(tmp_path, *options, script=script) as job:
+        wait_until(lambda: job.stdout.count("step 999\n") == 2)
+        shown = ask("logs", job.pid, "--tail", "all").splitlines()
+        assert {"[0-1] step 800", "[0-1] step 999"} <= {*shown}
+        assert ask("logs", job.pid, "--rank", 1, "--tail", 2).splitlines() == ["[1] step 998", "[1] step 999"]
+        (tmp_path / "end").touch()
+        assert job.wait().exit_code == 0

@@ -30,7 +30,7 @@ def load():
 mark("up")
 load() if RANK == 1 else wait_for_others()
 """
-ODD = "rank 1 (dp=1) is in load (train.py:"
+ODD = "rank 1 is in load (train.py:"
 
 
 def test_a_job_of_one_machine_answers_all_who_ask_and_before_sigquit_ends_it(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_job_of_one_machine_answers_all_who_ask_and_before_sigquit_ends_it(tmp
         text = ask("why", job.pid)
         assert text.endswith("\n")
         assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80  # a path is whole
-        assert ask("why", job.pid, "--stacks").startswith("rank 1 (dp=1): ")
+        assert ask("why", job.pid, "--stacks").startswith("rank 1: ")
         assert json.loads(ask("why", job.pid, "--json"))["culprits"] == [1]
         two = [start("why", job.pid) for _ in range(2)]
         assert all(ODD in one.communicate(timeout=60)[0] for one in two)
@@ -100,7 +100,7 @@ def test_survivors_of_a_possible_victim_are_looked_at_before_their_end(
     ) as job:
         assert job.wait().exit_code == exit_code
         job.wait_until_nobody_is_left()
-    assert "before round 1 was stopped: rank 1 (dp=1) is in survive (train.py:" in job.stderr
+    assert "before round 1 was stopped: rank 1 is in survive (train.py:" in job.stderr
     (folder,) = logs.glob("*_*/incident_1_1")
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "survive" in (folder / "rank_1.stacks.json").read_text()
@@ -130,7 +130,7 @@ dist.all_reduce(torch.ones(1), group=group)
         prefix=(sys.executable, "-c", PATIENT),
     ) as job:
         assert job.wait(120).exit_code == 1
-        assert "before round 1 was stopped: rank 1 (dp=1) is in evaluate (train.py:" in job.stderr
+        assert "before round 1 was stopped: rank 1 is in evaluate (train.py:" in job.stderr
 
 
 HANG = """
@@ -193,8 +193,8 @@ def test_of_two_ranks_at_two_lines_neither_is_called_the_cause_and_both_are_told
     log, _, box = job.stderr.partition("FAILED")
     for text in (log, " ".join(box.split())):
         assert "nothing tells which rank the others wait for: they are at 2 lines" in text
-        assert "rank 0 (dp=0) is in send (train.py:" in text
-        assert "rank 1 (dp=1) is in load (train.py:" in text
+        assert "rank 0 is in send (train.py:" in text
+        assert "rank 1 is in load (train.py:" in text
     assert "Root Cause not known (hang): " in box
     assert "first observed failure" not in box
     assert "not known of ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
@@ -216,7 +216,7 @@ survive()
     with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
         cluster.start(*hosts)
         assert [cluster[host].wait().exit_code for host in hosts] == [128 + signal.SIGABRT] * 2
-        assert all("rank 1 (dp=1) is in survive (train.py:" in cluster[host].stderr for host in hosts)
+        assert all("rank 1 is in survive (train.py:" in cluster[host].stderr for host in hosts)
     (path,) = tmp_path.glob("*/logs/*_*/*/incident_1_1/rank_1.stacks.json")
     assert "survive" in path.read_text()
 

@@ -394,6 +394,20 @@ def test_the_tail_is_that_of_the_round_being_run(job: Job) -> None:
     assert job.log(0, "stderr").read_text().split() == ["a", "b", "c", "d", "e", "f"]
 
 
+def test_the_last_lines_of_a_stream_without_a_file_are_kept_whole(job: Job) -> None:
+    pump = job.pump()
+    text = b"".join(b"line %d\n" % number for number in range(9000))
+    for write_fd in (job.open(pump, 0, path=None), job.open(pump, 1, "stderr", prefix=None)):
+        os.write(write_fd, text[: 1 << 16])
+        os.close(write_fd)
+    assert pump.drain(LIMIT_S)
+    assert list(pump.list_rings()) == [(0, "stdout")]
+    size, kept = pump.list_rings()[0, "stdout"]
+    assert size == 1 << 16
+    assert text[:size].endswith(b"\n" + kept)
+    assert kept.count(b"\n") > 200
+
+
 def test_closing_leaves_no_descriptor_and_no_thread_behind(job: Job, pipe: Pipe) -> None:
     def open_descriptors() -> list[str]:
         return sorted(os.listdir("/proc/self/fd"))

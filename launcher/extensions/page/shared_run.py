@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +24,7 @@ from launcher.model.errors import TemporaryError
 from launcher.views.event_view import EventView, read_event
 from launcher.views.http.http_server import JSON, Response
 from launcher.views.questions.kept_answer import WAIT_LIMIT_S, KeptAnswer
-from launcher.views.questions.local_socket import QuestionSource
+from launcher.views.questions.local_socket import QuestionSource, SilentNodeError
 from launcher.views.requests import EventPage, LogPage, ReadEvents, ReadLogs
 from launcher.views.run_json import encode_run
 from launcher.views.run_view import SILENT, NodeView, RunView
@@ -38,6 +40,8 @@ LOST_MAX = 200
 """Lost nodes that are shown, the first by name: a run of months may have lost thousands."""
 Answer = TypeVar("Answer")
 EVENTS_MAX = 1000
+EVENT_NODES_MAX = 32
+"""Nodes that are asked for their events, one after another; of a larger run it is the leader alone."""
 EVENT_PAGES_MAX = 50  # of one refresh
 _COMPRESSION = 1  # an eighth of the time of the usual 6, and a tenth more bytes
 
@@ -56,10 +60,8 @@ class SharedRun:
         self._answers: OrderedDict[tuple[object, ...], KeptAnswer[Any]] = OrderedDict()
         self._run: tuple[RunView, float] | None = None
         self._seen: dict[str, tuple[NodeView, float]] = {}  # the last answer of each node, by name, and when it came
-        self._events: deque[EventView] = deque(maxlen=EVENTS_MAX)
-        self._next_event = 0  # its number, as the agent that is asked counts
-        self._switch_count = 0
-        self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
+        self._events: list[EventView] = []
+        self._last_events: dict[str, int] = {}  # number of the last event of each node, by member id
         self._why: bytes = b""
 
     def read_run(self) -> Response:
@@ -114,7 +116,7 @@ class SharedRun:
         try:
             run = self._ask(self._source.read_run)
             self._run = self._fill_in(run, now), now
-            self._take_events()
+            self._take_events(run)
         except MeshrunError as error:
             if self._run is None:
                 raise
@@ -140,24 +142,22 @@ class SharedRun:
         self._seen = seen
         return replace(run, nodes=tuple(nodes))
 
-    def _take_events(self) -> None:
-        for _ in range(EVENT_PAGES_MAX):
-            switch_count = self._source.switch_count
-            if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
-                self._switch_count, self._next_event = switch_count, 0
-                self._skip_until = self._events[-1].at if self._events else 0.0
-            request = ReadEvents(after=self._next_event - 1)
-            page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
-            assert isinstance(page, EventPage), page
-            if self._source.switch_count != switch_count:
-                continue  # it may be of either agent
-            self._next_event = page.next_after + 1
-            for event in filter(None, (read_event(line, "") for line in page.lines)):
-                if event.at >= self._skip_until:
-                    self._skip_until = 0.0
-                    self._events.append(event)
-            if page.is_last:
-                return
+    def _take_events(self, run: RunView) -> None:
+        """Add what nodes have told since; a node that has gone silent costs its own events."""
+        fresh: list[EventView] = []
+        page_count = 0
+        for node in choose_tellers(run):
+            is_last = False
+            with suppress(SilentNodeError):
+                while not is_last and page_count < EVENT_PAGES_MAX:
+                    after = self._last_events.get(node, -1)
+                    page = self._ask(partial(self._source.read_node, node, ReadEvents(after=after)))
+                    assert isinstance(page, EventPage), page
+                    self._last_events[node] = page.next_after
+                    fresh += filter(None, (read_event(line, "") for line in page.lines))
+                    page_count, is_last = page_count + 1, page.is_last
+        if fresh:
+            self._events = sorted([*self._events, *fresh], key=lambda event: event.at)[-EVENTS_MAX:]
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         if not self._questions.acquire(timeout=WAIT_LIMIT_S):
@@ -175,6 +175,15 @@ class SharedRun:
             while len(self._answers) > ANSWERS_MAX:
                 self._answers.popitem(last=False)
         return kept.read(age_s, make)
+
+
+def choose_tellers(run: RunView) -> list[str]:
+    """Choose by member id who is asked for events: the leader knows the rounds, the losses and the failures of all.
+
+    "" is the agent that is asked anyway, or all that is left of a run that has ended.
+    """
+    there = [node for node in run.nodes if node.member_id and node.state != SILENT]
+    return [node.member_id for node in there if node.is_leader or len(there) <= EVENT_NODES_MAX] or [""]
 
 
 def compress(text: bytes) -> bytes:

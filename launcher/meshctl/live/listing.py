@@ -13,11 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.run_choice import group_by_job
 from launcher.meshctl.table import GAP, Column, format_clock, format_table
 from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
-from launcher.views.questions.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
+from launcher.views.questions.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs
 from launcher.views.run_json import encode
 from launcher.views.run_view import RunView
 from launcher.views.sentences import format_headline

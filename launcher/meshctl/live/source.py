@@ -25,6 +25,7 @@ from launcher.meshctl.live.ended_run import (
     read_folders,
 )
 from launcher.meshctl.requests import Control, StoreControl, name_user
+from launcher.meshctl.run_choice import choose_agent
 from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
 from launcher.model.text import format_list
@@ -33,7 +34,6 @@ from launcher.views.questions.local_socket import (
     LocalAgent,
     QuestionSource,
     RunGoneError,
-    choose_agent,
     exchange,
     find_local_agents,
     list_local_agents,
@@ -67,7 +67,8 @@ class NoAgentError(UsageError):
 class LocalSource(QuestionSource):
     """A source that asks another agent of the same job, if there is one, when the one it asks does not answer.
 
-    Once all of this machine have ended, it goes on with what they have left in their log directories.
+    Once all of this machine have ended, it goes on with what they have left in their log directories, and with those of
+    other nodes, where they are seen here and the job has ended as a whole.
     """
 
     def __init__(self, agent: LocalAgent) -> None:
@@ -77,7 +78,8 @@ class LocalSource(QuestionSource):
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
         self._reading = threading.Lock()  # each of the poller's threads may be the first to find that all have ended
-        self._folders: dict[str, str] = {}  # log directories of the nodes of this machine, by member id
+        self._folders: dict[str, str] = {}  # log directories of all nodes, by member id
+        self._here: set[str] = set()  # member ids of the nodes of this machine
 
     @property
     def is_live(self) -> bool:
@@ -94,7 +96,8 @@ class LocalSource(QuestionSource):
         if self.is_live and not nodes.keys() <= self._named:  # agents are asked only if there are others than before
             self._named |= nodes.keys()
             here = [(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == run.run_id]
-            self._folders |= {nodes[one].member_id: nodes[one].log_dir for one in here if one in nodes}
+            self._here |= {nodes[one].member_id for one in here if one in nodes}
+            self._folders |= {node.member_id: node.log_dir for node in nodes.values()}
         return run
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
@@ -111,10 +114,13 @@ class LocalSource(QuestionSource):
                 if isinstance(question.request, Submit):
                     raise
                 folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
-                if not folders:
+                here = {member_id: folder for member_id, folder in folders.items() if member_id in self._here}
+                if not here:
                     raise
                 with self._reading:
                     self._ended = self._ended or read_folders(folders)
+                    if self._ended.read_run().verdict is None:  # the job may go on elsewhere
+                        self._ended = read_folders(here)
         return self._ended.answer(question)
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:
@@ -211,7 +217,7 @@ def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
             if not knows_store(store, os.environ):
                 raise
     with open_jobs(store, run_id) as jobs:
-        yield StoreControl(jobs, run_id)
+        yield StoreControl(jobs, jobs.choose_run(run_id))
 
 
 @contextmanager
@@ -259,7 +265,7 @@ def _find_source(
                 raise
             missing = error
     jobs = stack.enter_context(open_jobs(store, run_id))
-    runs = [run_id] if run_id is not None else jobs.list_runs()
+    runs = [jobs.choose_run(run_id)] if run_id is not None else jobs.list_runs()
     if len(runs) != 1:
         there = f"the store has {format_list(runs, 4)}" if runs else "the store has no run"
         raise UsageError(f"{missing}, and {there}", "add the id of a run") from None

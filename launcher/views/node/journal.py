@@ -130,6 +130,7 @@ class Journal(Struct, eq=False):
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
                 told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                told["round"] = verdict.round if verdict is not None else self._round  # it may have run without a spare
                 root = find_root_cause(verdict.failure if verdict is not None else "")
                 self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root))
 

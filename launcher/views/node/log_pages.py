@@ -1,4 +1,4 @@
-"""Pages of the workers' log files, each line exactly once, however often a request is repeated.
+"""Pages of the workers' output, each line exactly once, however often a request is repeated.
 
 The files are only appended to, and a cursor is a file's name and an offset in it, so the reader of the pages holds all
 state. A page ends with a whole line, if it holds one; of a longer line, or of a worker that has ended without one, it
@@ -10,6 +10,8 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -27,14 +29,25 @@ _NO_FILES = "the workers' output is not kept here: set --log-dir DIRECTORY with 
 
 
 class LogSource(Struct, frozen=True, kw_only=True):
-    """A file that a worker writes."""
+    """A file that a worker writes, or the end of a stream that the agent has passed on."""
 
     name: str
     """Within the job's log directory."""
-    path: str
+    path: str = ""
     rank: int
     stream: str
     round: int
+    ring: tuple[int, bytes] | None = None
+    """Without a file: how many bytes there were, and the last of them."""
+
+    @property
+    def first(self) -> int:
+        """The offset of the first byte that is kept."""
+        return 0 if self.ring is None else self.ring[0] - len(self.ring[1])
+
+    def open(self) -> BinaryIO:
+        """Open what is kept; its position 0 is at `first`. Raises OSError."""
+        return open(self.path, "rb") if self.ring is None else BytesIO(self.ring[1])
 
 
 def read_page(
@@ -45,11 +58,13 @@ def read_page(
     if not chosen:
         return LogPage(chunks=(), cursors=(), remark=_describe_absence(sources, request, live_round))
     known = {cursor.file: cursor.offset for cursor in request.cursors}
-    sizes = {source.name: _get_size(source.path) for source in chosen}
+    sizes = {source.name: _get_size(source) for source in chosen}
     truncated = [source for source in chosen if 0 <= sizes[source.name] < known.get(source.name, 0)]
     known |= {source.name: 0 for source in truncated}
     offsets = {
-        source.name: known[source.name] if source.name in known else find_tail(source.path, request.tail_lines)
+        source.name: max(source.first, known[source.name])
+        if source.name in known
+        else find_tail(source, request.tail_lines)
         for source in chosen
     }
     newest = max(source.round for source in chosen)
@@ -58,7 +73,7 @@ def read_page(
     for source in chosen:
         offset = offsets[source.name]
         is_final = source.round != live_round
-        data, has_more = _read_lines(source.path, offset, shares[source.name], is_final=is_final)
+        data, has_more = _read_lines(source, offset, shares[source.name], is_final=is_final)
         if data:
             chunks.append(
                 LogChunk(
@@ -126,13 +141,13 @@ def divide_page(waiting: Mapping[str, int], page_bytes: int = PAGE_BYTES_MAX) ->
     return shares
 
 
-def find_tail(path: str, line_count: int) -> int:
+def find_tail(source: LogSource, line_count: int) -> int:
     """Return where the last lines of a file begin; its beginning with a negative number."""
     if line_count < 0:
-        return 0
+        return source.first
     wanted = min(line_count, TAIL_LINES_MAX)
     try:
-        with open(path, "rb") as file:
+        with source.open() as file:
             size = file.seek(0, os.SEEK_END)
             start, found = size, b""
             while start > 0 and size - start < TAIL_BYTES_MAX and found.count(b"\n") <= wanted:
@@ -147,23 +162,25 @@ def find_tail(path: str, line_count: int) -> int:
     for _ in range(wanted):
         at = body.rfind(b"\n", 0, at)
         if at < 0:
-            return start
-    return start + at + 1 if wanted else size
+            return source.first + start
+    return source.first + (start + at + 1 if wanted else size)
 
 
-def _get_size(path: str) -> int:
+def _get_size(source: LogSource) -> int:
     """Return the bytes of a file, -1 if they are not known."""
+    if source.ring is not None:
+        return source.ring[0]
     try:
-        return os.stat(path).st_size
+        return os.stat(source.path).st_size
     except OSError:
         return -1
 
 
-def _read_lines(path: str, offset: int, size: int, *, is_final: bool) -> tuple[bytes, bool]:
+def _read_lines(source: LogSource, offset: int, size: int, *, is_final: bool) -> tuple[bytes, bool]:
     """Read whole lines; whether there is more now. `is_final`: nobody writes to it any more."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, offset))
+        with source.open() as file:
+            file.seek(max(0, offset - source.first))
             data = file.read(size + 1)
     except (OSError, ValueError, OverflowError):
         return b"", False

@@ -72,12 +72,27 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
                 return "logs", partial(read_log_page, self._list_sources(), request, live_round)
 
     def _list_sources(self) -> list[LogSource]:
-        log_dir = self.find_log_dir()
-        return [
+        log_dir, running = self.find_log_dir(), self.running
+        found = [
             LogSource(name=os.path.relpath(path, log_dir), path=path, rank=rank, stream=stream, round=round)
-            for round, paths in self.running.files.items()
+            for round, paths in running.files.items()
             for (rank, stream), path in sorted(paths.items())
         ]
+        rings = self.pump.list_rings() if self.pump is not None else {}
+        if running.share is not None and running.number in running.files:  # those of an earlier round are no more
+            ranks = dict(enumerate(running.share.ranks))
+            found += [
+                LogSource(
+                    name=f"{running.number}/{local_rank}/{stream}",
+                    rank=ranks[local_rank],
+                    stream=stream,
+                    round=running.number,
+                    ring=ring,
+                )
+                for (local_rank, stream), ring in sorted(rings.items())
+                if local_rank in ranks
+            ]
+        return found
 
     def _take_snapshot(self, journal: Journal, now: float, *, of_run: bool) -> Callable[[], NodeView]:
         """Return what makes the report of this moment. `now`: on the agent's clock; `of_run`: as in ReadState."""

@@ -17,7 +17,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -26,9 +26,9 @@ import msgspec
 from msgspec import Struct
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
-from launcher.model.text import format_list
 from launcher.views.questions.messages import Diagnose, Question, RefusedQuestion
 from launcher.views.requests import REPLY_KINDS, Identify, NodeReply, NodeRequest, ReadRun, Replace
+from launcher.views.run_events import parse_time
 from launcher.views.run_view import RunView
 from rendezvous import __version__, codec
 from rendezvous.errors import RecordError
@@ -66,6 +66,13 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     job: str = ""
     """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
     script: str = ""
+    started: str = ""
+    """When it started, in RFC 3339."""
+
+    @property
+    def started_at(self) -> float:
+        """In seconds since 1970; 0 for unknown."""
+        return parse_time(self.started)
 
     @property
     def uid(self) -> int:
@@ -103,44 +110,6 @@ def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
     agents = [agent for name, line in answers.items() if line and (agent := _read_identity(name, line)) is not None]
     known = {agent.name for agent in agents}
     return agents, [read_name(name)[1] for name in answers if name in left and name not in known]
-
-
-def choose_agent(agents: list[LocalAgent], name: str | None) -> LocalAgent | None:
-    """Choose whom to ask: by a run, else an agent's pid, a script, or how the run's id begins; None if there is none.
-
-    For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
-    """
-    ways: tuple[Callable[[LocalAgent], bool], ...] = (
-        lambda agent: name in (None, agent.run_id),
-        lambda agent: name == agent.pid,
-        lambda agent: name in (agent.script, os.path.basename(agent.script)),
-        lambda agent: agent.run_id.startswith(name or "/"),
-    )
-    named = next((found for is_named in ways if (found := [*filter(is_named, agents)])), [])
-    named = [agent for agent in named if agent.uid == os.geteuid()] or named
-    jobs = group_by_job(named)
-    if len(jobs) > 1:
-        there = format_list(sorted(_describe_job(job[0]) for job in jobs), 4)
-        of_run, what = ("", "a run, a script or an agent's pid") if name is None else (" of that name", "a pid")
-        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
-    return jobs[0][0] if jobs else None
-
-
-def _describe_job(agent: LocalAgent) -> str:
-    script = f"{os.path.basename(agent.script)}, " if agent.script else ""
-    return f"{agent.run_id} ({script}pid {agent.pid})"
-
-
-def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
-    """Group them by job. An agent that has joined none yet belongs to the first job of its run."""
-    jobs: dict[tuple[str, str], list[LocalAgent]] = {}
-    first: dict[str, list[LocalAgent]] = {}
-    for agent in sorted(agents, key=lambda agent: not agent.job):
-        key = (agent.run_id, agent.job)
-        group = first[agent.run_id] if not agent.job and agent.run_id in first else jobs.setdefault(key, [])
-        first.setdefault(agent.run_id, group)
-        group.append(agent)
-    return list(jobs.values())
 
 
 class QuestionSource:

@@ -86,7 +86,7 @@ class FakeRun:
         self._count(type(request).__name__)
         match request:
             case ReadEvents(after=after):
-                lines = tuple(encode_event(one).decode() for one in make_events(self.text))
+                lines = tuple(encode_event(one).decode() for one in make_events(self.text) if node == "m0")
                 left = lines[after + 1 :]
                 return EventPage(lines=left, first=after + 1, next_after=after + len(left))
             case ReadLogs():
@@ -163,8 +163,8 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
         )  # fmt: skip
     lost: tuple[tuple[str, int], ...] = ()
     if not calm and node_count >= 4:
-        spare = replace(nodes[0], name=f"spare{node_count}", is_leader=False, state="spare", round=0, ranks=(),
-                        group_rank=-1, why=because("a place: 2 nodes make a replica"))  # fmt: skip
+        spare = replace(nodes[0], name=f"spare{node_count}", member_id="m-spare", is_leader=False, state="spare",
+                        round=0, ranks=(), group_rank=-1, why=because("a place: 2 nodes make a replica"))  # fmt: skip
         nodes[2] = replace(nodes[2], state="leaving")
         nodes.append(spare)
         lost = ((f"h{node_count}", 2),)

@@ -44,8 +44,8 @@ def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
     ranks[2] = see(2, group("default_pg", 8), stack=LOAD)
     assert tell(diagnose(ranks, FOUR)) == [
         "late: 2",
-        "rank 2 (dp=2) has not entered all_reduce 9 of default_pg [0-3]; 3 others have waited for 312 s",
-        "rank 2 (dp=2) is in load (loader.py:31), asleep",
+        "rank 2 has not entered all_reduce 9 of default_pg [0-3]; 3 others have waited for 312 s",
+        "rank 2 is in load (loader.py:31), asleep",
     ]
 
 
@@ -120,13 +120,13 @@ def test_different_operations_or_sizes_under_one_number_are_a_mismatch() -> None
     assert tell(diagnose(ranks, FOUR)) == [
         "mismatch: 3",
         "the members of default_pg [0-3] call different operations as number 4: all_reduce by ranks 0, 1, 2, "
-        "all_gather by rank 3 (dp=3)",
+        "all_gather by rank 3",
     ]
     ranks = [see(rank, waits("default_pg", 4, shape=f"[{rank + 4}]")) for rank in range(2)]
     assert tell(diagnose(ranks, TWO)) == [
         "mismatch: 0, 1",
-        "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0 (dp=0), "
-        "all_reduce of [5] by rank 1 (dp=1)",
+        "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0, "
+        "all_reduce of [5] by rank 1",
     ]
 
 
@@ -163,8 +163,8 @@ def test_two_groups_in_opposite_order_are_a_deadlock_and_where_all_are_in_the_ne
     assert tell(diagnose(ranks, TWO)) == [
         "deadlock: 0, 1",
         "ranks 0, 1 wait for each other",
-        "rank 0 (dp=0) waits in all_reduce 3 of a [0, 1] for rank 1 (dp=1)",
-        "rank 1 (dp=1) waits in all_reduce 7 of b [0, 1] for rank 0 (dp=0)",
+        "rank 0 waits in all_reduce 3 of a [0, 1] for rank 1",
+        "rank 1 waits in all_reduce 7 of b [0, 1] for rank 0",
     ]
     assert tell(diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR)) == [
         "stuck: nobody",
@@ -195,23 +195,23 @@ def test_one_in_a_stuck_or_unrecorded_call_is_no_culprit() -> None:
     assert diagnose(ranks, FOUR).culprits == (3,)
     found = diagnose([see(0, group("x", 3)), see(1, waits("x", 4))], TWO)
     assert (found.kind, found.culprits) == ("unclear", ())
-    assert found.sentences[0].startswith("others wait for rank 0 (dp=0) in a communication that is not")
+    assert found.sentences[0].startswith("others wait for rank 0 in a communication that is not")
 
 
 def test_a_rank_that_has_ended_or_is_stopped_is_named() -> None:
     ranks = [see(0, waits("default_pg", 4)), see(1, stack=None, groups=None, state="ended", exit_code=0)]
     assert tell(diagnose(ranks, TWO)) == [
         "late: 1",
-        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
-        "rank 1 (dp=1) has ended with exit code 0",
+        "rank 1 has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
+        "rank 1 has ended with exit code 0",
     ]
     ranks = [see(rank, waits("mesh_tp/0", 4)) for rank in range(4)]
     ranks[3] = see(3, groups=None, state="stopped")
     mesh = WorkerMesh(("tp",), (4,), 0, ("tp",))
     assert tell(diagnose([replace(one, groups=rename(one)) for one in ranks], mesh)) == [
         "late: 3",
-        "rank 3 (tp=3) has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
-        "rank 3 (tp=3) is stopped, by a signal or a debugger",
+        "rank 3 has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
+        "rank 3 is stopped, by a signal or a debugger",
     ]
 
 
@@ -226,8 +226,8 @@ def test_without_recorders_those_outside_or_the_few_are_named() -> None:
     ranks[1] = see(1, groups=None, stack=LOAD, state="runs")
     assert tell(diagnose(ranks, FOUR)) == [
         "odd: 1",
-        "rank 1 (dp=1) is in load (loader.py:31), running",
-        "of the other 3 ranks, rank 0 (dp=0) is in all_reduce (distributed_c10d.py:3000), asleep",
+        "rank 1 is in load (loader.py:31), running",
+        "of the other 3 ranks, rank 0 is in all_reduce (distributed_c10d.py:3000), asleep",
     ]
     step = (Frame(function="step", file="train.py", line=7),)
     ranks = [see(rank, groups=None, stack=LOAD if rank in (6, 7) else step) for rank in range(8)]
@@ -242,8 +242,8 @@ def test_without_recorders_those_outside_or_the_few_are_named() -> None:
 def test_a_silent_node_is_told_and_of_those_inside_they_that_stay() -> None:
     assert tell(diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR)) == [
         "unknown: 2",
-        "rank 2 (dp=2) has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
-        "nothing is known of rank 2 (dp=2): its node has not answered",
+        "rank 2 has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
+        "nothing is known of rank 2: its node has not answered",
     ]
     assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
     ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
@@ -251,7 +251,7 @@ def test_a_silent_node_is_told_and_of_those_inside_they_that_stay() -> None:
     found = diagnose(ranks, FOUR)
     assert (found.kind, found.sentences[0].partition(": ")[0]) == (
         "stuck",
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 has not left it",
     )
 
 
@@ -292,7 +292,7 @@ def test_of_those_inside_only_they_that_stay_are_told() -> None:
     found = diagnose(ranks, FOUR)
     assert (found.kind, found.sentences[0].partition(": ")[0]) == (
         "stuck",
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not left it",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 has not left it",
     )
 
 
@@ -310,8 +310,8 @@ def test_where_no_rank_is_odd_it_is_told_which_ranks_are_where() -> None:
     assert (unclear.kind, unclear.culprits) == ("unclear", ())
     assert unclear.sentences == (
         "nothing tells which rank the others wait for: they are at 2 lines",
-        "rank 0 (dp=0) is in send (train.py:9), inside Condition.wait (threading.py:327), asleep",
-        "rank 1 (dp=1) is in load (train.py:13), asleep",
+        "rank 0 is in send (train.py:9), inside Condition.wait (threading.py:327), asleep",
+        "rank 1 is in load (train.py:13), asleep",
     )
     four = [see(rank, stack=stands_at("send" if rank % 2 else "load", 9, folder=f"/n{rank}")) for rank in range(4)]
     four[3] = see(3, stack=stands_at("Model.send", 9), state="runs")
@@ -339,7 +339,7 @@ def test_the_collective_in_which_some_wait_is_told_with_their_place() -> None:
     found = diagnose(ranks, TWO)
     assert (found.kind, found.culprits) == ("unclear", ())
     assert found.sentences[1].endswith("asleep, waiting in all_reduce 4 of default_pg")
-    assert found.sentences[2].startswith("rank 1 (dp=1) is in fetch (train.py:17), inside all_reduce (")
+    assert found.sentences[2].startswith("rank 1 is in fetch (train.py:17), inside all_reduce (")
 
 
 def test_of_very_many_places_the_first_are_told() -> None:

@@ -40,6 +40,13 @@ def test_a_round_is_being_stopped_as_long_as_a_node_says_so(states: tuple[str, s
     assert join_nodes(replace(RUN, phase="waiting"), answers, NAMES).phase == phase
 
 
+def test_a_leader_that_has_just_taken_over_has_the_last_save_from_the_others() -> None:
+    nodes = {f"m{index}": make_node(index, last=replace(make_round(2), saved_at=70.0 + index)) for index in range(2)}
+    assert join_nodes(RUN, nodes, NAMES).rounds[-1].saved_at == 71.0
+    old = {"m0": make_node(0, last=replace(FIRST, saved_at=99.0))}
+    assert join_nodes(RUN, old, NAMES).rounds[-1].saved_at == RUN.rounds[-1].saved_at
+
+
 def test_without_a_leader_the_newest_round_of_any_node_counts() -> None:
     nodes = [make_node(0, last=FIRST), make_node(1, last=make_round(2)), "too many questions", make_node(2)]
     run = guess_run(nodes, "exp", "", NOW)

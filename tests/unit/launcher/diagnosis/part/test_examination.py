@@ -257,7 +257,7 @@ def test_survivors_of_a_failure_are_all_told_and_of_an_end_the_exit_code() -> No
     agents.rounds["b"].exit_codes[3] = 7
     agents.ask("a")
     agents.run()
-    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
+    assert "rank 3 has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
 
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from launcher.extensions.page import shared_run
-from launcher.extensions.page.shared_run import EVENTS_MAX, SharedRun
+from launcher.extensions.page.shared_run import EVENT_NODES_MAX, EVENTS_MAX, SharedRun
 from launcher.model.errors import TemporaryError
+from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
+from launcher.views.run_view import NodeView, RunView
 from tests.support.page.fake_run import FakeRun
 from tests.support.run_reports import make_event
 from tests.support.waiting import wait_until
@@ -36,11 +38,11 @@ def test_readers_share_one_question_a_second_and_its_compressed_answer() -> None
         wait_until(lambda: source.counts.get("run"), 20, "the first question")
         source.gate.set()
         assert len({answer.result().body for answer in answers}) == 1
-    assert source.counts == {"run": 1, "ReadEvents": 1}
+    assert source.counts == {"run": 1, "ReadEvents": 5}, "each of five nodes once"
     clock.now += 1.0
     shared.read_run()
     shared.read_run()
-    assert source.counts == {"run": 2, "ReadEvents": 2}
+    assert source.counts == {"run": 2, "ReadEvents": 10}
     body = SharedRun(FakeRun(4)).read_run()
     assert gzip.decompress(body.gzip) == body.body
 
@@ -95,20 +97,24 @@ def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class EventRun(FakeRun):
-    """Has `lines`, of which those before `first` are kept no more; answers three at a time."""
+    """Nodes that have `lines`, by member id, of which those before `first` are kept no more; three at a time."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, node_count: int = 2) -> None:
+        super().__init__(node_count, calm=True)
         self.first = 0
-        self.lines: list[str] = []
+        self.lines: dict[str, list[str]] = {}
+        self.away: set[str] = set()
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
         assert isinstance(request, ReadEvents)
         self._count("ReadEvents")
+        if node in self.away:
+            raise SilentNodeError(f"{node} has not answered in time")
+        lines = self.lines.get(node, [])
         start = max(request.after + 1, self.first)
-        found = tuple(self.lines[start : start + 3])
+        found = tuple(lines[start : start + 3])
         after = start + len(found) - 1
-        return EventPage(lines=found, first=start, next_after=after, is_last=after + 1 >= len(self.lines))
+        return EventPage(lines=found, first=start, next_after=after, is_last=after + 1 >= len(lines))
 
 
 def make_lines(node: str, times: Iterable[int]) -> list[str]:
@@ -123,51 +129,45 @@ def told(shared: SharedRun) -> list[str]:
     return [row["sentence"] for row in reversed(rows)]
 
 
-def test_events_are_read_once_and_the_newest_shown() -> None:
+def test_events_of_all_nodes_are_read_once_and_shown_by_time() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
-    source.lines = make_lines("h0", range(10))
-    assert told(shared) == [f"h0 {at}" for at in range(10)]
-    source.lines += make_lines("h0", [10])
+    source.lines = {"m0": make_lines("h0", range(0, 10, 2)), "m1": make_lines("h1", range(1, 10, 2))}
+    seen = [f"h{at % 2} {at}" for at in range(10)]
+    assert told(shared) == seen
+    source.lines["m1"] += make_lines("h1", [10])
     clock.now += 1
     asked = source.counts["ReadEvents"]
-    assert told(shared) == [f"h0 {at}" for at in range(11)]
-    assert source.counts["ReadEvents"] == asked + 1
-    source.lines += make_lines("h0", range(11, 50))
+    assert told(shared) == [*seen, "h1 10"]
+    assert source.counts["ReadEvents"] == asked + 2
+    source.lines["m0"] += make_lines("h0", range(11, 50))
     source.first, clock.now = 40, 103.0  # those between are kept no more
-    assert told(shared) == [f"h0 {at}" for at in (*range(11), *range(40, 50))]
+    assert told(shared) == [*seen, "h1 10", *(f"h0 {at}" for at in range(46, 50))]
 
 
-@pytest.mark.parametrize("later", [range(2, 12), range(8, 12), range(12)])
-def test_the_events_of_another_agent_go_on_where_the_last_one_was(later: range) -> None:
-    """Its numbers are its own: there may be fewer of its events, or more."""
+def test_a_node_that_does_not_answer_costs_its_own_events() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
-    source.lines = make_lines("h0", range(6))
-    seen = [f"h0 {at}" for at in range(6)]
-    assert told(shared) == seen
-    source.lines, source.switch_count = make_lines("h1", later), 1
-    clock.now += 1
-    seen += [f"h1 {at}" for at in later if at >= 5]
-    assert sorted(told(shared)) == sorted(seen)
-    source.lines += make_lines("h1", [13])
-    clock.now += 1
-    assert told(shared)[-1] == "h1 13"
+    source.lines, source.away = {"m0": make_lines("h0", [1]), "m1": make_lines("h1", [2])}, {"m0"}
+    assert told(shared) == ["h1 2"]
+    source.away, clock.now = set(), 101.0
+    assert told(shared) == ["h0 1", "h1 2"]
 
 
-def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
-    class SwitchingRun(EventRun):
-        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
-            if clock.now > 100 and not self.switch_count:
-                self.switch_count, self.lines = 1, make_lines("h1", range(12))
-            return super().read_node(node, request)
+def test_of_a_large_run_the_leader_alone_is_asked_for_events() -> None:
+    source = EventRun(EVENT_NODES_MAX + 1)
+    leader = next(node.member_id for node in source.read_run().nodes if node.is_leader)
+    source.lines = {f"m{index}": make_lines(f"h{index}", [index]) for index in range(EVENT_NODES_MAX + 1)}
+    name = leader.replace("m", "h")
+    assert told(SharedRun(source)) == [f"{name} {name[1:]}"]
 
-    source, clock = SwitchingRun(), Clock()
-    shared = SharedRun(source, clock)
-    source.lines = make_lines("h0", range(6))
-    told(shared)
-    clock.now += 1
-    assert sorted(told(shared)) == sorted([f"h0 {at}" for at in range(6)] + [f"h1 {at}" for at in range(5, 12)])
+
+@pytest.mark.parametrize("count", [0, EVENT_NODES_MAX + 1])
+def test_without_a_leader_whoever_is_asked_anyway_tells(count: int) -> None:
+    nodes = tuple(NodeView(name=f"h{index}", member_id=f"m{index}", state="running") for index in range(count))
+    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=nodes)) == [""]
+    silent = NodeView(name="h0", member_id="m0")
+    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=(silent, *nodes[:1]))) == (["m0"] if count else [""])
 
 
 def test_a_run_whose_events_cannot_be_had_is_shown_with_the_reason() -> None:
@@ -182,7 +182,7 @@ def test_a_run_whose_events_cannot_be_had_is_shown_with_the_reason() -> None:
 def test_events_and_answers_are_bounded() -> None:
     source, clock = EventRun(), Clock()
     shared = SharedRun(source, clock)
-    source.lines = make_lines("h0", range(EVENTS_MAX + 500))
+    source.lines = {"m0": make_lines("h0", range(EVENTS_MAX + 500))}
     for _ in range(12):  # a refresh takes only so many pages
         shared.read_run()
         clock.now += 1

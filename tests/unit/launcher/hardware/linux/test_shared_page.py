@@ -35,7 +35,7 @@ from launcher.hardware.linux.shared_page import (
     find_last_words_offset,
     make,
 )
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import ShortageError, TemporaryError
 from launcher.supervisor.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.worker import (
     blame_node,
@@ -247,6 +247,16 @@ def test_without_any_file_to_share_no_job_begins(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TemporaryError, match="that agent and workers share: No space left on device") as refused:
         make()
     assert refused.value.hint == "check df -h and df -i"
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, TemporaryError), (errno.ENOMEM, ShortageError)])
+def test_a_page_that_cannot_be_written_is_a_sentence(
+    number: int, kind: type[TemporaryError], board: SharedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(TemporaryError, match="that agent and workers share") as refused:
+        WorkerChannel(board, Orders(), None).begin({}, 2, 0.0)  # type: ignore[arg-type]
+    assert type(refused.value) is kind
 
 
 def test_a_low_limit_on_open_files_keeps_the_shared_pages_descriptor() -> None:

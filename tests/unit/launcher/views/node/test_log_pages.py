@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from hypothesis import given
@@ -94,6 +95,24 @@ def test_a_truncated_file_is_read_from_its_beginning_and_that_is_said_once(tmp_p
     assert (page.chunks, page.remark) == ((), "")
 
 
+def make_ring(lines: Iterable[int], kept_size: int) -> LogSource:
+    """Return a stream that had these lines, of which the last bytes are kept."""
+    data = b"".join(b"line %d\n" % number for number in lines)
+    return LogSource(name="1/0/stdout", rank=0, stream="stdout", round=1, ring=(len(data), data[-kept_size:]))
+
+
+def test_of_a_stream_without_a_file_what_is_kept_is_read_each_line_once() -> None:
+    page = read_page([make_ring(range(6), 1000)], ReadLogs(tail_lines=2), 1)
+    assert [chunk.data for chunk in page.chunks] == ["line 4\nline 5\n"]
+    page = read_page([make_ring(range(8), 21)], ReadLogs(cursors=page.cursors), 1)
+    assert [chunk.data for chunk in page.chunks] == ["line 6\nline 7\n"]
+    assert read_page([make_ring(range(8), 21)], ReadLogs(cursors=page.cursors), 1).chunks == ()
+    page = read_page([make_ring(range(20, 90), 24)], ReadLogs(cursors=page.cursors), 1)  # those between are gone
+    assert [chunk.data for chunk in page.chunks] == ["line 87\nline 88\nline 89\n"]
+    page = read_page([make_ring(range(20, 90), 16)], ReadLogs(tail_lines=-1), 0)
+    assert [chunk.data for chunk in page.chunks] == ["line 88\nline 89\n"]
+
+
 def test_an_offset_beyond_the_end_or_before_the_start_is_harmless(tmp_path: Path) -> None:
     sources = make_sources(tmp_path, {(1, 0): b"line\n"})
     for offset in (-5, 10**30):
@@ -106,5 +125,6 @@ def test_a_tail_begins_with_a_whole_line(lines: list[bytes], count: int) -> None
         data = b"".join(line + b"\n" for line in lines)
         file.write(data)
         file.flush()
-        start = find_tail(file.name, count)
+        source = LogSource(name="1.0", path=file.name, rank=0, stream="stdout", round=1)
+        start = find_tail(source, count)
         assert data[start:] == b"".join(line + b"\n" for line in lines[max(0, len(lines) - count) :] if count)

@@ -7,7 +7,6 @@ import socket
 import threading
 
 import pytest
-from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import local_socket
@@ -18,46 +17,6 @@ from rendezvous import __version__
 
 def make_agent(run_id: str, pid: int, job: str = "") -> local_socket.LocalAgent:
     return local_socket.LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", version=__version__, job=job)
-
-
-def test_a_run_is_found_by_its_name_and_without_one_if_it_is_the_only_one() -> None:
-    agents = [make_agent("exp", 41), make_agent("41", 50)]
-    assert local_socket.choose_agent(agents, "41") == agents[1]
-    assert local_socket.choose_agent(agents, "50") == agents[1]
-    assert local_socket.choose_agent(agents[:1], "41") == agents[0]
-    assert local_socket.choose_agent(agents, "60") is None
-    agents = [make_agent("exp", 41), make_agent("exp", 42)]
-    assert local_socket.choose_agent(agents, None) == agents[0]
-    assert local_socket.choose_agent([], None) is None
-    with pytest.raises(UsageError, match="2 jobs run on this machine"):
-        local_socket.choose_agent([*agents, make_agent("other", 43)], None)
-
-
-def test_two_jobs_are_told_apart_by_a_pid_and_agents_asked_at_their_own_name() -> None:
-    agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
-    with pytest.raises(UsageError, match="2 jobs of that name run on this machine") as refused:
-        local_socket.choose_agent(agents, "exp")
-    assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
-    assert local_socket.choose_agent(agents, "42") == agents[1]
-    training = replace(make_agent("exp-41", 44, "j4"), script="/home/ann/train.py")
-    for name in ("train.py", "/home/ann/train.py", "exp-4", "exp-41"):
-        assert local_socket.choose_agent([*agents, training], name) == training
-    assert local_socket.choose_agent([*agents, training], "rain") is None
-    with pytest.raises(UsageError) as refused:
-        local_socket.choose_agent([agents[1], training], None)
-    assert refused.value.hint == "add a run, a script or an agent's pid: exp (pid 42), exp-41 (train.py, pid 44)"
-    agent = local_socket.LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
-    assert (agent.uid, agent.pid) == (1000, "42")
-
-
-def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    agents = [
-        make_agent("exp", 41),
-        local_socket.LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", version="9", job="j2"),
-    ]
-    assert local_socket.choose_agent(agents, None) == local_socket.choose_agent(agents, "exp") == agents[0]
-    assert local_socket.choose_agent(agents[1:], None) == local_socket.choose_agent(agents, "42") == agents[1]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +75,7 @@ def test_an_agent_of_another_version_is_asked_nothing_and_both_are_named(monkeyp
         assert (str(refused.value), refused.value.hint) == (sentence, "use meshctl of meshrun 9.1")
 
 
-def test_an_agent_without_a_job_is_of_its_runs_first_and_a_name_of_no_agent_is_left_out() -> None:
-    agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
-    assert local_socket.group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
-    assert local_socket.choose_agent(agents, "exp") == agents[1]
+def test_a_socket_whose_name_is_no_agents_is_left_out() -> None:
     right, name = listen(f"9000{os.getpid()}")
     wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
     with right, wrong:
