@@ -192,12 +192,12 @@ def test_of_two_ranks_at_two_lines_neither_is_called_the_cause_and_both_are_told
         job.wait_until_nobody_is_left()
     log, _, box = job.stderr.partition("FAILED")
     for text in (log, " ".join(box.split())):
-        assert "nothing tells which rank the others wait for: they are at 2 lines" in text
+        assert "it is unclear which rank the others wait for: the ranks are at 2 lines" in text
         assert "rank 0 (dp=0) is in send (train.py:" in text
         assert "rank 1 (dp=1) is in load (train.py:" in text
     assert "Root Cause not known (hang): " in box
     assert "first observed failure" not in box
-    assert "not known of ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
+    assert "not known for ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
 
 
 def test_survivors_on_other_nodes_are_looked_at_too(tmp_path: Path, etcd: EtcdServer) -> None:

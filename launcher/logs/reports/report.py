@@ -163,9 +163,9 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
-            return f"gave {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
+            return f"showed {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
         if self.sentence:
-            return f"gave {self.sentence} and was killed"
+            return f"showed {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):
             is_said = bool(self.class_reason) or not self.is_out_of_memory
             return f"was killed by {name}" + ("" if is_said else " (out of memory)")
@@ -230,7 +230,7 @@ def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
     verdict, *places = root.finding
     cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang)"}
     head = f"{cause.get(root.hang, 'Root Cause not known (hang)')}: {_strip_controls(verdict)}"
-    return [*_wrap(head), *_indent(places), *_wrap(f"Ended so that all restart: {who}")]
+    return [*_wrap(head), *_indent(places), *_wrap(f"Ended so that all ranks restart: {who}")]
 
 
 def _indent(sentences: Sequence[str]) -> list[str]:

@@ -226,7 +226,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> 
 
 
 def test_a_round_that_hangs_has_the_finding_of_its_members(job: StoredJob) -> None:
-    finding = ("they are at 2 lines", "rank 0 is in a (t.py:1), asleep")
+    finding = ("the ranks are at 2 lines", "rank 0 is in a (t.py:1), asleep")
     job.join(0)
     job.seal(1, 0)
     assert job.view().hang == ()

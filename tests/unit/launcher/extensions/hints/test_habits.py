@@ -44,8 +44,8 @@ def test_the_options_that_are_named_exist() -> None:
     [
         ("python", "leave out python: meshrun starts it (or add --no-python)"),
         ("/usr/bin/python3.11", "leave out /usr/bin/python3.11: meshrun starts it (or add --no-python)"),
-        ("torchrun", "leave out torchrun: meshrun takes its place, with the options of torchrun"),
-        ("accelerate", "leave out accelerate launch: meshrun takes its place, with the options of torchrun"),
+        ("torchrun", "leave out torchrun: meshrun replaces it, and has the options of torchrun"),
+        ("accelerate", "leave out accelerate launch: meshrun replaces it, and has the options of torchrun"),
         ("srun", "put srun in front of meshrun, not after it"),
         ("status", "run meshctl status"),
         ("help", "run meshrun -h"),
