@@ -87,9 +87,9 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     variable. After a restart, only the results of the last round are returned. If `fn` is a string, it is a program
     that runs with `args` as its arguments, and all results are None.
 
-    Raises WorkerFailed if a worker failed and no restart was left, UsageError if the call cannot start, TemporaryError if
-    the nodes did not form a job in time, and LauncherError for any other error. An interruption of the wait, such as
-    KeyboardInterrupt or SIGTERM, first stops all workers.
+    Raises WorkerFailed if a worker failed and no restart was left, UsageError if the call cannot start, TemporaryError
+    if the nodes did not form a job in time, and LauncherError for any other error. An interruption of the wait, such
+    as KeyboardInterrupt or SIGTERM, first stops all workers.
     """
     refuse_while_importing("launch")
     if "nproc_per_node" in options and nproc is not None:

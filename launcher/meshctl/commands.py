@@ -29,9 +29,7 @@ from rendezvous.records import Command
 
 
 @meshctl.command(short_help="Check this node for problems that would stop or slow down a job.")
-@click.option(
-    "--nodes", metavar="N", type=integer(0), help="Assume N nodes like this one. [default: from --nnodes]"
-)
+@click.option("--nodes", metavar="N", type=integer(0), help="Assume N nodes like this one. [default: from --nnodes]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all results.")
 @click.option("--report", metavar="FILE", help="Write a report for an issue to a new FILE, or to stdout (-).")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")

@@ -279,9 +279,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "placement/axes-together": lambda axes, level: (
         f"{' and '.join(axes) or 'the job'} {'stays' if len(axes) == 1 else 'stay'} on one {level}"
     ),
-    "placement/axis-spread": lambda axis, domains, level: (
-        f"{axis or 'the job'} spans {_count_levels(domains, level)}"
-    ),
+    "placement/axis-spread": lambda axis, domains, level: f"{axis or 'the job'} spans {_count_levels(domains, level)}",
     "placement/leaves-domain": "{axis} leaves its {level}",
     "placement/uses-part": "uses parts of a {level}",
     "placement/uses-nodes": lambda nodes: f"uses {format_count(nodes, 'node')}",

@@ -62,9 +62,7 @@ def choose_hint(failure: WorkerFailure, here: str = "") -> str:
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
     if failure.is_abrupt:
-        return (
-            "look for os._exit(), exit() in native code, or a program that replaced the script (exec)"
-        )
+        return "look for os._exit(), exit() in native code, or a program that replaced the script (exec)"
     if not failure.message and not failure.tail and not failure.frames:
         return f"look for its error message {_find_output(failure, here)}"
     return ""
