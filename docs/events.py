@@ -69,8 +69,8 @@ def write_type(field: FieldInfo) -> str:
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     choices = re.findall(r"'([^']*)'", text)
     found = ", ".join(f"`{choice}`" for choice in choices if choice) if choices else names[text]
-    none = {-1: "-1", None: "null"}.get(field.default, "empty")
-    return found if field.default is NODEFAULT else f"{found}; {none} if there is none"
+    none = {-1: " or -1", None: " or null"}.get(field.default, ", may be empty")
+    return found if field.default is NODEFAULT else f"{found}{none}"
 
 
 def page() -> str:

@@ -17,11 +17,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep_alive_parts: int = 5
     """Number of renewals per lease: two may fail, and a third is still in time."""
     call_parts: int = 5
-    """Time limit of a read is the lease divided by this number: a longer lease tolerates a slower store. A renewal
-    consists of two such calls."""
+    """Time limit of a read: the lease divided by this number. A renewal consists of two such calls."""
     write_limit_s: float = 5.0
-    """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers,
-    and repeating it too soon would slow down a slow disk further. etcd itself times out after 7 s."""
+    """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers;
+    repeating it too soon would load a slow disk more. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
     """How long before its lease a watchdog expires, so that all workers have exited when the member is lost."""
     retry_delay_s: float = 0.2
@@ -36,10 +35,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     resync_ttls: float = 2.0
     """Longest interval at which a member re-reads its watched keys, because a watch may have gone stale."""
     view_ttls: float = 7.0
-    """A node whose re-reads fail for this long kills its workers, even if it renews its lease. A member that has not
-    stopped a round is not removed earlier. In effect, reads may fail for 20 s while leases are renewed."""
+    """A node whose re-reads fail for this long kills its workers, even if it renews its lease; a member that has not
+    stopped a round is not removed earlier. So reads may fail for 20 s."""
     isolation_ttls: float = 2.0
-    """How long a member that renews its lease may be unreachable before it is removed, once it has been reached."""
+    """How long a member that renews its lease, and was reached before, may be unreachable before it is removed."""
 
     continues_without_store: bool = True
     """Whether a running round continues during a store outage, as long as its whole roster sees the same outage."""
@@ -64,12 +63,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     """If no successor replaces a lost leader, each other member tries after a random time of up to this long."""
 
     settle_s: float = 1.0
-    """How long after a failure a lost node may still be its cause: connections to that node break before its lease
-    ends."""
+    """How long after a failure a lost node may be its cause: connections break before a lease ends."""
     leave_settle_s: float = 0.2
     """Departures that are this close together cause a single restart."""
     announce_limit_s: float = 0.1
-    """How long a leaving member waits for others to acknowledge its announcement before it signals its workers."""
+    """How long a leaving member waits for its announcement to be acknowledged before it signals its workers."""
     restart_grace_s: float = 5.0
     """Time from SIGTERM to SIGKILL when a round ends because of a failure or a lost node."""
     shutdown_timeout_s: float = 30.0
@@ -78,8 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long after its grace period a member that has not stopped is fenced, but never before view_ttls."""
 
     operations_per_txn: int = 100
-    """Largest number of operations or comparisons in a transaction of the leader. etcd allows 128 by default
-    (--max-txn-ops)."""
+    """Most operations or comparisons in a transaction of the leader. etcd allows 128 by default (--max-txn-ops)."""
     observe_pause_s: float = 1e-4
     """Pause between two observations of the leader, per member. An observation takes about 8 µs per member."""
 
@@ -90,7 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     min_round_time_s: float = 5.0
     """A round that ends sooner is short: it made no progress."""
     backoff_first_s: float = 1.0
-    """Pause after the second short round in a row, doubled for each further one. After the first there is no pause."""
+    """Pause after the second short round in a row, doubled for each further one. The first causes no pause."""
     backoff_max_s: float = 60.0
     """Longest such pause."""
     no_progress_rounds: int = 10
@@ -108,7 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     quarantine_max_s: float = 3600.0
     """Longest quarantine."""
     port_taken_rounds: int = 3
-    """Number of rounds in a row that are not charged if they fail because another process uses the worker port."""
+    """Number of rounds in a row that may fail uncharged because another process uses the worker port."""
     blame_window_s: float = 0.1
     """If two nodes report failures that are this close together, it is uncertain which failure came first."""
     farewell_s: float = 10.0
@@ -116,8 +113,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep_finished_s: float = 3600.0
     """How long agents that start late can read the verdict."""
     on_finished: str = "next"
-    """What an agent does if the job of its run id has ended. `next`: start a new job if that job failed or was stopped;
-    `exit`: exit with the result; `rerun`: start a new job in any case."""
+    """Action if a job of this run id has ended. `next`: start a new job if that one failed or was stopped; `exit`: exit
+    with its result; `rerun`: always start a new job."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

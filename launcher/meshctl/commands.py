@@ -36,13 +36,12 @@ from rendezvous.records import Command
 def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[str, ...]) -> int:
     """Check this node for problems that would stop or slow down a job.
 
-    Prints a verdict, warnings with remedies, the given options, and what meshrun has found on this node. --json adds
-    the value and the origin of every option, the frameworks, and the location, limits and addresses of this node. The
-    exit code is 1 if something would stop a job.
+    Prints a verdict, warnings with remedies, the given options and what was found. --json adds every option's value and
+    origin, the frameworks, and this node's location, limits and addresses. The exit code is 1 if something would stop a
+    job.
 
-    --report writes a file that you can attach to an issue: all of the above, versions, control groups, variables, and
-    the reports in the newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0
-    if the file was written.
+    --report writes a file to attach to an issue: the above, versions, control groups, variables, and the reports in the
+    newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once it is written.
 
     Options after -- are options of meshrun. The command starts no worker, and writes no file without --report.
 
@@ -105,12 +104,11 @@ def completion(shell: str) -> None:
 def plan(cluster: str | None, **given: Any) -> int:
     """Show which ranks each node would get, and the cost. The command needs no GPU and starts nothing.
 
-    CLUSTER is a JSON or YAML file (- for stdin), or a generator: dgx:4x8x8 (4 leaves with 8 nodes of 8 GPUs each; put
-    further numbers in front for pods and zones), nvl72:8 (8 racks of 18 hosts with 4 GPUs each), tpu:v5e-16:6 (6
-    slices).
+    CLUSTER is a JSON or YAML file (- for stdin), or a generator: dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each;
+    further numbers in front for pods and zones), nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices).
 
-    Without --mesh, the grid is dp=*. With --lose or --join, the command also shows which ranks would move. Variables
-    such as LAUNCHER_MESH have no effect.
+    Without --mesh, the grid is dp=*. --lose and --join also show which ranks would move. LAUNCHER_ variables have no
+    effect.
 
     \b
     Examples:
@@ -134,8 +132,8 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
 
-    On a machine of the run, the command sends the request to an agent of the run; there RUN_ID may also be the agent's
-    pid or its script. On other machines, or if an option names a store, the command writes the request to the store.
+    On a machine of the run, the command asks its agent; there RUN_ID may also be the agent's pid or script. On other
+    machines, or if an option names a store, the command writes the request to the store.
 
     \b
     Examples:
@@ -180,10 +178,9 @@ def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) 
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Let new nodes take over a run whose nodes are all lost.
 
-    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all
-    these nodes are lost, new nodes wait a long time before they take over. With this command, you confirm that the
-    nodes are lost, and new nodes need not wait. Use it only if you are sure: otherwise, two copies of the job may run
-    at the same time.
+    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all of
+    them are lost, new nodes wait for a long time to be sure. This command confirms the loss, so that they need not
+    wait. Use it only if you are sure: otherwise, two copies of the job may run at the same time.
 
     \b
     Examples:
@@ -202,10 +199,10 @@ def why(
 ) -> None:
     """Show which rank a job waits for, and why. The job continues to run.
 
-    On a machine of the job, the command needs no option, and no RUN_ID if only one of your jobs runs there. RUN_ID may
-    also be the pid of an agent on this machine. On other machines, the command asks the leader through the store.
+    On a machine of the job, the command needs no option, and no RUN_ID if only one of your jobs runs there; RUN_ID may
+    also be the pid of an agent. On other machines, the command asks the leader through the store.
 
-    With --stacks, ranks with equal stacks are shown together.
+    --stacks shows ranks with equal stacks together.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 STORE_OPTIONS = {
     "rdzv-endpoint": ("HOST[:PORT],...", "Address of the store; for TLS, prefix it with etcds://."),
-    "rdzv-backend": ("etcd|c10d", "Kind of store; c10d: hosted by an agent of the run. [default: etcd]"),
+    "rdzv-backend": ("etcd|c10d", "Store: etcd, or hosted by an agent (c10d). [default: etcd]"),
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as in meshrun."),
 }
 TIMEOUT_S = "30"
@@ -181,7 +181,7 @@ timeout_option = click.option(
 
 log_dir_option = click.option(
     "--log-dir", metavar="DIR",
-    help=f"For a run that has ended: its log directory, on one of its nodes. [{BY_NAME['log-dir'].variables[0]}]",
+    help=f"Log directory of an ended run, on one of its nodes. [{BY_NAME['log-dir'].variables[0]}]",
 )  # fmt: skip
 
 

@@ -37,13 +37,13 @@ _follow_option = click.option("-f", "--follow", is_flag=True, help="Show new lin
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool, log_dir: str | None) -> None:
     """Show the round, the nodes and the past rounds of a run, or list all runs.
 
-    RUN_ID is the --rdzv-id of the run. The command asks an agent of the run on this machine. If there is none, or if an
-    option names a store, it reads the run from the store, which works on any machine.
+    RUN_ID is the --rdzv-id of the run. The command asks an agent on this machine or, if there is none or an option
+    names a store, reads the store.
 
     Without RUN_ID, the command shows the run on this machine, if there is only one. Otherwise, or if an option names a
-    store, it lists your runs on this machine and the runs in the store. For root, it lists the runs of all users.
+    store, it lists your runs on this machine (for root, those of all users) and the runs in the store.
 
-    The command changes nothing. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
+    To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
 
     \b
     Examples:
@@ -122,8 +122,8 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
 def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, log_dir: str | None) -> int:
     """Show the workers of a run on all nodes.
 
-    cpu is in cores; progress is the time since the worker's last step, heartbeat or output. All figures include child
-    processes of the worker. The exit code is 75 if a node does not answer in time.
+    cpu is in cores; progress is the time since the last step, heartbeat or output. All figures include child processes.
+    The exit code is 75 if a node does not answer in time.
 
     \b
     Examples:
@@ -154,8 +154,8 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
     """Show the output of all workers of a run in one stream. Each line begins with its ranks, such as [0-3,6].
 
-    The output must be in log files: start meshrun with --log-dir DIR and --redirects 3 or --tee 3. Control characters
-    are escaped, and progress bars are shown in their last state. With --follow, later rounds are shown too.
+    Start meshrun with --log-dir DIR and --redirects 3 or --tee 3, so that there are log files. Control characters are
+    escaped, and progress bars are shown in their last state. --follow also shows later rounds.
 
     \b
     Examples:
@@ -183,7 +183,7 @@ def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str |
 def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool, log_dir: str | None) -> None:
     """Show the events of a run on all nodes, in order of time: rounds, workers, failures, checkpoints.
 
-    Each agent keeps only its last 2,000 events. To write all events to a file, use meshrun --events.
+    Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
 
     \b
     Examples:
@@ -201,8 +201,7 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
 def top(store: Mapping[str, str], run_id: str | None) -> None:
     """Watch a run in a full-screen view: its state, its ranks and its latest events.
 
-    Press s to sort the ranks by rank, cpu, memory, progress or state, and q to quit. cpu is in cores; progress is the
-    time since a worker's last step, heartbeat or output.
+    s sorts the ranks by rank, cpu, memory, progress or state; q quits. The columns are those of meshctl ps.
 
     The command needs the package textual: pip install 'textual>=8'.
 

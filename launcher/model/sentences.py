@@ -263,7 +263,7 @@ SENTENCES: Mapping[str, Sentence] = {
         f"the traffic's cost is {format_amount(cost)}" + (", the least that this world allows" if is_least else "")
     ),
     "placement/slowest-link": lambda axes, link, share, is_assumed=False: (
-        f"{'assuming that links of a level are alike, ' * is_assumed}{axes} waits for {link} during "
+        f"{'assuming links of a level are alike, ' * is_assumed}{axes} waits for {link} during "
         f"{round(100 * share)} % of a step's communication"
     ),
     "placement/step-time": lambda step_s, axes, link, part_s: (

@@ -40,7 +40,7 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """This node waits for a round. `sentence` is the reason; `reason_kind` names the kind of reason, for programs."""
+    """This node waits for a round. `sentence` is the reason; `reason_kind` is its kind, for programs."""
 
     sentence: str
     reason_kind: str = ""
@@ -56,7 +56,7 @@ class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
     restart_count: int
     max_restarts: int
     waited_s: float
-    """Time since the start of the agent, or since the end of its last round."""
+    """Time since the start of the agent or the end of its last round."""
     summary: str = ""
 
 
@@ -75,9 +75,9 @@ class WorkerEnded(RunEvent, frozen=True, kw_only=True, tag="worker_ended"):
     local_rank: int
     pid: int
     outcome: Literal["succeeded", "failed", "terminated"]
-    """"terminated": the agent ended the worker because the round ended."""
+    """"terminated": ended because the round ended."""
     exit_code: int
-    """The worker's exit code, or the negative number of the signal that ended it."""
+    """Exit code, or the negative number of a signal."""
     sentence: str = ""
 
 
@@ -87,7 +87,7 @@ class FailureFound(RunEvent, frozen=True, kw_only=True, tag="failure_found"):
     rank: int
     exit_code: int
     failure_class: str = ""
-    """Class and reason, as in the failure report, such as "user code: KeyError"."""
+    """As in the failure report, such as "user code: KeyError"."""
     error: str = ""
     """Type and message of the exception, if known."""
     log_file: str = ""
@@ -106,7 +106,7 @@ class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
     """Ranks that the others wait for; empty if unknown."""
     sentence: str
     details: tuple[str, ...] = ()
-    """Further sentences, such as the function and line that a rank is in."""
+    """Further sentences, such as a rank's function and line."""
     folders: tuple[str, ...] = ()
 
 
@@ -117,16 +117,16 @@ class HangEnded(RunEvent, frozen=True, kw_only=True, tag="hang_ended"):
 
 
 class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
-    """A message that the agent logs once, such as the beginning of a store outage."""
+    """A message that is logged once, such as the start of a store outage."""
 
     sentence: str
     rule: str = ""
-    """Name of the rule that handles the fault; empty without a fault."""
+    """Rule that handles the fault, if there is a fault."""
     reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """The cloud has announced an event that affects this machine, or has withdrawn the announcement."""
+    """The cloud has announced an event for this machine, or has withdrawn it."""
 
     source: str
     """Name of the cloud."""
@@ -140,14 +140,14 @@ class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
 
 
 class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested"):
-    """The leader has run the --request-nodes command with these numbers of nodes."""
+    """The leader has run the command of --request-nodes with these numbers."""
 
     wanted: int
-    """Number of nodes that the run wants; 0 if the run has ended."""
+    """Nodes that the run can use; 0 if it has ended."""
     present: int
     reason: str
     since: str = ""
-    """Time at which nodes began to be missing."""
+    """Start of the shortage."""
 
 
 class RootCause(Struct, frozen=True, kw_only=True):
@@ -161,9 +161,9 @@ class RootCause(Struct, frozen=True, kw_only=True):
     error: str = ""
     """As in failure_found."""
     log_file: str = ""
-    """File on that node with the worker's stderr, or its error file; empty if neither is kept."""
+    """File on that node with the worker's stderr, or its error file."""
     last_lines: tuple[str, ...] = ()
-    """Up to 10 last lines of the worker's stderr, or of the traceback in its error file."""
+    """Last lines of the worker's stderr, or of the traceback in its error file; 10 at most."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
@@ -172,12 +172,12 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     cause: Cause
     reason: str
     mode: str
-    """"grace" if workers may save, "kill" if not, "fence" if this node has lost its membership."""
+    """"grace" if workers may save, "kill" if not, "fence" after a lost membership."""
     nodes: tuple[str, ...] = ()
     """Nodes that were lost, failed or left."""
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """Present if a failure is the cause and this node knows it; the leader knows the failures of all nodes."""
+    """Failure that is the cause, if this node knows it; the leader knows the failures of all nodes."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -196,11 +196,11 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
 
     exit_code: ExitCode
     verdict: Literal["success", "failure", "stopped", ""]
-    """Verdict on the job; empty if only this node leaves."""
+    """Of the job; empty if only this node leaves."""
     reason: str
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """Present if a worker's failure ended the job."""
+    """Failure that ended the job, if one did."""
 
 
 def encode_event(event: RunEvent) -> bytes:

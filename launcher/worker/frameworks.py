@@ -27,9 +27,9 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE
 def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
     """Return the declared mesh as a torch DeviceMesh with the names of its axes. Every worker must call this once.
 
-    `device_type` is by default torch's accelerator, or "cpu" if there is none or the workers were placed on CPUs. If
-    there is no process group yet, the function creates one and passes `more` to init_process_group. Submeshes work as
-    in torch: `torch_mesh()["dp", "tp"]`. Groups over several axes from `--traffic` are available by name:
+    `device_type` is by default torch's accelerator, or "cpu" if the workers have none or were placed on CPUs. Without a
+    process group, the function creates one and passes `more` to init_process_group. Submeshes work as in torch:
+    `torch_mesh()["dp", "tp"]`. Groups over several axes from `--traffic` are available by name:
     `torch_mesh()["dp+cp"]`. Raises RuntimeError without a launcher.
     """
     place = mesh()

@@ -32,9 +32,9 @@ from launcher.meshctl.group import TIMEOUT_S, Reader, integer, job_command, mesh
 def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 
-    Run the command on all nodes at once, for example with srun or pdsh. It loads the network for some seconds: every
-    node sends data to another one as fast as it can, while all nodes measure the round-trip times of small packets. If
-    the locations of the nodes are known, the command checks them. The exit code is 1 if it cannot determine the tree.
+    Run the command on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node
+    sends to another one as fast as it can, while all nodes measure round-trip times. If the locations of the nodes are
+    known, the command checks them. The exit code is 1 if it cannot determine the tree.
 
     \b
     Examples:

@@ -14,8 +14,7 @@ from launcher.meshctl.group import job_command, log_dir_option
 @job_command("Serve a web page that shows a run.", needs_run=False)
 @click.option(
     "--listen", default="0", metavar="[HOST:]PORT",
-    help="Address of the page. On other addresses than loopback, readers need the token in the printed URL. "
-    "[default: loopback, any free port]",
+    help="Address of the page; beyond loopback, readers need the token in the URL. [default: a loopback port]",
 )  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
@@ -25,8 +24,8 @@ def serve(
 ) -> int:
     """Serve a web page that shows a run: its picture, rounds, ranks, output and stacks.
 
-    The page is read-only. The command serves it until Ctrl-C, even after the run has ended, and prints the ssh -L
-    command with which you can open the page on another machine.
+    The page is read-only, and is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
+    command that makes the page available on another machine.
 
     \b
     Examples:

@@ -156,7 +156,7 @@ def format_time(time: StepTime, explanation: Explanation) -> str:
 def describe_time(time: StepTime) -> str:
     """Describe what the rows of `list_time_rows` add up to."""
     if not time.is_absolute:
-        return f"shares of a step's communication{', assuming that links of a level are alike' * bool(time.assumed)}"
+        return f"shares of a step's communication{', assuming links of a level are alike' * bool(time.assumed)}"
     overlap = f"; its parts overlap by {format_seconds(time.overlap)}" if time.overlap else ""
     return f"{format_seconds(time.seconds)} for a step's communication, without computation{overlap}"
 

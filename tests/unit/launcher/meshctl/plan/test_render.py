@@ -98,7 +98,7 @@ def test_a_time_by_assumed_rates_says_so_and_names_no_rate() -> None:
     assert plan.step_time is not None
     explanation = explain(plan, nodes, mesh, limits, Costs())
     text = render.format_time(plan.step_time, explanation)
-    assert text.startswith("time     shares of a step's communication, assuming that links of a level are alike\n")
+    assert text.startswith("time     shares of a step's communication, assuming links of a level are alike\n")
     assert "bit" not in text
     time = json.loads(render.format_json(plan))["time"]
     assert time["assumed"] == ["leaf", "host"]
