@@ -36,7 +36,7 @@ from rendezvous.records import Command
 def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[str, ...]) -> int:
     """Check this node for problems that would stop or slow down a job.
 
-    Prints a verdict, warnings with remedies, the given options and what was found. --json adds every option's value and
+    Prints a verdict, warnings with remedies, the given options and the findings. --json adds every option's value and
     origin, the frameworks, and this node's location, limits and addresses. The exit code is 1 if something would stop a
     job.
 
@@ -132,8 +132,8 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
 
-    On a machine of the run, the command asks its agent; there RUN_ID may also be the agent's pid or script. On other
-    machines, or if an option names a store, the command writes the request to the store.
+    On a machine of the run, the command sends the request to an agent of the run; there, RUN_ID may also be the agent's
+    pid or its script. On other machines, or if an option names a store, it writes the request to the store.
 
     \b
     Examples:
@@ -178,9 +178,9 @@ def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) 
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Let new nodes take over a run whose nodes are all lost.
 
-    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all of
-    them are lost, new nodes wait for a long time to be sure. This command confirms the loss, so that they need not
-    wait. Use it only if you are sure: otherwise, two copies of the job may run at the same time.
+    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all
+    these nodes are lost, new nodes wait for a long time to be sure. This command confirms the loss and ends the wait.
+    Use it only if you are sure: otherwise, two copies of the job may run at the same time.
 
     \b
     Examples:

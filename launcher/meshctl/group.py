@@ -181,7 +181,7 @@ timeout_option = click.option(
 
 log_dir_option = click.option(
     "--log-dir", metavar="DIR",
-    help=f"Log directory of an ended run, on one of its nodes. [{BY_NAME['log-dir'].variables[0]}]",
+    help=f"Log directory of a run that has ended, on one of its nodes. [{BY_NAME['log-dir'].variables[0]}]",
 )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ _follow_option = click.option("-f", "--follow", is_flag=True, help="Show new lin
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool, log_dir: str | None) -> None:
     """Show the round, the nodes and the past rounds of a run, or list all runs.
 
-    RUN_ID is the --rdzv-id of the run. The command asks an agent on this machine or, if there is none or an option
-    names a store, reads the store.
+    RUN_ID is the --rdzv-id of the run. The command asks an agent of the run on this machine. Without such an agent, or
+    if an option names a store, it reads the store.
 
     Without RUN_ID, the command shows the run on this machine, if there is only one. Otherwise, or if an option names a
     store, it lists your runs on this machine (for root, those of all users) and the runs in the store.
@@ -154,8 +154,8 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
     """Show the output of all workers of a run in one stream. Each line begins with its ranks, such as [0-3,6].
 
-    Start meshrun with --log-dir DIR and --redirects 3 or --tee 3, so that there are log files. Control characters are
-    escaped, and progress bars are shown in their last state. --follow also shows later rounds.
+    The output must be in log files: start meshrun with --log-dir DIR and --redirects 3 or --tee 3. Control characters
+    are escaped, and progress bars are shown in their last state. --follow also shows later rounds.
 
     \b
     Examples:
@@ -201,7 +201,8 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
 def top(store: Mapping[str, str], run_id: str | None) -> None:
     """Watch a run in a full-screen view: its state, its ranks and its latest events.
 
-    s sorts the ranks by rank, cpu, memory, progress or state; q quits. The columns are those of meshctl ps.
+    cpu is in cores; progress is the time since the last step, heartbeat or output. Press s to sort the ranks by rank,
+    cpu, memory, progress or state, and q to quit.
 
     The command needs the package textual: pip install 'textual>=8'.
 

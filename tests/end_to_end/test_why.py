@@ -158,7 +158,7 @@ def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
             job.says(ODD)
         if on_hang == "restart":
             assert [job.wait().exit_code for job in jobs] == [0, 0]
-            assert sum("rank 1 (pid" in job.stderr and "gave no sign of progress" in job.stderr for job in jobs) == 1
+            assert sum("rank 1 (pid" in job.stderr and "showed no sign of progress" in job.stderr for job in jobs) == 1
             return
         # The node that does not lead, and the leader through the store.
         assert all(ODD in ask("why", job.pid) for job in jobs)

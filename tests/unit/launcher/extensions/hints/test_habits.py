@@ -16,7 +16,7 @@ from launcher.extensions.hints.habits import explain_command, explain_option
     ("spelling", "named"),
     [
         ("--num_gpus", "--nproc-per-node"), ("-np", "--nproc-per-node"), ("-n", "--nproc-per-node"),
-        ("--num_processes", "those of all nodes"), ("-N", "--nnodes"), ("--num_machines", "--nnodes"),
+        ("--num_processes", "not on all nodes"), ("-N", "--nnodes"), ("--num_machines", "--nnodes"),
         ("--min-np", "--nnodes MIN:MAX"), ("--machine_rank", "--node-rank"), ("--main_process_ip", "--rdzv-endpoint"),
         ("--hostfile", "on every node"), ("-H", "on every node"), ("--gpu-ids", "CUDA_VISIBLE_DEVICES"),
         ("--include", "CUDA_VISIBLE_DEVICES"), ("-x", "export"), ("--bind-to", "--numa-binding"),
