@@ -34,15 +34,15 @@ _SETTINGS = (
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
 _COMMON = {
-    "nproc-per-node": ("N", "number of workers on this node [default: one per GPU]"),
+    "nproc-per-node": ("N", "workers on this node [default: one per GPU]"),
     "mesh": ("AXIS=SIZE,...", "grid of ranks, such as pp=4,dp=*,tp=8"),
     "nnodes": ("N|MIN:MAX", "number of nodes; extra nodes become spares"),
-    "rdzv-backend": ("c10d|etcd", "store in which the nodes meet: on one node, or etcd"),
+    "rdzv-backend": ("c10d|etcd", "store in which nodes meet: on one node, or etcd"),
     "rdzv-endpoint": ("HOST[:PORT]", "address of the store"),
     "rdzv-id": ("ID", "name of the run, the same on all nodes"),
     "max-restarts": ("N", "number of restarts after failures"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
-    "preload": ("MODULE,...", "modules to import once, for fast starts and restarts"),
+    "preload": ("MODULE,...", "modules to import once, for fast restarts"),
 }
 # The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
 GROUPS = {

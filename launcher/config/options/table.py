@@ -21,11 +21,11 @@ from launcher.config.options.readers import Option, make_ignored, make_optional
 TABLE: tuple[Option, ...] = (
     # source, name, group, metavar, reader, default, help; what is not derived from these
     Option("torchrun", "nnodes", "size", "N|MIN:MAX", readers.parse_node_range, "1:1",
-           "Number of nodes, or a range MIN:MAX; MIN: sets no maximum. Extra nodes become spares.", field="nodes_min",
+           "Number of nodes, or a range MIN:MAX; MIN: means no maximum. Extra nodes become spares.", field="nodes_min",
            section="placement"),
     Option("torchrun", "nproc-per-node", "size", "N|auto|gpu|cpu|xpu|...", make_optional(readers.parse_worker_count),
-           "auto if accelerators are found, else 1", "Number of workers on this node.", field="worker_count",
-           section="devices"),
+           "auto if accelerators are found, else 1", "Number of workers on this node; for a type of device, one per "
+           "device.", field="worker_count", section="devices"),
     Option("ours", "mesh", "size", "AXIS=SIZE,...", make_optional(readers.parse_mesh), "dp=*",
            "Grid of ranks, outermost axis first, such as pp=4,dp=*,tp=8. One axis may have the size *, which grows to "
            "use all workers.", section="placement"),
@@ -83,7 +83,7 @@ TABLE: tuple[Option, ...] = (
            "Framework whose variables workers get besides torchrun's. auto: xla or jax on TPUs, else jax or paddle "
            "if torch is missing.", section="workers"),
     Option("ours", "preload", "script", "MODULE,...", readers.parse_modules, "",
-           "Modules to import once, before workers are forked from that process.", section="workers"),
+           "Modules to import once in a process from which workers are forked.", section="workers"),
     Option("ours", "standby", "script", "SETS", readers.parse_standby, "0",
            "Number of worker sets to fork in advance for restarts.", section="workers"),
 
@@ -131,7 +131,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "local-ranks-filter", "output", "RANK,...", make_optional(readers.parse_local_ranks), "all",
            "Local ranks whose output is shown on the console."),
     Option("torchrun", "duplicate-stdout-filters", "output", "TEXT,...", readers.parse_texts, "",
-           "Copy teed lines of stdout that contain a TEXT to filtered_stdout.log. Write a comma in a TEXT as two."),
+           "Copy teed lines of stdout that contain a TEXT to filtered_stdout.log. Double each comma in a TEXT."),
     Option("torchrun", "duplicate-stderr-filters", "output", "TEXT,...", readers.parse_texts, "",
            "Copy teed lines of stderr that contain a TEXT to filtered_stderr.log."),
 
@@ -151,7 +151,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_endpoints), "",
            "Address of the store; for TLS, prefix it with etcds://. With static: MASTER_ADDR:MASTER_PORT."),
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(readers.parse_name), "random; required with etcd",
-           "Name of the run on all nodes.", field="run_id"),
+           "Run name, the same on all nodes.", field="run_id"),
     Option("torchrun", "rdzv-conf", "rendezvous", "KEY=VALUE,...", readers.parse_conf, "",
            "Settings of the backend: torchrun's keys (timeout, join_timeout, is_host, ...), user and password_file."),
     Option("ours", "node-name", "rendezvous", "NAME", make_optional(readers.parse_node_name),
