@@ -20,9 +20,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Time limit of a read: the lease divided by this number. A renewal consists of two such calls."""
     write_limit_s: float = 5.0
     """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers;
-    repeating it too soon would load a slow disk more. etcd itself times out after 7 s."""
+    repeating it loads a slow disk more. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
-    """How long before its lease a watchdog expires, so that all workers have exited when the member is lost."""
+    """How long before its lease a watchdog expires, so that workers have exited when the member is lost."""
     retry_delay_s: float = 0.2
     """Pause before a failed request is repeated."""
     retry_delay_max_s: float = 3.0
@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     successor_delay_s: float = 0.1
     """How long the second successor of a lost leader waits for the first; the third waits twice as long."""
     resync_ttls: float = 2.0
-    """Longest interval at which a member re-reads its watched keys, because a watch may have gone stale."""
+    """Longest interval between two reads of all watched keys, because a watch may have gone stale."""
     view_ttls: float = 7.0
     """A node whose re-reads fail for this long kills its workers, even if it renews its lease; a member that has not
     stopped a round is not removed earlier. So reads may fail for 20 s."""
@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long a member that renews its lease, and was reached before, may be unreachable before it is removed."""
 
     continues_without_store: bool = True
-    """Whether a running round continues during a store outage, as long as its whole roster sees the same outage."""
+    """Whether a round continues during a store outage, if its whole roster sees the same outage."""
     probe_s: float = 1.0
     """Time within which all members must confirm an outage; otherwise no watchdog is extended."""
     outage_limit_s: float = 600.0
@@ -60,16 +60,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     grow_delay_s: float = 300.0
     """Time after the last node has joined before a running job restarts to use it."""
     election_spread_s: float = 1.0
-    """If no successor replaces a lost leader, each other member tries after a random time of up to this long."""
+    """If no successor replaces a lost leader, others try after random times of up to this long."""
 
     settle_s: float = 1.0
-    """How long after a failure a lost node may be its cause: connections break before a lease ends."""
+    """How long after a failure a lost node may be its cause: connections break before leases end."""
     leave_settle_s: float = 0.2
-    """Departures that are this close together cause a single restart."""
+    """Departures this close together cause a single restart."""
     announce_limit_s: float = 0.1
-    """How long a leaving member waits for its announcement to be acknowledged before it signals its workers."""
+    """How long a leaving member waits for replies to its announcement before it signals its workers."""
     restart_grace_s: float = 5.0
-    """Time from SIGTERM to SIGKILL when a round ends because of a failure or a lost node."""
+    """Time from SIGTERM to SIGKILL when a failure or a lost node ends a round."""
     shutdown_timeout_s: float = 30.0
     """Time from the stop signal to SIGKILL when workers may save (torchrun's option and default)."""
     stop_limit_s: float = 30.0
@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     operations_per_txn: int = 100
     """Most operations or comparisons in a transaction of the leader. etcd allows 128 by default (--max-txn-ops)."""
     observe_pause_s: float = 1e-4
-    """Pause between two observations of the leader, per member. An observation takes about 8 µs per member."""
+    """Pause between two observations of the leader, per member; one takes about 8 µs per member."""
 
     max_restarts: int = 0
     """Number of worker failures that the job survives (torchrun's default)."""
@@ -91,15 +91,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 60.0
     """Longest such pause."""
     no_progress_rounds: int = 10
-    """Number of short rounds in a row after which the job ends, whatever their cause."""
+    """Number of short rounds in a row that end the job, whatever their cause."""
     stuck_rounds: int = 3
-    """Number of failed rounds in a row without a new highest step after which the job ends, if workers report steps."""
+    """If workers report steps: number of failed rounds in a row without a new highest step that end the job."""
     quarantine_failures: int = 3
-    """A node is quarantined if one of its workers was the first to fail this many times within quarantine_window_s."""
+    """Number of first failures on a node within quarantine_window_s that quarantine it."""
     flap_limit: int = 3
-    """A node is quarantined if it was lost this many times within quarantine_window_s, whatever its member ids."""
+    """Number of losses of a node within quarantine_window_s that quarantine it, whatever its member ids."""
     quarantine_window_s: float = 1800.0
-    """Time within which failures and losses of a node are counted."""
+    """Time in which failures and losses of a node are counted."""
     quarantine_first_s: float = 60.0
     """Length of a node's first quarantine, doubled for each further one."""
     quarantine_max_s: float = 3600.0
@@ -107,11 +107,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     port_taken_rounds: int = 3
     """Number of rounds in a row that may fail uncharged because another process uses the worker port."""
     blame_window_s: float = 0.1
-    """If two nodes report failures that are this close together, it is uncertain which failure came first."""
+    """If the failures of two nodes are this close together, it is uncertain which came first."""
     farewell_s: float = 10.0
     """How long the agent that serves the store waits for others to read the verdict."""
     keep_finished_s: float = 3600.0
-    """How long agents that start late can read the verdict."""
+    """How long late agents can read the verdict."""
     on_finished: str = "next"
     """Action if a job of this run id has ended. `next`: start a new job if that one failed or was stopped; `exit`: exit
     with its result; `rerun`: always start a new job."""

@@ -24,25 +24,25 @@ TABLE: tuple[Option, ...] = (
            "Number of nodes, or a range MIN:MAX; MIN: means no maximum. Extra nodes become spares.", field="nodes_min",
            section="placement"),
     Option("torchrun", "nproc-per-node", "size", "N|auto|gpu|cpu|xpu|...", make_optional(readers.parse_worker_count),
-           "auto if accelerators are found, else 1", "Number of workers on this node; for a type of device, one per "
-           "device.", field="worker_count", section="devices"),
+           "auto if accelerators are found, else 1", "Number of workers on this node.", field="worker_count",
+           section="devices"),
     Option("ours", "mesh", "size", "AXIS=SIZE,...", make_optional(readers.parse_mesh), "dp=*",
-           "Grid of ranks, outermost axis first, such as pp=4,dp=*,tp=8. One axis may have the size *, which grows to "
-           "use all workers.", section="placement"),
+           "Grid of ranks, outermost axis first, such as pp=4,dp=*,tp=8. One axis may be *, which grows to use all "
+           "workers.", section="placement"),
     Option("ours", "elastic", "size", "MIN:MAX", readers.parse_text, "1:",
            "Allowed sizes of the * axis of --mesh: N, MIN:MAX, MIN: or :MAX.", section="placement.texts"),
     Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(readers.parse_devices),
            "those detected", "Devices of the workers. KIND is nvidia, amd, intel, tpu (or tpu:TYPE, such as "
            "tpu:v5e-16), cpu, or the NAME of a plug-in.", field="request"),
     Option("ours", "visible-env", "devices", "VARIABLE", readers.parse_variable_name, "depends on the kind",
-           "Environment variable that selects a worker's devices, such as CUDA_VISIBLE_DEVICES. With --devices "
-           "NAME:COUNT, this option is required.", field=""),
+           "Environment variable that selects a worker's devices, such as CUDA_VISIBLE_DEVICES. Required with "
+           "--devices NAME:COUNT.", field=""),
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(readers.parse_devices_per_worker),
            "1; all for JAX on TPUs", "Number of devices per worker."),
     Option("ours", "device-binding", "devices", "local-rank|visible", readers.parse_choice, "local-rank",
            "How a worker finds its devices: by its LOCAL_RANK, or by seeing only its own.", section="workers"),
     Option("torchrun", "virtual-local-rank", "devices", "", readers.parse_flag, "0",
-           "Set LOCAL_RANK to 0 in every worker, and make each worker's own GPU its device 0.", section="workers"),
+           "Give every worker LOCAL_RANK 0, and its own GPU as device 0.", section="workers"),
     Option("torchrun without variable", "numa-binding", "devices", "node|socket|exclusive|core-complex",
            make_optional(partial(readers.parse_choice, hint="leave it out to bind nothing")), "",
            "Bind each worker to CPUs near its device.", section="workers"),
@@ -94,7 +94,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "shutdown-timeout", "restarts", "SECONDS", readers.parse_seconds, "30",
            "Time from the stop signal to SIGKILL.", last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", section="shutdown"),
     Option("ours", "attempt", "restarts", "N", make_optional(readers.parse_count), "none",
-           "Number of this attempt, as counted by the scheduler. Agents of earlier attempts exit.",
+           "Attempt number, from the scheduler. Agents of earlier attempts exit.",
            last_variable="SLURM_RESTART_COUNT", section="rendezvous"),
 
     Option("torchrun", "signals-to-handle", "shutdown", "NAME,...", readers.parse_signals,
@@ -120,10 +120,10 @@ TABLE: tuple[Option, ...] = (
            "600,start=3600,first-step=3600", "Time without progress (output, heartbeat or collective) on any node "
            "after which a hang is reported; 0: never. PHASE is start or first-step.", field="hang_limits"),
     Option("ours", "on-hang", "hangs", "report|restart", readers.parse_choice, "report",
-           "Action on a hang: only report it, or also restart the job, which counts against --max-restarts."),
+           "Action on a hang: only report it, or also restart (charged to --max-restarts)."),
 
     Option("torchrun", "log-dir", "output", "DIR", make_optional(readers.parse_text), "a temporary directory",
-           "Directory for log files, in which each run creates a subdirectory."),
+           "Directory for log files; each run creates a subdirectory."),
     Option("torchrun", "redirects", "output", "0-3|RANK:0-3,...", readers.parse_streams, "0",
            "Streams to write to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both.", short="-r"),
     Option("torchrun", "tee", "output", "0-3|RANK:0-3,...", readers.parse_streams, "0",
@@ -136,24 +136,24 @@ TABLE: tuple[Option, ...] = (
            "Copy teed lines of stderr that contain a TEXT to filtered_stderr.log."),
 
     Option("ours", "events", "events", "FILE", readers.parse_printable, "",
-           "File, named pipe or - (stdout) to which the agent appends each event on this node, as a line of JSON.",
+           "File, pipe or - (stdout) to which each event on this node is appended as a line of JSON.",
            section="monitoring"),
     Option("ours", "notify", "events", "COMMAND|URL", readers.parse_printable, "",
-           "Shell command (stdin) or http(s) URL (POST) that gets a JSON object for each start and end of a round, "
-           "each hang, and the end of the job.", section="monitoring"),
+           "Shell command (stdin) or http(s) URL (POST) that gets each start and end of a round, each hang, and the "
+           "job's end, as JSON.", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", readers.parse_flag, "0",
            "Run on this node only; other rendezvous options, --node-rank, --master-addr and --master-port have no "
            "effect.", field=""),
     Option("torchrun", "rdzv-backend", "rendezvous", "static|c10d|etcd", readers.parse_backend, "static",
-           "Store in which the nodes meet. c10d: hosted by the agent at --rdzv-endpoint; static: hosted by node rank "
-           "0, with fixed ranks; etcd (or etcd-v2): an etcd v3 cluster."),
+           "Store for the nodes. c10d: hosted by the agent at --rdzv-endpoint; static: by node rank 0, with fixed "
+           "ranks; etcd (or etcd-v2): an etcd v3 cluster."),
     Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_endpoints), "",
            "Address of the store; for TLS, prefix it with etcds://. With static: MASTER_ADDR:MASTER_PORT."),
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(readers.parse_name), "random; required with etcd",
            "Run name, the same on all nodes.", field="run_id"),
     Option("torchrun", "rdzv-conf", "rendezvous", "KEY=VALUE,...", readers.parse_conf, "",
-           "Settings of the backend: torchrun's keys (timeout, join_timeout, is_host, ...), user and password_file."),
+           "Backend settings: torchrun's keys (timeout, join_timeout, is_host, ...), user and password_file."),
     Option("ours", "node-name", "rendezvous", "NAME", make_optional(readers.parse_node_name),
            "the host's name, HOST-2, ...", "Name of this node."),
 
@@ -169,8 +169,8 @@ TABLE: tuple[Option, ...] = (
            "When to restart a running job to use more nodes: never, SECONDS after the last new node, or after a "
            "checkpoint.", section="rendezvous.settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", readers.parse_choice, "next",
-           "Action if a run of this name has already ended. next: start it again unless it succeeded; exit: exit with "
-           "its result; rerun: always start it again.", section="rendezvous.settings"),
+           "Action if a run of this name has already ended. next: start again unless it succeeded; exit: exit with "
+           "its result; rerun: always start again.", section="rendezvous.settings"),
 
     Option("torchrun", "node-rank", "static", "N", readers.parse_count, "0", "Rank of this node, from 0.",
            section="rendezvous"),
@@ -207,8 +207,8 @@ TABLE: tuple[Option, ...] = (
 
 SETTINGS: tuple[Option, ...] = (
     Option("variable", "min-round-time", "rendezvous", "SECONDS", readers.parse_seconds, "5",
-           "Time below which a round counts as short. After several short rounds in a row, the next one is delayed, "
-           "and finally the job fails.", section="rendezvous.settings"),
+           "Time below which a round is short. After several short rounds in a row, the next is delayed, and finally "
+           "the job fails.", section="rendezvous.settings"),
     Option("variable", "presence-proof", "rendezvous", "on|off", readers.parse_switch, "on",
            "Whether a node counts as lost as soon as its ports refuse connections, before its lease ends.",
            section="rendezvous.settings"),
@@ -217,10 +217,10 @@ SETTINGS: tuple[Option, ...] = (
     Option("variable", "progress-file", "hangs", "FILE", make_optional(readers.parse_text), "",
            "File from which the agent reads the last completed step, instead of launcher.worker.progress()."),
     Option("variable", "hang-evidence", "workers", "auto|0|1", readers.parse_choice, "auto",
-           "Whether meshctl why can read torch's flight recorder. auto: in scripts run by meshrun's own Python; 1: in "
-           "all, which adds a few ms to every start of Python; 0: in none."),
+           "Whether meshctl why can read torch's flight recorder. auto: in scripts of meshrun's own Python; 1: in all "
+           "(a few ms per start of Python); 0: in none."),
     Option("variable", "log-times", "output", "auto|on|off", readers.parse_choice, "auto",
-           "Whether the agent's lines begin with the time and the node name. auto: if stderr is not a terminal."),
+           "Prefix the agent's lines with time and node name. auto: if stderr is not a terminal."),
     Option("variable", "rdzv-prefix", "rendezvous", "PREFIX", readers.parse_text, "meshrun",
            "Prefix of the run's keys in the store.", field=""),
     Option("variable", "store-port", "rendezvous", "PORT", make_optional(readers.parse_port), "MASTER_PORT + 1",
