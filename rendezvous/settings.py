@@ -13,7 +13,7 @@ OPERATIONS_MIN = 8  # or comparisons: what the transactions of a leader need in 
 
 class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 5.0
-    """Time without a renewal after which a member is lost. Infinite only with a private store."""
+    """Time without renewal after which a member is lost. Infinite only with a private store."""
     keep_alive_parts: int = 5
     """Number of renewals per lease: two may fail, and a third is still in time."""
     call_parts: int = 5
@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """If no successor replaces a lost leader, others try after random times of up to this long."""
 
     settle_s: float = 1.0
-    """How long after a failure a lost node may be its cause: connections break before leases end."""
+    """Time after a failure in which a lost node may be its cause: connections break before leases end."""
     leave_settle_s: float = 0.2
     """Departures this close together cause a single restart."""
     announce_limit_s: float = 0.1
@@ -111,7 +111,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     farewell_s: float = 10.0
     """How long the agent that serves the store waits for others to read the verdict."""
     keep_finished_s: float = 3600.0
-    """How long late agents can read the verdict."""
+    """How long late agents can read a verdict."""
     on_finished: str = "next"
     """Action if a job of this run id has ended. `next`: start a new job if that one failed or was stopped; `exit`: exit
     with its result; `rerun`: always start a new job."""
