@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """If no successor replaces a lost leader, others try after random times of up to this long."""
 
     settle_s: float = 1.0
-    """Time after a failure in which a lost node may be its cause: connections break before leases end."""
+    """Time in which a lost node may be the cause of a failure: connections break before leases end."""
     leave_settle_s: float = 0.2
     """Departures this close together cause a single restart."""
     announce_limit_s: float = 0.1
@@ -81,7 +81,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Pause between two observations of the leader, per member; one takes about 8 µs per member."""
 
     max_restarts: int = 0
-    """Number of worker failures that the job survives (torchrun's default)."""
+    """Worker failures that the job survives (torchrun's default)."""
     restart_window_s: float = math.inf
     """Only failures within this time count against max_restarts."""
     min_round_time_s: float = 5.0
