@@ -153,7 +153,9 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 )  # fmt: skip
 @click.option("--round", type=integer(1), metavar="N", help="Show an earlier round.")
 @log_dir_option
-def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
+def logs(
+    store: Mapping[str, str], run_id: str | None, follow: bool, node: str, tail: str, log_dir: str | None, **given: Any
+) -> None:
     """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
     The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
@@ -164,18 +166,19 @@ def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str |
       meshctl logs -f --tail 100
       meshctl logs exp-41 --rank 3 --stream stderr
     """
-    from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+    from launcher.meshctl.live.logs import ALL_LINES, LogView
     from launcher.meshctl.live.poller import NodePoller
     from launcher.meshctl.live.source import open_source
+    from launcher.views.requests import ReadLogs
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
         raise UsageError(
             f"--tail must be a number of lines or all, not {sanitize(tail)}", "write for example --tail 100"
         )
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), NUMBER_MAX)
-    query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
+    query = ReadLogs(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
-        LogView(NodePoller(source, _warn), query, _write_lines).run()
+        LogView(NodePoller(source, _warn), query, _write_lines, node, follow).run()
 
 
 @job_command("Show what happened on all nodes of a run, by time.", needs_run=False)

@@ -10,10 +10,8 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct, field
-
 from launcher.meshctl.live.ended_run import read_lost_events
-from launcher.meshctl.live.poller import NodeAnswer, NodePoller, PolledNode
+from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.text import format_count
@@ -37,13 +35,11 @@ def show_events(
 
     `write` gets lines for stdout, `warn` a sentence for stderr.
     """
-    collector = EventCollector(warn)
     poller = NodePoller(source, warn)
     waiting: list[tuple[float, EventView]] = []
     is_last, has_lost = False, False
     while not is_last:
-        for answer in poller.poll(collector.make_request, _WAIT_S):
-            waiting += [(time.monotonic(), event) for event in collector.take(answer)]
+        waiting += [(time.monotonic(), event) for event in poll_events(poller, _WAIT_S)]
         if poller.report is not None and not has_lost:
             waiting += [(-math.inf, event) for event in read_lost_events(poller.report)]
             has_lost = True
@@ -57,24 +53,17 @@ def show_events(
         warn(poller.ending)
 
 
-class EventCollector(Struct):
-    """Asks nodes for the events after those that they have told."""
-
-    warn: Callable[[str], object]
-    """Gets a sentence for stderr."""
-    _last: dict[str, int] = field(default_factory=dict)  # number of the last event of each node, by member id
-
-    def make_request(self, node: PolledNode) -> ReadEvents:
-        return ReadEvents(after=self._last.get(node.member_id, -1))
-
-    def take(self, answer: NodeAnswer) -> list[EventView]:
-        """Return the events of a node's page."""
+def poll_events(poller: NodePoller, wait_s: float) -> list[EventView]:
+    """Return what nodes tell within this time of what they have not told yet; `poller` warns of what is gone."""
+    found = []
+    for answer in poller.poll(lambda node: ReadEvents(after=node.last_event), wait_s):
         node, page = answer.node, answer.reply
         assert isinstance(page, EventPage), page
         if page.dropped:
-            self.warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
-        self._last[node.member_id] = page.next_after
-        return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
+            poller.warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
+        node.last_event = page.next_after
+        found += [event for line in page.lines if (event := read_event(line, node.name)) is not None]
+    return found
 
 
 def format_events(events: list[EventView], now: float) -> list[str]:

@@ -52,6 +52,8 @@ class PolledNode(Struct, kw_only=True):
     """The source's `switch_count`, when it was asked last."""
     next_at: float = 0.0
     failures: int = 0
+    last_event: int = -1
+    """The number of the last event that it has told."""
 
 
 class NodeAnswer(Struct, frozen=True):

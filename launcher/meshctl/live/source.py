@@ -6,12 +6,14 @@ All views take a QuestionSource and none cares where it is from; here is the one
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple
 
 from launcher.config.options.table import BY_NAME
 from launcher.meshctl.group import open_jobs
@@ -24,7 +26,6 @@ from launcher.meshctl.live.ended_run import (
     open_run_dir,
     read_folders,
 )
-from launcher.meshctl.requests import Control, StoreControl, name_user
 from launcher.meshctl.run_choice import choose_agent
 from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
@@ -73,6 +74,7 @@ class LocalSource(QuestionSource):
     def __init__(self, agent: LocalAgent) -> None:
         super().__init__(self._put, agent.run_id)
         self.node = agent.node
+        """Of the agent that was asked first."""
         self._asked = (agent, 0)  # in one value: other threads see both change at once
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
@@ -98,7 +100,7 @@ class LocalSource(QuestionSource):
         return run
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
-        """Have the agent hand it in."""
+        """Have the agent hand it in; as by `stored_request.hand_in`, one that no leader answers in time stays."""
         request = Submit(kind=command.kind, target=command.target, by=command.by, limit_s=limit_s)
         answered = self._ask(Question(request=request), Command, limit_s + STORE_LIMIT_S)
         return answered if answered.is_answered else None
@@ -197,8 +199,31 @@ class StoreSource(QuestionSource):
         return lease
 
 
+class StoreControl(NamedTuple):
+    """A run to which a request is handed through the store; one of this machine takes it by `LocalSource`."""
+
+    jobs: JobStore
+    run_id: str
+    node: str = ""
+
+    def read_run(self) -> RunView:
+        return self.jobs.read_run(self.run_id)
+
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        return hand_in(self.jobs.locate(self.run_id), command, limit_s, is_left=True)
+
+
+def name_user() -> str:
+    """Return who asks, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
 @contextmanager
-def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
+def open_control(store: Mapping[str, str], run_id: str) -> Iterator[LocalSource | StoreControl]:
     """Find who takes a request to a run: an agent on this machine, unless options name a store, else the store.
 
     Raises NoAgentError if there is no agent and no store is known, and UsageError.
