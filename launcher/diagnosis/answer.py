@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
 from launcher.diagnosis.stack_groups import format_place, render_frames
-from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
+from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame, find_places
 from launcher.logs.reports.report import Finding, HangCause
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
@@ -121,7 +121,7 @@ def make_answer(
         kind=diagnosis.kind,
         culprits=diagnosis.culprits,
         sentences=diagnosis.sentences,
-        places=diagnosis.places[:PLACES_MAX],
+        places=find_places(ranks)[:PLACES_MAX],
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
         stragglers=tuple(stragglers),

@@ -238,11 +238,6 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, nodes=() if self.is_short else nodes, is_short=True)
 
     @property
-    def active(self) -> tuple[NodeView, ...]:
-        """Nodes with ranks."""
-        return tuple(node for node in self.nodes if node.ranks)
-
-    @property
     def silent(self) -> tuple[str, ...]:
         """Names of the nodes that have not answered."""
         return tuple(node.name for node in self.nodes if node.state == SILENT)

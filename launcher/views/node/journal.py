@@ -81,15 +81,11 @@ class Journal(Struct, eq=False):
 
     def __post_init__(self) -> None:
         self._idle_since = self.header.started_at
-        self._add(
-            AgentStarted(
-                **self._common(self.header.started_at),
-                pid=self.header.pid,
-                version=__version__,
-                worker_count=self.header.worker_count,
-                reason=self.header.reason,
-            )
+        header = self.header
+        started = AgentStarted(
+            pid=header.pid, version=__version__, worker_count=header.worker_count, reason=header.reason
         )
+        self._add(started, header.started_at)
 
     def take(self, fact: Fact) -> None:
         """Take what has happened; most kinds say nothing about the run."""
@@ -99,7 +95,7 @@ class Journal(Struct, eq=False):
                 self._start(message.start, message.share, at)
             case Spawned(round=number, local_rank=local_rank, pid=pid) if number == self._round:
                 rank = self._find_rank(local_rank)
-                self._add(WorkerStarted(**self._common(at), rank=rank, local_rank=local_rank, pid=pid))
+                self._add(WorkerStarted(rank=rank, local_rank=local_rank, pid=pid), at)
             case SpawnFailed(round=number, local_rank=local_rank, sentence=sentence) if number == self._round:
                 self._end_worker(local_rank, 0, NOT_STARTED, at, sentence)
             case Exited(round=number, local_rank=local_rank, pid=pid, exit_code=exit_code) if number == self._round:
@@ -107,36 +103,34 @@ class Journal(Struct, eq=False):
             case events.LeaveRequest():
                 self.is_leaving = True
             case RunEvent():  # of a part, which leaves what all events have to this journal
-                self._add(replace(message, **self._common(message.at or at)))
+                self._add(message, message.at or at)
             case events.CheckpointSaved():
-                self._add(CheckpointReported(**self._common(at)))
+                self._add(CheckpointReported(), at)
             case events.RoundFailed():
                 self._add_failure(message, at)
             case events.StopRound(number, mode, reason, cause, nodes) if (
                 number == self._round and (number, mode) != self._stop
             ):
                 self.is_stopping, self._stop = True, (number, mode)  # the agent may be told again after a pause
-                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                told: dict[str, Any] = {"reason": describe(reason), "reason_kind": reason.kind}
                 own = self._failure[1] if self._failure[0] == number else ""
                 root = find_root_cause((self.find_failure(number) or own) if cause == "failure" else "")
-                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes, root_cause=root), reason)
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes, root_cause=root), at, reason)
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
                 self._end(step, at)
             case events.Log(reason, True, rule):
-                told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
-                self._add(RemarkMade(**told, rule=rule))
+                self._add(RemarkMade(sentence=describe(reason), reason_kind=reason.kind, rule=rule), at)
             case events.Log(reason) if self.assignment is None and _is_wait(reason):
-                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
+                self._add(WaitChanged(sentence=describe(reason), reason_kind=reason.kind), at, reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
-                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                told = {"reason": describe(reason), "reason_kind": reason.kind}
                 root = find_root_cause(verdict.failure if verdict is not None else "")
-                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root))
+                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root), at)
 
-    def _common(self, at: float) -> dict[str, Any]:
-        return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
-
-    def _add(self, event: RunEvent, reason: Reason | None = None) -> None:
+    def _add(self, event: RunEvent, at: float, reason: Reason | None = None) -> None:
+        """Add an event, with what all events have."""
+        event = replace(event, at=at, run_id=self.header.run_id, node=self.header.node, round=self._round)
         self.timeline.take(event, reason)
         self.buffer.take(event)
         for write in self.write_events:
@@ -149,57 +143,49 @@ class Journal(Struct, eq=False):
     def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
         self.assignment, self._round_at, self.is_stopping = assignment, at, False
         sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
-        self._add(
-            RoundStarted(
-                **self._common(at),
-                world_size=assignment.world_size,
-                node_count=assignment.group_world_size,
-                ranks=assignment.ranks,
-                mesh=",".join(f"{axis}={size}" for axis, size in sizes),
-                restart_count=start.restart_count,
-                max_restarts=self.header.max_restarts,
-                waited_s=round(max(0.0, at - self._idle_since), 3),
-                summary=describe(assignment.summary),
-            ),
-            assignment.summary,
+        started = RoundStarted(
+            world_size=assignment.world_size,
+            node_count=assignment.group_world_size,
+            ranks=assignment.ranks,
+            mesh=",".join(f"{axis}={size}" for axis, size in sizes),
+            restart_count=start.restart_count,
+            max_restarts=self.header.max_restarts,
+            waited_s=round(max(0.0, at - self._idle_since), 3),
+            summary=describe(assignment.summary),
         )
+        self._add(started, at, assignment.summary)
 
     def _end_worker(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str = "") -> None:
         outcome: Literal["succeeded", "failed", "terminated"] = "succeeded"
         if exit_code:
             outcome = "terminated" if self.is_stopping else "failed"
-        self._add(
-            WorkerEnded(
-                **self._common(at),
-                rank=self._find_rank(local_rank),
-                local_rank=local_rank,
-                pid=pid,
-                outcome=outcome,
-                exit_code=exit_code,
-                sentence=sentence,
-            )
+        ended = WorkerEnded(
+            rank=self._find_rank(local_rank),
+            local_rank=local_rank,
+            pid=pid,
+            outcome=outcome,
+            exit_code=exit_code,
+            sentence=sentence,
         )
+        self._add(ended, at)
 
     def _add_failure(self, failed: events.RoundFailed, at: float) -> None:
         self._failure = failed.round, failed.failure
         failure = parse_failure(failed.failure) if failed.failure else None
-        self._add(
-            FailureFound(
-                **self._common(at),
-                rank=failed.rank,
-                exit_code=failed.exit_code,
-                failure_class=describe(failed.failure_class),
-                error=(failure.exception or failure.sentence or "") if failure is not None else "",
-                log_file=failure.log_file if failure is not None else "",
-            ),
-            failed.failure_class,
+        found = FailureFound(
+            rank=failed.rank,
+            exit_code=failed.exit_code,
+            failure_class=describe(failed.failure_class),
+            error=(failure.exception or failure.sentence or "") if failure is not None else "",
+            log_file=failure.log_file if failure is not None else "",
         )
+        self._add(found, at, failed.failure_class)
 
     def _end(self, step: int, at: float) -> None:
         current = self.timeline.current
         cause, reason = (current.cause, describe(current.ended)) if current is not None else ("", "")
         ran_s = round(max(0.0, at - self._round_at), 3)
-        self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
+        self._add(RoundEnded(cause=cause, reason=reason, ran_s=ran_s, step=step), at)
         self.assignment, self._idle_since, self.is_stopping = None, at, False
 
 
