@@ -223,10 +223,10 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
         import textual  # noqa: F401
     except ImportError:
         raise UsageError("meshctl top needs the package textual", "run pip install 'textual>=8'") from None
-    from launcher.meshctl.live.top_screen import run_screen
+    from launcher.meshctl.live.top_screen import TopScreen
 
     with open_source(store, run_id) as source:
-        run_screen(source)
+        TopScreen(source).run()
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -101,8 +101,8 @@ class LocalSource(QuestionSource):
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
         """Have the agent hand it in; as by `stored_request.hand_in`, one that no leader answers in time stays."""
-        request = Submit(kind=command.kind, target=command.target, by=command.by, limit_s=limit_s)
-        answered = self._ask(Question(request=request), Command, limit_s + STORE_LIMIT_S)
+        question = Question(request=Submit(command=command, limit_s=limit_s))
+        answered = self._ask(question, Command, limit_s + STORE_LIMIT_S)
         return answered if answered.is_answered else None
 
     def _put(self, question: Question, limit_s: float) -> bytes:

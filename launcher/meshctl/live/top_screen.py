@@ -97,8 +97,3 @@ class TopScreen(App[None]):
             if self._shown.get(name) != text:
                 self.query_one(name, Static).update(text)
         self._shown = told
-
-
-def run_screen(source: QuestionSource) -> None:
-    """Show the run until the user leaves."""
-    TopScreen(source).run()
