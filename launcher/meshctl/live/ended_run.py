@@ -76,15 +76,13 @@ class KeptNode(Struct, frozen=True):
 class EndedSource(QuestionSource):
     """A source of what is left: `nodes` by member id. `origin`: where it is from, if that is to be said."""
 
+    is_live = False
+
     def __init__(self, run: RunView, nodes: Mapping[str, KeptNode], origin: str = "") -> None:
         super().__init__(self.answer, run.run_id)
         self.origin = origin
         self._run = run
         self._nodes = nodes
-
-    @property
-    def is_live(self) -> bool:
-        return False
 
     def answer(self, question: Question, limit_s: float = 0.0) -> bytes:
         """Answer as an agent would."""

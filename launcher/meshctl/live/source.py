@@ -75,20 +75,11 @@ class LocalSource(QuestionSource):
         super().__init__(self._put, agent.run_id)
         self.node = agent.node
         """Of the agent that was asked first."""
-        self._asked = (agent, 0)  # in one value: other threads see both change at once
+        self._agent = agent
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
         self._reading = threading.Lock()  # each of the poller's threads may be the first to find that all have ended
         self._folders: dict[str, str] = {}  # log directories of the nodes of this machine, by member id
-
-    @property
-    def is_live(self) -> bool:
-        return self._ended is None
-
-    @property
-    def switch_count(self) -> int:
-        """How often another was chosen."""
-        return self._asked[1] + (self._ended is not None)
 
     def read_run(self) -> RunView:
         run = super().read_run()
@@ -116,11 +107,13 @@ class LocalSource(QuestionSource):
                 if not folders:
                     raise
                 with self._reading:
-                    self._ended = self._ended or read_folders(folders)
+                    if self._ended is None:
+                        self._ended, self.is_live = read_folders(folders), False
+                        self.switch_count += 1
         return self._ended.answer(question)
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:
-        agent = self._asked[0]
+        agent = self._agent
         require_version(agent)
         try:
             line, problem = exchange(agent.name, question, limit_s), None
@@ -128,10 +121,10 @@ class LocalSource(QuestionSource):
             line, problem = b"", error
         if line.endswith(b"\n"):
             return line
-        if self._find_again() and self._asked[0].name != agent.name:
+        if self._find_again() and self._agent.name != agent.name:
             if isinstance(question.request, Submit):  # it may have been handed in, and is not to be so twice
                 raise RunGoneError(f"the agent of {name_run(agent.run_id)} has not answered", "see meshctl status")
-            return exchange(self._asked[0].name, question, limit_s)
+            return exchange(self._agent.name, question, limit_s)
         if problem is not None:
             raise problem
         return line
@@ -141,16 +134,17 @@ class LocalSource(QuestionSource):
 
         Raises RunGoneError if all of them have ended.
         """
-        known, switch_count = self._asked
+        known = self._agent
         for _ in range(2):
             found, silent = find_local_agents()
             agents = {agent.name: agent for agent in found if agent.run_id == known.run_id}
             if known.name in agents:
-                self._asked = (agents[known.name], switch_count)  # it may have joined its job since
+                self._agent = agents[known.name]  # it may have joined its job since
                 return True
             others = [agent for agent in agents.values() if known.job in ("", agent.job)]
             if others:
-                self._asked = (others[0], switch_count + 1)
+                self._agent = others[0]
+                self.switch_count += 1  # after it: another thread that sees this asks no earlier agent
                 return True
             if not silent:  # one that is busy may be another of the job
                 break
