@@ -39,11 +39,17 @@ class Metric(NamedTuple):
     labels: Labels
     """In addition to run and node."""
     help: str
-    read: Callable[[NodeView], Samples]
+    source: str | Callable[[NodeView], Samples]
+    """A field of the report, or of each rank; or what reads it."""
 
     @property
     def full_name(self) -> str:
         return f"meshrun_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+    def read(self, report: NodeView) -> Samples:
+        if not isinstance(self.source, str):
+            return self.source(report)
+        return _read_ranks(self.source, report) if self.labels else _read_value(self.source, report)
 
 
 def _read_value(field: str, report: NodeView) -> Samples:
@@ -95,17 +101,12 @@ def _read_goodput(read: Callable[[Goodput], Iterable[tuple[Labels, float]]], rep
 METRICS: tuple[Metric, ...] = (
     # The agent.
     Metric("build_info", "gauge", ("version",), "The version of meshrun, always 1.", _read_build),
-    Metric("agent_start_time_seconds", "gauge", (), "When the agent started, in seconds since 1970.",
-           partial(_read_value, "started_at")),
-    Metric("agent_cpu_seconds", "counter", (), "CPU time that the agent's own process has used.",
-           partial(_read_value, "agent_cpu_s")),
-    Metric("agent_resident_memory_bytes", "gauge", (), "Memory in use by the agent's own process.",
-           partial(_read_value, "agent_rss_bytes")),
+    Metric("agent_start_time_seconds", "gauge", (), "When the agent started, in seconds since 1970.", "started_at"),
+    Metric("agent_cpu_seconds", "counter", (), "CPU time that the agent's own process has used.", "agent_cpu_s"),
+    Metric("agent_resident_memory_bytes", "gauge", (), "Memory in use by the agent's own process.", "agent_rss_bytes"),
     Metric("store_latency_seconds", "gauge", (),
-           "Duration of the last request to the store; absent where the store is inside the agent.",
-           partial(_read_value, "store_latency_s")),
-    Metric("leader", "gauge", (), "1 for the leader of the run, 0 for any other agent.",
-           partial(_read_value, "is_leader")),
+           "Duration of the last request to the store; absent where the store is inside the agent.", "store_latency_s"),
+    Metric("leader", "gauge", (), "1 for the leader of the run, 0 for any other agent.", "is_leader"),
 
     # The run.
     Metric("nodes", "gauge", (), "Nodes of the run, including spares; only from the leader.",
@@ -115,14 +116,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("run_round", "gauge", (),
            "Number of the round that runs on any nodes of the run, 0 for none; only from the leader.",
            partial(_read_run, lambda run: run.round if run.phase == RUNNING else 0)),
-    Metric("round", "gauge", (), "Number of the round that runs on this node, 0 for none.",
-           partial(_read_value, "round")),
+    Metric("round", "gauge", (), "Number of the round that runs on this node, 0 for none.", "round"),
     Metric("round_ranks", "gauge", (), "Ranks of the round that runs on this node, on all nodes.",
            partial(_read_of_round, "world_size")),
     Metric("round_nodes", "gauge", (), "Nodes of the round that runs on this node.",
            partial(_read_of_round, "node_count")),
-    Metric("rounds", "counter", (), "Rounds that have started on this node.",
-           partial(_read_value, "round_count")),
+    Metric("rounds", "counter", (), "Rounds that have started on this node.", "round_count"),
     Metric("rounds_ended", "counter", ("cause",), "Rounds that have ended on this node, by what ended them.",
            partial(_read_counts, CAUSES, lambda report: report.end_counts)),
     Metric("failures", "counter", ("class",), "Failures of workers of this node that ended a round, by class.",
@@ -132,12 +131,10 @@ METRICS: tuple[Metric, ...] = (
            partial(_read_run, lambda run: run.restart_count)),
     Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts; only from the leader.",
            partial(_read_run, lambda run: run.max_restarts)),
-    Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.",
-           partial(_read_value, "hang_count")),
+    Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.", "hang_count"),
     Metric("checkpoints", "counter", (), "Checkpoints that the workers of this node have reported.",
-           partial(_read_value, "checkpoint_count")),
-    Metric("step", "gauge", (), "The highest training step that workers of this node have reported.",
-           partial(_read_value, "step")),
+           "checkpoint_count"),
+    Metric("step", "gauge", (), "The highest training step that workers of this node have reported.", "step"),
     Metric("goodput_ratio", "gauge", (),
            "Part of the time since the run's start that was training, 0 to 1; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.ratio)])),
@@ -156,24 +153,19 @@ METRICS: tuple[Metric, ...] = (
 
     # Its workers, each with what it has started.
     Metric("worker_start_time_seconds", "gauge", ("rank",), "When the worker started, in seconds since 1970.",
-           partial(_read_ranks, "started_at")),
+           "started_at"),
     Metric("worker_progress_age_seconds", "gauge", ("rank",), "Time since the worker's last sign of progress.",
-           partial(_read_ranks, "progress_age_s")),
-    Metric("worker_step", "gauge", ("rank",), "The training step that the worker has reported.",
-           partial(_read_ranks, "step")),
-    Metric("worker_cpu_seconds", "counter", ("rank",), "CPU time that the worker has used.",
-           partial(_read_ranks, "cpu_s")),
+           "progress_age_s"),
+    Metric("worker_step", "gauge", ("rank",), "The training step that the worker has reported.", "step"),
+    Metric("worker_cpu_seconds", "counter", ("rank",), "CPU time that the worker has used.", "cpu_s"),
     Metric("worker_resident_memory_bytes", "gauge", ("rank",),
-           "Memory in use by the worker; pages that its processes share are counted in each.",
-           partial(_read_ranks, "rss_bytes")),
-    Metric("worker_read_bytes", "counter", ("rank",), "Bytes that the worker has read from storage.",
-           partial(_read_ranks, "read_bytes")),
+           "Memory in use by the worker; pages that its processes share are counted in each.", "rss_bytes"),
+    Metric("worker_read_bytes", "counter", ("rank",), "Bytes that the worker has read from storage.", "read_bytes"),
     Metric("worker_written_bytes", "counter", ("rank",), "Bytes that the worker has written to storage.",
-           partial(_read_ranks, "written_bytes")),
+           "written_bytes"),
     Metric("worker_device_memory_used_bytes", "gauge", ("rank",),
-           "Memory in use on the worker's devices, by any process; where NVML is.",
-           partial(_read_ranks, "device_memory_bytes")),
+           "Memory in use on the worker's devices, by any process; where NVML is.", "device_memory_bytes"),
     Metric("worker_device_memory_bytes", "gauge", ("rank",), "Memory of the worker's devices; where NVML is.",
-           partial(_read_ranks, "device_memory_total_bytes")),
+           "device_memory_total_bytes"),
 )
 # fmt: on
