@@ -107,13 +107,14 @@ def parts(instance: Instance, shape: Sequence[int], ranks: Ranks, fast: str | No
 
     `fast`: the level whose domains have links of their own beside the hosts' NICs. Weights are megabytes.
     """
-    paths = {node.id: node.path for node in instance.nodes}
+    paths = {node.id: _name_domains(node) for node in instance.nodes}
     host_of = {rank: host for host, held in ranks.items() for rank in held}
     levels = instance.limits.levels
     inner = len(levels) if fast is None else levels.index(fast)
     nic = "host" if fast is None else f"{fast}/host"
     found = []
-    for one in instance.costs.traffic or ():
+    given = instance.costs.traffic
+    for one in traffic.make_default_traffic(instance.mesh) if given is None else given:
         rows = groups(instance, shape, one.axes).tolist()
         for hops in _directed_hops(one.kind, rows, one.weight * 1e6):
             out: dict[str, float] = {}
@@ -130,6 +131,13 @@ def parts(instance: Instance, shape: Sequence[int], ranks: Ranks, fast: str | No
                         loads[link] = loads.get(link, 0) + size
             found.append(Part(one.name, out, into))
     return found
+
+
+def _name_domains(node: Node) -> list[str | None]:
+    """The path of a node that shares an unknown domain, and what is in it, with no other."""
+    known = itertools.takewhile(lambda one: one is not None, node.path)
+    path: list[str | None] = list(known)
+    return path + [f"unknown, of {node.id}"] * (len(node.path) - len(path))
 
 
 def _directed_hops(kind: str, rows: Sequence[Sequence[int]], size: float) -> Iterator[list[tuple[int, int, float]]]:
@@ -162,6 +170,11 @@ def seconds(found: Iterable[Part], rates: Mapping[str, float]) -> float:
         own[part.communicator] = own.get(part.communicator, 0.0) + max(times.values(), default=0.0)
     total = sum(own.values())
     return total - (total - max([*busy.values(), *own.values()], default=0.0)) / 5
+
+
+def time_alike(instance: Instance, shape: Sequence[int], ranks: Ranks) -> float:
+    """How long a step takes, in proportion, if all links are equally fast."""
+    return seconds(parts(instance, shape, ranks), dict.fromkeys((*instance.limits.levels, "host"), 1e9))
 
 
 def as_plan(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Plan:

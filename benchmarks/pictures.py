@@ -198,6 +198,8 @@ def placement_quality(history: History) -> Picture | None:
     shown = {"meshrun": "cost", "order of paths": "path", "address as text": "address as text"}
     found: dict[str, dict[str, list[float]]] = {}
     for line in planner_tables.instances(history):
+        if "best" not in line:
+            continue
         family = found.setdefault(line["instance"].partition("/")[0], {name: [] for name in shown})
         for name, key in shown.items():
             if key in line:

@@ -63,8 +63,8 @@ def assess(instance: Instance, best: dict[str, Any] | None) -> Line:
         ranks = judge.lay_out(instance, answer.shape, order(instance.nodes))
         line[name] = float(judge.cost(instance, answer.shape, ranks))
         is_valid = judge.find_fault(instance, judge.as_plan(instance, answer.shape, ranks)) is None
-        if line[name] < found and name == "path" and is_valid:
-            line["wrong"] = f"dearer than the order of paths, {found} and {line[name]:g}"
+        if name == "path" and line[name] < found and is_valid and not _is_slower(instance, answer, ranks):
+            line["wrong"] = f"dearer than the order of paths and no faster, {found} and {line[name]:g}"
     if best is not None and best["fingerprint"] == long_search.fingerprint(instance):
         if tuple(best["shape"]) != answer.shape:
             line["fault"] = f"a world of {answer.shape}; the best known is of {tuple(best['shape'])}"
@@ -73,6 +73,12 @@ def assess(instance: Instance, best: dict[str, Any] | None) -> Line:
             if answer.lower_bound > line["best"] * (1 + 1e-12):
                 line["wrong"] = f"the bound {answer.lower_bound} lies above a known cost, {line['best']}"
     return line
+
+
+def _is_slower(instance: Instance, answer: Plan, ranks: judge.Ranks) -> bool:
+    """Whether a step with these ranks takes longer than with the plan, which may cost J for that."""
+    planned, other = (judge.time_alike(instance, answer.shape, one) for one in (answer.ranks, ranks))
+    return other > planned
 
 
 def count_optima() -> Line:

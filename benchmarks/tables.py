@@ -56,9 +56,9 @@ ONE_NODE = (
 # On the first screen of README.md.
 FIRST = (
     ("start of 8 workers: until the first line of the last one", figures.workers(figures.FIRST_LINE, 8)),
-    ("one of 8 workers killed: until the first line of the last one of the next round", figures.RESTART),
+    ("start of 8 workers that import torch, with `--preload torch`: until all have it", figures.WARM_START),
+    ("one of these workers killed: until all 8 have imported torch again", figures.WARM_RESTART),
     ("all processes of one of 4 nodes killed: until workers run on the other 3", f"kill{OTHER_NODE}, 4 agents"),
-    ("one of 4 nodes cut off (lease 5 s): until workers run on the other 3", figures.CUT_OFF),
     ("memory of the launcher with 8 workers (PSS)", figures.PSS),
 )
 AGAIN = "one of 8 killed, until all have imported torch again"

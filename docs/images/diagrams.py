@@ -181,21 +181,6 @@ def choose_store() -> str:
     )
 
 
-def choose_recipe() -> str:
-    return _choose(
-        "Which Kubernetes recipe?",
-        (
-            ("A TPU slice on GKE?", ("tpu-jobset.yaml", "JobSet")),
-            ("Kubeflow Trainer v2?", ("trainer/", "trainjob.yaml without etcd")),
-            ("Training Operator v1?", ("pytorchjob-elastic.yaml", "pytorchjob.yaml without etcd")),
-            ("KubeRay?", ("rayjob.yaml", "the head hosts the store")),
-            ("JobSet?", ("jobset-etcd.yaml", "jobset.yaml without etcd")),
-        ),
-        ("indexed-job.yaml", "no operator; etcd"),
-        "By what the cluster has: JobSet for TPUs, Trainer, Training Operator, KubeRay, JobSet, else an indexed Job",
-    )
-
-
 def exit_codes() -> str:
     rows = (
         ("0", "the whole job has succeeded", "done", GREEN),
@@ -263,7 +248,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "two-nodes.svg": two_nodes,
     "lost-node.svg": lost_node,
     "choose-store.svg": choose_store,
-    "choose-recipe.svg": choose_recipe,
     "exit-codes.svg": exit_codes,
     "mesh.svg": mesh,
 }

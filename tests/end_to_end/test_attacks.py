@@ -1,6 +1,6 @@
 """Attacks by other users of the machine, and by who may write to the store: the job and its round go on undisturbed.
 
-Each claim of the table in docs/reference/threat-model.md that says what somebody can do, or cannot, is tried here.
+Each claim of the lists in docs/reference/threat-model.md that says what somebody can do, or cannot, is tried here.
 """
 
 from __future__ import annotations

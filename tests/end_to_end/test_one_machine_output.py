@@ -152,7 +152,7 @@ wait_for("end")
     with Job(tmp_path, *options, script=script) as job:
         wait_until(lambda: job.stdout.count("step 999\n") == 2)
         shown = ask("logs", job.pid, "--tail", "all").splitlines()
-        assert {"[0,1] step 800", "[0,1] step 999"} <= {*shown}
+        assert {"[0-1] step 800", "[0-1] step 999"} <= {*shown}
         assert ask("logs", job.pid, "--rank", 1, "--tail", 2).splitlines() == ["[1] step 998", "[1] step 999"]
         (tmp_path / "end").touch()
         assert job.wait().exit_code == 0

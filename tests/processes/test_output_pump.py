@@ -397,8 +397,7 @@ def test_the_tail_is_that_of_the_round_being_run(job: Job) -> None:
 def test_the_last_lines_of_a_stream_without_a_file_are_kept_whole(job: Job) -> None:
     pump = job.pump()
     text = b"".join(b"line %d\n" % number for number in range(9000))
-    for index, path in ((0, None), (1, "log")):
-        write_fd = job.open(pump, index, "stdout", prefix=b"") if path is None else job.open(pump, index, "stderr")
+    for write_fd in (job.open(pump, 0, path=None), job.open(pump, 1, "stderr", prefix=None)):
         os.write(write_fd, text[: 1 << 16])
         os.close(write_fd)
     assert pump.drain(LIMIT_S)

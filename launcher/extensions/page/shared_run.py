@@ -174,9 +174,12 @@ class SharedRun:
 
 
 def choose_tellers(run: RunView) -> list[str]:
-    """Choose by member id who is asked for events: the leader knows the rounds, the losses and the failures of all."""
-    there = [node for node in run.nodes if node.member_id and node.state not in (SILENT, "lost")]
-    return [node.member_id for node in there if node.is_leader or len(there) <= EVENT_NODES_MAX]
+    """Choose by member id who is asked for events: the leader knows the rounds, the losses and the failures of all.
+
+    "" is the agent that is asked anyway, or all that is left of a run that has ended.
+    """
+    there = [node for node in run.nodes if node.member_id and node.state != SILENT]
+    return [node.member_id for node in there if node.is_leader or len(there) <= EVENT_NODES_MAX] or [""]
 
 
 def compress(text: bytes) -> bytes:

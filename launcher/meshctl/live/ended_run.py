@@ -255,7 +255,6 @@ def _list_sources(folder: str, rounds: Sequence[RoundView]) -> list[LogSource]:
 
 
 def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) -> RunView:
-    views = {member_id: node.view for member_id, node in newest.items()}
     seen = [one for node in nodes.values() for one in node.rounds]
     rounds: dict[int, RoundView] = {}  # each as a node saw it that knows its end, with the failure that a node had
     for one in sorted(seen, key=lambda one: (one.round, not one.cause, one.failed_rank < 0, not one.ended_at)):
@@ -264,13 +263,21 @@ def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) ->
             first.failed_rank, first.failure_class, first.error = one.failed_rank, one.failure_class, one.error
     events = [event for node in nodes.values() for event in node.last.values()]
     ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
+    last = max((ended.round if ended is not None else 0, *rounds))
+    views = {member_id: node.view for member_id, node in newest.items()}
+    if ended is not None:  # who was in the last round was not lost: its end is not written yet, or never was
+        views |= {
+            member_id: replace(view, state="gone")
+            for member_id, view in views.items()
+            if view.state == "lost" and view.last is not None and view.last.round == last
+        }
     root = (event.root_cause for event in events if isinstance(event, AgentEnded if ended else RoundStopping))
     run = replace(
         guess_run(views.values(), next((view.run_id for view in views.values()), ""), "", time.time()),
         phase=ENDED,
         max_restarts=max((event.max_restarts for event in events if isinstance(event, RoundStarted)), default=0),
         rounds=tuple(rounds.values()),
-        verdict=_make_verdict(ended, max(rounds, default=0)) if ended is not None else None,
+        verdict=_make_verdict(ended, last) if ended is not None else None,
         stop_reason=None if ended is not None else Reason.of("views/no-end"),
         failure=_make_failure(next(filter(None, root), None)),
     )

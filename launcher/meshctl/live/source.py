@@ -68,7 +68,8 @@ class NoAgentError(UsageError):
 class LocalSource(QuestionSource):
     """A source that asks another agent of the same job, if there is one, when the one it asks does not answer.
 
-    Once all of this machine have ended, it goes on with what they have left in their log directories.
+    Once all of this machine have ended, it goes on with what they have left in their log directories, and with those of
+    other nodes, where they are seen here and the job has ended as a whole.
     """
 
     def __init__(self, agent: LocalAgent) -> None:
@@ -79,7 +80,8 @@ class LocalSource(QuestionSource):
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
         self._reading = threading.Lock()  # each of the poller's threads may be the first to find that all have ended
-        self._folders: dict[str, str] = {}  # log directories of the nodes of this machine, by member id
+        self._folders: dict[str, str] = {}  # log directories of all nodes, by member id
+        self._here: set[str] = set()  # member ids of the nodes of this machine
 
     def read_run(self) -> RunView:
         run = super().read_run()
@@ -87,7 +89,8 @@ class LocalSource(QuestionSource):
         if self.is_live and not nodes.keys() <= self._named:  # agents are asked only if there are others than before
             self._named |= nodes.keys()
             here = [(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == run.run_id]
-            self._folders |= {nodes[one].member_id: nodes[one].log_dir for one in here if one in nodes}
+            self._here |= {nodes[one].member_id for one in here if one in nodes}
+            self._folders |= {node.member_id: node.log_dir for node in nodes.values()}
         return run
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
@@ -104,11 +107,15 @@ class LocalSource(QuestionSource):
                 if isinstance(question.request, Submit):
                     raise
                 folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
-                if not folders:
+                here = {member_id: folder for member_id, folder in folders.items() if member_id in self._here}
+                if not here:
                     raise
                 with self._reading:
                     if self._ended is None:
-                        self._ended, self.is_live = read_folders(folders), False
+                        ended = read_folders(folders)
+                        # Without a verdict the job may go on elsewhere.
+                        self._ended = ended if ended.read_run().verdict is not None else read_folders(here)
+                        self.is_live = False
                         self.switch_count += 1
         return self._ended.answer(question)
 

@@ -124,13 +124,15 @@ class Journal(Struct, eq=False):
                 self._add(WaitChanged(sentence=describe(reason), reason_kind=reason.kind), at, reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
-                told = {"reason": describe(reason), "reason_kind": reason.kind}
+                number = verdict.round if verdict is not None else 0  # it may have run without a spare
+                told = {"round": number, "reason": describe(reason), "reason_kind": reason.kind}
                 root = find_root_cause(verdict.failure if verdict is not None else "")
                 self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root), at)
 
     def _add(self, event: RunEvent, at: float, reason: Reason | None = None) -> None:
-        """Add an event, with what all events have."""
-        event = replace(event, at=at, run_id=self.header.run_id, node=self.header.node, round=self._round)
+        """Add an event, with what all events have; without a round of its own it is of the one here."""
+        own = {"run_id": self.header.run_id, "node": self.header.node, "round": event.round or self._round}
+        event = replace(event, at=at, **own)
         self.timeline.take(event, reason)
         self.buffer.take(event)
         for write in self.write_events:

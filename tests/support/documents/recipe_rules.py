@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 
 from launcher.config import scrub
 from launcher.locality.kubernetes import NODE_NAMES
-from tests.support.documents.recipes import Document, Pod
+from rendezvous.settings import DEFAULTS
+from tests.support.documents.recipes import KUBERNETES, Document, Pod, documents
 
 MARGIN_S = 15.0  # from the end of the agent's own grace to Kubernetes' SIGKILL
+ANSWER_S = 5.0  # how long /healthz waits for the agent's loop
+SILENCE_S = 60.0  # before a pod is replaced: long after the lease of its agent has expired
 ATTEMPTS = 10  # of the whole job, at least, before Kubernetes gives up
 MADE_BY_SCRIPT = {"ca.crt", "tls.crt", "tls.key"}  # etcd-certificates.sh, and what cert-manager would write
 REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
@@ -82,8 +85,6 @@ def meets_the_others(pod: Pod) -> Iterator[str]:
         yield f"pod {pod.index} is told node rank {config.rendezvous.node_rank}"
     if (host.partition(".")[0] == pod.hostname) != (pod.index == 0):
         yield f"the store would be at {host}, which is not pod 0"
-    if pod.kind == "PyTorchJob" and "readinessProbe" in pod.container:
-        yield "the operator's Services hide a pod until its probe succeeds"
 
 
 def knows_its_machine(pod: Pod) -> Iterator[str]:
@@ -100,13 +101,58 @@ def tells_a_later_attempt(pod: Pod) -> Iterator[str]:
         yield "agents from before a suspension are not told from later ones"
 
 
-def keeps_its_checkpoints(pod: Pod) -> Iterator[str]:
+def keeps_its_files(pod: Pod) -> Iterator[str]:
     claims = {each["name"] for each in pod.spec.get("volumes", []) if "persistentVolumeClaim" in each}
     kept = {each["mountPath"] for each in pod.container.get("volumeMounts", []) if each["name"] in claims}
-    for word in pod.words:
-        option, _, place = word.partition("=")
-        if option == "--checkpoint" and place.startswith("/") and place not in kept:
+    places = [word.partition("=")[2] for word in pod.words if word.startswith("--checkpoint=/")]
+    if pod.count > 1:
+        output = pod.config.output
+        places.append(output.log_dir or "the log directory")
+        if not any((*output.tee.select(0), *output.redirects.select(0))):
+            yield "workers write no log files"
+    for place in places:
+        if not any(f"{place}/".startswith(f"{folder}/") for folder in kept):
             yield f"{place} is lost with the pod: no volume is mounted there"
+
+
+def is_scraped(pod: Pod) -> Iterator[str]:
+    if pod.count == 1:
+        return
+    option = pod.config.extensions.get("metrics-port")
+    ports = {each.get("name"): each["containerPort"] for each in pod.container.get("ports", [])}
+    if option is None or option.read() != ("0.0.0.0", ports.get("metrics")):
+        yield "--metrics-port is not the container's port of that name, on all addresses"
+    [monitor] = documents(KUBERNETES / "trainer" / "chart" / "files" / "pod-monitor.yaml")
+    if not monitor["spec"]["selector"]["matchLabels"].items() <= pod.template["metadata"].get("labels", {}).items():
+        yield "the PodMonitor does not select the pod"
+
+
+def is_probed_without_harm(pod: Pod) -> Iterator[str]:
+    """A pod whose agent hangs is replaced; one that trains or waits is not."""
+    startup, liveness = (pod.container.get(name) for name in ("startupProbe", "livenessProbe"))
+    if "readinessProbe" in pod.container:
+        yield "a node that waits for others is not ready, and they may wait for it"
+    if pod.count == 1:
+        if liveness:
+            yield "without a lease the workers of an agent that hangs go on training, until the probe kills them"
+        return
+    if not startup or not liveness:
+        yield "a pod whose agent hangs is not replaced"
+        return
+    for probe in (startup, liveness):
+        if probe.get("httpGet") != {"path": "/healthz", "port": "metrics"}:
+            yield "a probe asks something else than /healthz"
+        if probe.get("timeoutSeconds", 1) <= ANSWER_S:
+            yield "a probe waits for less than its answer"
+    if find_patience_s(startup) < 2 * pod.config.rendezvous.start_timeout_s:
+        yield "the startup probe fails while the agent may wait for its store"
+    if find_patience_s(liveness) < max(SILENCE_S, 3 * (pod.config.rendezvous.lease_ttl_s or DEFAULTS.lease_ttl_s)):
+        yield "the liveness probe may fail before the lease has expired, and kill workers that train"
+
+
+def find_patience_s(probe: Document) -> float:
+    """How long it may fail before the container is killed."""
+    return float(probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3))
 
 
 def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
@@ -140,6 +186,8 @@ def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
 
 def action(rules: list[Document], code: int, *, is_disrupted: bool = False) -> str:
     """What Kubernetes does when a pod ends so: the first rule that fits."""
+    if code == 0:
+        return "Complete"
     for rule in rules:
         if any(each["type"] == "DisruptionTarget" for each in rule.get("onPodConditions", [])):
             if is_disrupted:
@@ -151,15 +199,27 @@ def action(rules: list[Document], code: int, *, is_disrupted: bool = False) -> s
 
 def _replica_policy(pod: Pod) -> Iterator[str]:
     spec = pod.document["spec"]
-    policies = {each.get("restartPolicy", "Never") for each in spec["pytorchReplicaSpecs"].values()}
-    is_elastic = "elasticPolicy" in spec
-    # ExitCode tries 128 and above again. OnFailure tries all, also the 1 that others end with after the Master's loss.
-    if policies != {"ExitCode" if is_elastic else "OnFailure"}:
-        yield f"restartPolicy {', '.join(sorted(policies))}"
+    for role, replica in spec["pytorchReplicaSpecs"].items():
+        policy = replica.get("restartPolicy", "Never")
+        for code in (75, 137, 143):
+            if (done := replica_action(policy, code)) != "Count":
+                end = "ends the job" if done == "FailJob" else "is tried again without end"
+                yield f"{role}: exit code {code} {end} (restartPolicy {policy})"
+        if replica_action(policy, 0) != "Complete":
+            yield f"{role}: a success is started again (restartPolicy {policy})"
     if not ATTEMPTS * pod.count <= spec["runPolicy"].get("backoffLimit", 0) < 1000:
         yield "backoffLimit: too few losses are survived, or failures are tried again without end"
-    if is_elastic and float(pod.config.rendezvous.settings.get("start_timeout_s", 0)) < 3600:
-        yield "75 ends the job after the default of ten minutes, in which a pod may not find a place"
+
+
+def replica_action(policy: str, code: int) -> str:
+    """What the Training Operator, or the kubelet for it, does when the container of a replica ends so (1.9)."""
+    if policy == "Always":
+        return "Count"
+    if code == 0:
+        return "Complete"
+    if policy == "ExitCode":  # 1 to 127 are permanent; a new pod has no restarts that backoffLimit could count
+        return "Ignore" if code >= 128 else "FailJob"
+    return "Count" if policy == "OnFailure" else "FailJob"
 
 
 def is_elastic_with_workers_only(pod: Pod) -> Iterator[str]:
@@ -208,7 +268,9 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     meets_the_others,
     knows_its_machine,
     tells_a_later_attempt,
-    keeps_its_checkpoints,
+    keeps_its_files,
+    is_scraped,
+    is_probed_without_harm,
     is_replaced_when_that_helps,
     is_elastic_with_workers_only,
     restarts_pods_one_by_one,

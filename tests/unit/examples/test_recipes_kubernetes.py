@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from launcher.config import scrub
+from launcher.locality.keys import derive_levels
 from tests.support.documents import schemas
-from tests.support.documents.pages import ROOT
-from tests.support.documents.recipe_rules import complaints_about
+from tests.support.documents.pages import ROOT, blocks
+from tests.support.documents.recipe_rules import action, complaints_about, replica_action
 from tests.support.documents.recipes import KUBERNETES, Document, documents, manifests, pods
 
 EVERYBODY = [path for path in manifests() if pods(documents(path))]
 NAMESPACE = "training"
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "ClusterTrainingRuntime"}
+CLUSTER_WIDE = {
+    "ClusterQueue", "ClusterRole", "ClusterRoleBinding", "ClusterTrainingRuntime", "ResourceFlavor", "Topology",
+}  # fmt: skip
+PAGE = ROOT / "docs" / "cluster" / "kubernetes.md"
 Change = Callable[[list[Document]], Any]
 
 
@@ -121,6 +126,74 @@ def test_pages_create_the_namespace_and_every_secret_and_claim_that_recipes_moun
     assert claims == set(re.findall(r"kind: PersistentVolumeClaim\nmetadata: \{name: ([\w-]+),", text)) | {"shared"}
 
 
+def contains(whole: Any, part: Any) -> bool:
+    """Whether `part` is what `whole` has, of which it may leave out keys and elements."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and all(any(contains(one, each) for one in whole) for each in part)
+    return bool(whole == part)
+
+
+def test_what_the_page_shows_of_yaml_is_in_a_recipe_or_keeps_to_the_schema() -> None:
+    [recipe] = documents(KUBERNETES / "jobset-rdma.yaml")
+    [template] = schemas.find_templates(recipe)
+    shown = [(block.file, yaml.safe_load(block.text)) for block in blocks(PAGE) if block.language == "yaml"]
+    assert len(shown) >= 4
+    for file, part in shown:
+        if {*part} <= {"metadata", "spec"}:
+            assert contains(template, part), part
+            continue
+        found = part if file else {"spec": {"containers": [{"name": "train", "image": "i", **part}]}}
+        found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **found}
+        assert not [complaint for version in schemas.VERSIONS for complaint in schemas.complaints(found, version)]
+    assert not contains(template, {"spec": {"hostNetwork": False}})
+    assert not contains(template, {"spec": {"containers": [{"name": "train", "env": [{"name": "x"}]}]}})
+
+
+def test_the_table_of_exit_codes_is_what_the_controllers_do() -> None:
+    section = PAGE.read_text().partition("\n## Exit codes\n")[2].partition("\n### ")[0]
+    done = {"done": "Complete", "not counted": "Ignore", ", counted": "Count", "the job ends": "FailJob"}
+    [job] = [each for each in documents(KUBERNETES / "indexed-job.yaml") if each["kind"] == "Job"]
+    seen: set[int] = set()
+    row = r"^\| (\d[\d, ]*|others) \| .+ \| (.+) \| (.+) \|$"
+    for codes, *cells in re.findall(row, section, re.MULTILINE):
+        for code in (1, 70, 139) if codes == "others" else map(int, codes.split(",")):
+            seen.add(code)
+            rules = job["spec"]["podFailurePolicy"]["rules"]
+            said = [next(what for words, what in done.items() if cell.endswith(words)) for cell in cells]
+            assert said == [action(rules, code), replica_action("OnFailure", code)], code
+    assert seen >= {0, 1, 2, 75, 76, 137, 143}
+
+
+def test_kueue_admits_the_large_job_and_places_it_by_labels_that_agents_read() -> None:
+    topology, flavor, queue, local = documents(KUBERNETES / "kueue-topology.yaml")
+    [recipe] = documents(KUBERNETES / "jobset-rdma.yaml")
+    [template] = schemas.find_templates(recipe)
+    assert recipe["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": local["metadata"]["name"]}
+    assert local["spec"] == {"clusterQueue": queue["metadata"]["name"]}
+    [group] = queue["spec"]["resourceGroups"]
+    [own] = group["flavors"]
+    assert (own["name"], flavor["spec"]["topologyName"]) == (flavor["metadata"]["name"], topology["metadata"]["name"])
+    levels = [each["nodeLabel"] for each in topology["spec"]["levels"]]
+    assert levels[-1] == "kubernetes.io/hostname"
+    assert template["metadata"]["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] in levels[:-1]
+    found = derive_levels("kubernetes", dict.fromkeys(levels, "x")).levels
+    assert [level.name for level in found] == ["core", "spine", "leaf"]
+    [container] = template["spec"]["containers"]
+    wanted = {**container["resources"]["requests"], **container["resources"]["limits"]}
+    quotas = {each["name"]: each["nominalQuota"] for each in own["resources"]}
+    count = recipe["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
+    assert [*quotas] == group["coveredResources"]
+    assert quotas == {name: times(count, str(amount)) for name, amount in wanted.items()}
+
+
+def times(count: int, quantity: str) -> str:
+    number = re.match(r"\d+", quantity)
+    assert number
+    return f"{count * int(number[0])}{quantity[number.end() :]}"
+
+
 def test_all_secrets_of_the_store_are_known_here() -> None:
     assert {name for name in scrub.PRIVATE if name.endswith("_FILE")} == {f"{name}_FILE" for name in scrub.NAMES}
 
@@ -135,6 +208,7 @@ def at(found: list[Document], *path: str | int) -> Any:
 JOB = (1, "spec")  # of indexed-job.yaml, which begins with its Service
 POD = (*JOB, "template", "spec")
 SET_JOB = (0, "spec", "replicatedJobs", 0, "template", "spec")
+RUNTIME = (0, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec")
 REPLICAS = (0, "spec", "pytorchReplicaSpecs")
 WORKER = (*REPLICAS, "Worker", "template", "spec")
 BROKEN: list[tuple[str, str, Change]] = [
@@ -170,12 +244,42 @@ BROKEN: list[tuple[str, str, Change]] = [
      lambda found: at(found, 0, "spec", "podFailurePolicy", "rules", 3, "onExitCodes").update(containerName="main")),
     ("indexed-job.yaml", "restartPolicy Never", lambda found: at(found, *POD).update(restartPolicy="OnFailure")),
     ("indexed-job.yaml", "backoffLimit is spent", lambda found: at(found, *JOB).pop("backoffLimit")),
-    ("pytorchjob.yaml", "restartPolicy Never, OnFailure",
+    ("pytorchjob.yaml", "Master: exit code 75 ends the job",
      lambda found: at(found, *REPLICAS, "Master").update(restartPolicy="Never")),
-    ("pytorchjob-elastic.yaml", "restartPolicy OnFailure",
-     lambda found: at(found, *REPLICAS, "Worker").update(restartPolicy="OnFailure")),
     ("pytorchjob-elastic.yaml", "75 ends the job",
-     lambda found: at(found, *WORKER, "containers", 0, "env").pop(1)),
+     lambda found: at(found, *REPLICAS, "Worker").update(restartPolicy="ExitCode")),
+    ("pytorchjob-elastic.yaml", "137 is tried again without end",
+     lambda found: at(found, *REPLICAS, "Worker").update(restartPolicy="ExitCode")),
+    ("pytorchjob-elastic.yaml", "a success is started again",
+     lambda found: at(found, *REPLICAS, "Worker").update(restartPolicy="Always")),
+    ("pytorchjob-elastic.yaml", "too few losses",
+     lambda found: at(found, 0, "spec", "runPolicy").pop("backoffLimit")),
+    ("indexed-job.yaml", "not the container's port",
+     lambda found: at(found, *POD, "containers", 0, "ports", 0).update(containerPort=9401)),
+    ("pytorchjob.yaml", "not the container's port",
+     lambda found: at(found, *WORKER, "containers", 0, "env", 2).update(value="9400")),
+    ("jobset.yaml", "the PodMonitor does not select",
+     lambda found: at(found, *SET_JOB, "template", "metadata").pop("labels")),
+    ("jobset.yaml", "hangs is not replaced",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0).pop("livenessProbe")),
+    ("trainjob.yaml", "asks something else",
+     lambda found: at(found, *RUNTIME, "containers", 0, "livenessProbe", "httpGet").update(path="/readyz")),
+    ("tpu-jobset.yaml", "waits for less",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "livenessProbe").update(timeoutSeconds=5)),
+    ("pytorchjob.yaml", "fails while the agent may wait",
+     lambda found: at(found, *WORKER, "containers", 0, "args").insert(0, "--start-timeout=1200")),
+    ("jobset-etcd.yaml", "kill workers that train",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "livenessProbe").update(periodSeconds=5)),
+    ("jobset-rdma.yaml", "kill workers that train",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "args").insert(0, "--lease-ttl=30")),
+    ("indexed-job.yaml", "is not ready, and they",
+     lambda found: at(found, *POD, "containers", 0).update(readinessProbe={"periodSeconds": 10})),
+    ("init-container.yaml", "until the probe kills them",
+     lambda found: at(found, 0, *POD[1:], "containers", 0).update(livenessProbe={"periodSeconds": 10})),
+    ("indexed-job.yaml", "/var/log/job is lost",
+     lambda found: at(found, *POD, "containers", 0, "args").insert(0, "--log-dir=/var/log/job")),
+    ("indexed-job.yaml", "no log files",
+     lambda found: at(found, *POD, "containers", 0, "args").insert(0, "--tee=0")),
     ("pytorchjob-elastic.yaml", "replicas of Master, Worker",
      lambda found: at(found, *REPLICAS).update(
          Master={**copy.deepcopy(at(found, *REPLICAS, "Worker")), "replicas": 1})),

@@ -38,6 +38,9 @@ def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document
     assert (demand.least, demand.most) == (group["minReplicas"], group["maxReplicas"])
     assert list_fitting([pod], own.bundle, {})
     assert own.bundle["GPU"] == config.devices.worker_count == limits["nvidia.com/gpu"]
+    assert container["ports"] == [{"name": "metrics", "containerPort": config.extensions["metrics-port"].read()[1]}]
+    kept = {each["mountPath"] for each in container["volumeMounts"] if each["name"] == "checkpoints"}
+    assert {(config.output.log_dir or "").rpartition("/")[0]} == kept
     assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 

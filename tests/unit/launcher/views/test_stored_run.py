@@ -16,10 +16,10 @@ from launcher.views.sentences import format_failure
 from launcher.views.stored_run import build_run
 from rendezvous import codec
 from rendezvous.reasons import Reason
-from rendezvous.records import Command, Drain, RoundHistory, Status, Verdict
+from rendezvous.records import Command, Drain, RoundHistory, Spec, Status, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
-from tests.support.stores.stored_job import StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 
 class Clock:
@@ -223,6 +223,27 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> 
     with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
         JobStore(job.store, "elsewhere").read_job("exp-41")
     assert error.value.hint == "set LAUNCHER_RDZV_PREFIX if the run has another prefix"
+
+
+def test_a_run_of_the_store_is_chosen_by_its_script_or_how_its_id_begins(job: StoredJob) -> None:
+    job.put(job.keys.spec, Spec(mesh="dp=*", options={}, digest="", script="train.py"))
+    other = StoredJob(job.store, "other-7")
+    other.put(other.keys.spec, Spec(mesh="dp=*", options={}, digest="", script="eval.py"))
+    first = RoundHistory(
+        round=1, world_size=4, node_count=1, coordinator="", reason=because("all are there"), began_at=8.0
+    )
+    other.put(other.keys.make_history_key(1), first)
+    chosen = {"exp-41": "exp-41", "train.py": "exp-41", "exp": "exp-41", "oth": "other-7", "eval.py": "other-7"}
+    assert {word: job.jobs.choose_run(word) for word in chosen} == chosen
+    assert job.jobs.choose_run("rain") == "rain"
+    guarded = JobStore(job.store, PREFIX, b"secret")
+    assert guarded.choose_run("eval.py") == "eval.py", "a record without the secret may name any script"
+    StoredJob(job.store, "other-8")
+    with pytest.raises(UsageError, match="2 runs in the store fit run other") as refused:
+        job.jobs.choose_run("other")
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("add the whole id: other-7 (eval.py, started 1970-01-01 ")
+    assert refused.value.hint.endswith("), other-8")
 
 
 def test_a_round_that_hangs_has_the_finding_of_its_members(job: StoredJob) -> None:

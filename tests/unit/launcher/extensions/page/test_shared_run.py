@@ -15,6 +15,7 @@ from launcher.extensions.page.shared_run import EVENT_NODES_MAX, EVENTS_MAX, Sha
 from launcher.model.errors import TemporaryError
 from launcher.views.questions.local_socket import SilentNodeError
 from launcher.views.requests import EventPage, NodeReply, NodeRequest, ReadEvents, ReadLogs
+from launcher.views.run_view import NodeView, RunView
 from tests.support.page.fake_run import FakeRun
 from tests.support.run_reports import make_event
 from tests.support.waiting import wait_until
@@ -159,6 +160,14 @@ def test_of_a_large_run_the_leader_alone_is_asked_for_events() -> None:
     source.lines = {f"m{index}": make_lines(f"h{index}", [index]) for index in range(EVENT_NODES_MAX + 1)}
     name = leader.replace("m", "h")
     assert told(SharedRun(source)) == [f"{name} {name[1:]}"]
+
+
+@pytest.mark.parametrize("count", [0, EVENT_NODES_MAX + 1])
+def test_without_a_leader_whoever_is_asked_anyway_tells(count: int) -> None:
+    nodes = tuple(NodeView(name=f"h{index}", member_id=f"m{index}", state="running") for index in range(count))
+    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=nodes)) == [""]
+    silent = NodeView(name="h0", member_id="m0")
+    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=(silent, *nodes[:1]))) == (["m0"] if count else [""])
 
 
 def test_a_run_whose_events_cannot_be_had_is_shown_with_the_reason() -> None:

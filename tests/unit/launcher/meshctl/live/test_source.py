@@ -134,6 +134,35 @@ def test_when_all_agents_here_have_ended_their_files_are_read(machine: Machine, 
         source.read_run()
 
 
+def test_after_the_end_other_nodes_are_shown_where_their_files_are_seen_here(machine: Machine, tmp_path: Path) -> None:
+    nodes = [make_node(at, name=f"h{at}", agent_pid=at, log_dir=str(tmp_path / f"h{at}")) for at in (1, 2)]
+    machine.report, machine.named = replace(REPORT, nodes=tuple(nodes)), [A]
+    source = LocalSource(A)
+    source.read_run()
+    end = make_event("agent_ended", "h1", "09:00:00.000", exit_code=0, verdict="success", reason="", round=2)
+    keep_events(tmp_path / "h1", make_start(1, "h1"), end)
+    keep_events(tmp_path / "h2", make_start(1, "h2", (2, 3)), make_start(2, "h2", (0, 1)))
+    machine.named = []
+    run = source.read_run()
+    assert [(node.name, node.state) for node in run.nodes] == [("h1", "gone"), ("h2", "gone")]
+    assert run.verdict is not None
+    assert (run.verdict.round, [one.round for one in run.rounds]) == (2, [1, 2])
+
+
+def test_of_a_job_that_may_go_on_elsewhere_only_the_nodes_of_this_machine_are_shown(
+    machine: Machine, tmp_path: Path
+) -> None:
+    nodes = [make_node(at, name=f"h{at}", agent_pid=at, log_dir=str(tmp_path / f"h{at}")) for at in (1, 2)]
+    machine.report, machine.named = replace(REPORT, nodes=tuple(nodes)), [A]
+    source = LocalSource(A)
+    source.read_run()
+    end = make_event("agent_ended", "h1", "09:00:00.000", exit_code=0, verdict="", reason="drained")
+    keep_events(tmp_path / "h1", make_start(1, "h1"), end)
+    keep_events(tmp_path / "h2", make_start(1, "h2", (2, 3)), make_start(2, "h2", (0, 1)))
+    machine.named = []
+    assert [(node.name, node.state) for node in source.read_run().nodes] == [("h1", "leaving")]
+
+
 def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Machine) -> None:
     source = LocalSource(replace(A, job=""))
     machine.refusals = 1
