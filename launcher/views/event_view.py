@@ -180,16 +180,13 @@ def _describe_agent_end(one: dict[str, Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} per node",
-    "waiting": lambda one: str(one["sentence"]),
+    **dict.fromkeys(("waiting", "hang_ended", "remark", "notice"), lambda one: str(one["sentence"])),
     "round_started": _describe_round_start,
     "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",
     "worker_ended": _describe_worker_end,
     "failure_found": _describe_failure,
     "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
     "hang_reported": lambda one: f"no progress: {'; '.join([one['sentence'], *one.get('details', ())])}",
-    "hang_ended": lambda one: str(one["sentence"]),
-    "remark": lambda one: str(one["sentence"]),
-    "notice": lambda one: str(one["sentence"]),
     "nodes_requested": lambda one: f"requested nodes, {one['wanted']} in all: {one['reason']}",
     "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
     "round_ended": _describe_round_end,

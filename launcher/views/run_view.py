@@ -289,6 +289,17 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
     )
 
 
+def make_run_view(
+    answers: Mapping[str, object], members: Mapping[str, str], leader_id: str, run_id: str, at: float
+) -> RunView:
+    """Put the answers of all members, by member id, together. `at`: seconds since 1970."""
+    leader = answers.get(leader_id)
+    run = leader.run if isinstance(leader, NodeView) else None
+    if run is None:
+        run = guess_run(answers.values(), run_id, members.get(leader_id, ""), at)
+    return join_nodes(run, answers, members)
+
+
 def guess_run(answers: Iterable[object], run_id: str, leader: str, at: float) -> RunView:
     """Return what nodes know of their run while no leader has answered: the newest of their rounds."""
     nodes = [node for node in answers if isinstance(node, NodeView)]

@@ -31,9 +31,9 @@ from launcher.views.questions.messages import (
 )
 from launcher.views.questions.question_socket import Connection, QuestionSocket
 from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_answer import make_run_view
 from launcher.views.questions.survey import Survey, Surveys
 from launcher.views.requests import Identify, NodeRequest, ReadRun, ReadState, Replace
+from launcher.views.run_view import make_run_view
 from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand
 

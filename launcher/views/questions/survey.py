@@ -28,9 +28,8 @@ from launcher.views.questions.messages import (
     encode_note,
     is_sendable,
 )
-from launcher.views.questions.run_answer import shorten_view
 from launcher.views.requests import REPLY_KINDS, ReadState
-from launcher.views.run_view import NodeView
+from launcher.views.run_view import NodeView, RoundView
 from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
@@ -200,3 +199,18 @@ def _add_reply(survey: Survey, reply: Reply) -> None:
 def _end(survey: Survey) -> None:
     for take in survey.takes:
         take(survey)
+
+
+def shorten_view(node: NodeView) -> NodeView:
+    """Shorten a view that no note can hold: of hundreds of workers, or of rounds with long errors."""
+    if (run := node.run) is not None:
+        run = replace(run, nodes=(), rounds=tuple(map(_shorten_round, run.rounds[-20:])))
+    if is_sendable(short := replace(node, run=run)):
+        return short
+    run = replace(run, rounds=run.rounds[-1:], failure=None, options={}, faults=()) if run is not None else None
+    last = _shorten_round(node.last) if node.last is not None else None
+    return replace(node, run=run, last=last, ranks=node.ranks[:100])
+
+
+def _shorten_round(one: RoundView) -> RoundView:
+    return replace(one, error=one.error[:200], ranks=())
