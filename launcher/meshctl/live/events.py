@@ -56,8 +56,7 @@ def show_events(
 def poll_events(poller: NodePoller, wait_s: float) -> list[EventView]:
     """Return what nodes tell within this time of what they have not told yet; `poller` warns of what is gone."""
     found = []
-    for answer in poller.poll(lambda node: ReadEvents(after=node.last_event), wait_s):
-        node, page = answer.node, answer.reply
+    for node, page in poller.poll(lambda node: ReadEvents(after=node.last_event), wait_s):
         assert isinstance(page, EventPage), page
         if page.dropped:
             poller.warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")

@@ -53,9 +53,9 @@ class LogView(Struct, eq=False):
         Raises UsageError for a node or rank that is not there, and TemporaryError.
         """
         while True:
-            for answer in self.poller.poll(self._make_request, _WAIT_S):
-                if isinstance(answer.reply, LogPage):
-                    self._take_page(answer.node, answer.reply)
+            for node, page in self.poller.poll(self._make_request, _WAIT_S):
+                if isinstance(page, LogPage):
+                    self._take_page(node, page)
             self._note_report()
             if self.poller.has_begun or self._merger.line_count > LINES_MAX:
                 self._print(time.monotonic())
