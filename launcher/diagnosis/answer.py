@@ -103,14 +103,8 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
         return Finding(answer.sentences, cause, culprits)
 
 
-def make_answer(
-    diagnosis: Diagnosis,
-    ranks: Sequence[RankEvidence],
-    mesh: WorkerMesh,
-    folders: Sequence[str] = (),
-    stragglers: Sequence[str] = (),
-) -> HangAnswer:
-    """Put together what is said."""
+def make_answer(diagnosis: Diagnosis, ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> HangAnswer:
+    """Put together what is said of these ranks."""
     world = {one.rank: one for one in ranks}
     stacks = [
         CulpritStack(rank=rank, name=describe_ranks([rank], mesh), frames=stack)
@@ -124,8 +118,6 @@ def make_answer(
         places=find_places(ranks)[:PLACES_MAX],
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
-        stragglers=tuple(stragglers),
-        folders=tuple(folders),
         hint=_advise(diagnosis, world, mesh),
     )
 

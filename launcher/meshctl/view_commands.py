@@ -196,10 +196,11 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
       meshctl events exp-41 --json > events.jsonl
     """
     from launcher.meshctl.live.events import show_events
+    from launcher.meshctl.live.poller import NodePoller
     from launcher.meshctl.live.source import open_source
 
     with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
-        show_events(source, _write_lines, _warn, follow=follow, as_json=as_json)
+        show_events(NodePoller(source, _warn), _write_lines, follow=follow, as_json=as_json)
 
 
 @job_command("Watch a run in a full screen that updates itself.", needs_run=False)

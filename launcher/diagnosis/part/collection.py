@@ -84,11 +84,11 @@ class Collection(Survey, kw_only=True, eq=False):
             answer = HangAnswer(kind="unclear", sentences=(sentence,), hint=_SEE_LEADER)
             return Conclusion(round=0, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-        late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
-        folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
+        late = tuple(describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes))
+        folders = tuple(f"{node}:{folder}" for node, folder in self._folders.items())
         diagnosis = diagnose(ranks, self._mesh)
-        answer = make_answer(diagnosis, ranks, self._mesh, folders, stragglers=late)
-        answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
+        answer = make_answer(diagnosis, ranks, self._mesh)
+        answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps), stragglers=late, folders=folders)
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
             stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"

@@ -16,26 +16,17 @@ from launcher.meshctl.table import format_clock
 from launcher.model.console import escape
 from launcher.model.text import format_count
 from launcher.views.event_view import EventView, group_events, read_event
-from launcher.views.questions.local_socket import QuestionSource
 from launcher.views.requests import EventPage, ReadEvents
 
 HOLD_S = 0.5
 _WAIT_S = 0.1
 
 
-def show_events(
-    source: QuestionSource,
-    write: Callable[[Iterable[str]], object],
-    warn: Callable[[str], object],
-    *,
-    follow: bool,
-    as_json: bool,
-) -> None:
+def show_events(poller: NodePoller, write: Callable[[Iterable[str]], object], *, follow: bool, as_json: bool) -> None:
     """Print the events of a run until there is nothing more to come. Raises TemporaryError if nothing can be read.
 
-    `write` gets lines for stdout, `warn` a sentence for stderr.
+    `write` gets lines for stdout.
     """
-    poller = NodePoller(source, warn)
     waiting: list[tuple[float, EventView]] = []
     is_last, has_lost = False, False
     while not is_last:
@@ -50,7 +41,7 @@ def show_events(
             waiting = [one for one in waiting if one[0] > until]
             write([event.line for event in due] if as_json else format_events(due, time.time()))
     if poller.ending:
-        warn(poller.ending)
+        poller.warn(poller.ending)
 
 
 def poll_events(poller: NodePoller, wait_s: float) -> list[EventView]:
