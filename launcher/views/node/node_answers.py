@@ -130,13 +130,14 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
             off=tuple(self.parts.off),
         )
         workers = tuple(self._copy_worker(timeline.workers[index], assignment) for index in sorted(timeline.workers))
-        make_run = None
+        report = partial(self.state.report, base, workers, self._read_signs(now), now)
         if of_run and (found := machine.read_records()) is not None:
             records = JobRecords(header.run_id, *found, read_at=base.at, member_names=machine.list_members())
             rounds = tuple(replace(one) for one in timeline.rounds)
             before = replace(timeline.before, lost_s=dict(timeline.before.lost_s))
-            make_run = partial(view_run, records, rounds, before, header.max_restarts)
-        return partial(self.state.report, base, workers, self._read_signs(now), now, make_run)
+            make_run = partial(view_run, records, rounds, before, header.max_restarts, base.at)
+            return lambda: replace(report(), run=make_run())
+        return report
 
     def _copy_worker(self, worker: RankView, assignment: NodeAssignment | None) -> RankView:
         is_here = assignment is not None and worker.rank in assignment.ranks
