@@ -34,7 +34,7 @@ from launcher.views.run_events import (
     WorkerStarted,
 )
 from launcher.views.timeline import RunTimeline
-from rendezvous import __version__, events
+from rendezvous import events
 from rendezvous.reasons import Reason
 
 LINES_MAX, LINE_MAX = 10, 300
@@ -43,25 +43,14 @@ NOT_STARTED = 127
 """The exit code of a worker that could not be started, as a shell has it."""
 
 
-class JournalHeader(Struct, frozen=True, kw_only=True):
-    """What is known before anything happens."""
-
-    run_id: str
-    node: str
-    pid: int
-    started_at: float
-    """When the agent started, in seconds since 1970."""
-    worker_count: int
-    reason: str
-    max_restarts: int
-    mesh_axes: tuple[str, ...]
-
-
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Journal(Struct, eq=False):
     """What has happened, as events, with all that is made of them."""
 
-    header: JournalHeader
+    started: AgentStarted
+    """The first event; all others have its run and node."""
+    max_restarts: int
+    mesh_axes: tuple[str, ...]
     write_events: Sequence[Callable[[RunEvent], None]] = ()
     """Each gets every event."""
     find_failure: Callable[[int], str] = lambda round: ""
@@ -80,12 +69,8 @@ class Journal(Struct, eq=False):
     _failure: tuple[int, str] = (0, "")  # of this node: round, and as an agent writes it
 
     def __post_init__(self) -> None:
-        self._idle_since = self.header.started_at
-        header = self.header
-        started = AgentStarted(
-            pid=header.pid, version=__version__, worker_count=header.worker_count, reason=header.reason
-        )
-        self._add(started, header.started_at)
+        self._idle_since = self.started.at
+        self._add(self.started, self.started.at)
 
     def take(self, fact: Fact) -> None:
         """Take what has happened; most kinds say nothing about the run."""
@@ -131,7 +116,7 @@ class Journal(Struct, eq=False):
 
     def _add(self, event: RunEvent, at: float, reason: Reason | None = None) -> None:
         """Add an event, with what all events have; without a round of its own it is of the one here."""
-        own = {"run_id": self.header.run_id, "node": self.header.node, "round": event.round or self._round}
+        own = {"run_id": self.started.run_id, "node": self.started.node, "round": event.round or self._round}
         event = replace(event, at=at, **own)
         self.timeline.take(event, reason)
         self.buffer.take(event)
@@ -144,14 +129,14 @@ class Journal(Struct, eq=False):
 
     def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
         self.assignment, self._round_at, self.is_stopping = assignment, at, False
-        sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
+        sizes = zip(self.mesh_axes, assignment.shape, strict=False)
         started = RoundStarted(
             world_size=assignment.world_size,
             node_count=assignment.group_world_size,
             ranks=assignment.ranks,
             mesh=",".join(f"{axis}={size}" for axis, size in sizes),
             restart_count=start.restart_count,
-            max_restarts=self.header.max_restarts,
+            max_restarts=self.max_restarts,
             waited_s=round(max(0.0, at - self._idle_since), 3),
             summary=describe(assignment.summary),
         )
