@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
+from launcher.model.mesh import Mesh
 from launcher.parts.part import Fact, RoundStarting
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
@@ -50,7 +51,7 @@ class Journal(Struct, eq=False):
     started: AgentStarted
     """The first event; all others have its run and node."""
     max_restarts: int
-    mesh_axes: tuple[str, ...]
+    mesh: Mesh | None
     write_events: Sequence[Callable[[RunEvent], None]] = ()
     """Each gets every event."""
     find_failure: Callable[[int], str] = lambda round: ""
@@ -129,12 +130,12 @@ class Journal(Struct, eq=False):
 
     def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
         self.assignment, self._round_at, self.is_stopping = assignment, at, False
-        sizes = zip(self.mesh_axes, assignment.shape, strict=False)
+        sizes = zip(self.mesh.axes if self.mesh is not None else (), assignment.shape, strict=False)
         started = RoundStarted(
             world_size=assignment.world_size,
             node_count=assignment.group_world_size,
             ranks=assignment.ranks,
-            mesh=",".join(f"{axis}={size}" for axis, size in sizes),
+            mesh=",".join(f"{axis.name}={size}" for axis, size in sizes),
             restart_count=start.restart_count,
             max_restarts=self.max_restarts,
             waited_s=round(max(0.0, at - self._idle_since), 3),

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.logs.reports.report import WorkerFailure
+from launcher.model import mesh as meshes
 from launcher.parts.part import Fact, RoundStarting
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor import messages
@@ -62,7 +63,7 @@ class Run:
     def __init__(self) -> None:
         self.number = 0
         self.events: list[RunEvent] = []
-        self.journal = Journal(STARTED, 3, ("dp",), [self.events.append])
+        self.journal = Journal(STARTED, 3, meshes.parse("dp=*"), [self.events.append])
 
     def take(self, *messages: object, at: float = 110.0) -> None:
         for message in messages:
