@@ -121,9 +121,8 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         worker_count=len(node.slots),
         reason=node.reason,
     )
-    find_failure, mesh = node.membership.driver.machine.find_failure, config.placement.mesh
-    writes = [sink.write for sink in sinks]
-    return JournalPart(Journal(started, config.workers.max_restarts, mesh, writes, find_failure), sinks)
+    machine, mesh = node.membership.driver.machine, config.placement.mesh
+    return JournalPart(Journal(started, config.workers.max_restarts, mesh, sinks, machine.find_failure))
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:

@@ -34,6 +34,7 @@ from launcher.views.run_events import (
     WorkerEnded,
     WorkerStarted,
 )
+from launcher.views.sinks.event_file import EventSink
 from launcher.views.timeline import RunTimeline
 from rendezvous import events
 from rendezvous.reasons import Reason
@@ -52,7 +53,7 @@ class Journal(Struct, eq=False):
     """The first event; all others have its run and node."""
     max_restarts: int
     mesh: Mesh | None
-    write_events: Sequence[Callable[[RunEvent], None]] = ()
+    sinks: Sequence[EventSink] = ()
     """Each gets every event."""
     find_failure: Callable[[int], str] = lambda round: ""
     """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
@@ -121,8 +122,8 @@ class Journal(Struct, eq=False):
         event = replace(event, at=at, **own)
         self.timeline.take(event, reason)
         self.buffer.take(event)
-        for write in self.write_events:
-            write(event)
+        for sink in self.sinks:
+            sink.write(event)
 
     def _find_rank(self, local_rank: int) -> int:
         ranks = self.assignment.ranks if self.assignment is not None else ()

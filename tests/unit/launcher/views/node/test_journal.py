@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +63,8 @@ class Run:
     def __init__(self) -> None:
         self.number = 0
         self.events: list[RunEvent] = []
-        self.journal = Journal(STARTED, 3, meshes.parse("dp=*"), [self.events.append])
+        sink: Any = SimpleNamespace(write=self.events.append)
+        self.journal = Journal(STARTED, 3, meshes.parse("dp=*"), [sink])
 
     def take(self, *messages: object, at: float = 110.0) -> None:
         for message in messages:
