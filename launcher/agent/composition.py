@@ -121,8 +121,8 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         worker_count=len(node.slots),
         reason=node.reason,
     )
-    machine, mesh = node.membership.driver.machine, config.placement.mesh
-    return JournalPart(Journal(started, config.workers.max_restarts, mesh, sinks, machine.find_failure))
+    find = node.membership.driver.machine.find_failure
+    return JournalPart(Journal(started, config.workers.max_restarts, config.placement.mesh, sinks, find))
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:

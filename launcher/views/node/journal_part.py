@@ -47,9 +47,8 @@ class JournalPart(Struct, eq=False):
 
     def advance(self, now: float) -> Iterable[Effect]:
         self.read()
-        if now >= self._start_at and (
-            missing := [sink.thread for sink in self.journal.sinks if sink.thread.is_missing]
-        ):
+        missing = [sink.thread for sink in self.journal.sinks if sink.thread.is_missing]
+        if now >= self._start_at and missing:
             self._start_at = now + RETRY_S
             for thread in missing:
                 thread.start()
