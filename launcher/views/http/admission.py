@@ -47,7 +47,8 @@ class Admission(Struct, frozen=True, kw_only=True):
         Raises Refused, as `check_token` does.
         """
         host = parse_host(headers.get("host", ""))
-        if not (pack_address(host) is not None or host == "localhost" or host in self.names):
+        is_address = pack_address(host) is not None and (":" in host or "%" not in host)  # a zone is IPv6's alone
+        if not (is_address or host == "localhost" or host in self.names):
             raise Refused(421, "this page answers to localhost, an IP address or this machine's name")
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         # A link from elsewhere opens the page as any address that is typed does; nothing else may be fetched so.
