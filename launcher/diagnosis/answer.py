@@ -96,11 +96,11 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     def make_finding(self, *, ends_workers: bool) -> Finding:
         """Return what is kept of it for the report of a failure."""
         answer = self.answer
+        culprits = answer.culprits if answer.kind not in ("unknown", "unclear") else ()
         cause: HangCause = ""
         if ends_workers:
-            is_named = answer.culprits and answer.kind not in ("unknown", "unclear")
-            cause = ("known" if self.is_sure else "likely") if is_named else "unknown"
-        return Finding(answer.sentences, cause, answer.culprits if cause != "unknown" else ())
+            cause = ("known" if self.is_sure else "likely") if culprits else "unknown"
+        return Finding(answer.sentences, cause, culprits)
 
 
 def make_answer(

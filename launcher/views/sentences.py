@@ -47,7 +47,7 @@ def format_failure(failure: WorkerFailure | None) -> str:
     coordinates = f" ({failure.coordinates})" if failure.coordinates else ""
     exception = f": {failure.exception}" if failure.exception else ""
     log = f"; log {failure.host}:{failure.log_file}" if failure.log_file else ""
-    if failure.hang:
+    if failure.hang or failure.is_victim:
         who = f"rank {failure.rank}{coordinates} on {failure.host}"
         return f"{'; '.join(failure.finding) or 'no progress'}; {who} {failure.describe_ending()}{log}"
     return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"

@@ -131,6 +131,8 @@ dist.all_reduce(torch.ones(1), group=group)
     ) as job:
         assert job.wait(120).exit_code == 1
         assert "before round 1 was stopped: rank 1 is in evaluate (train.py:" in job.stderr
+        assert "Likely Cause (hang): rank 1 is in evaluate (train.py:" in job.stderr
+        assert "Gave up waiting (first observed failure): rank 0 on " in job.stderr
 
 
 HANG = """

@@ -10,7 +10,7 @@ from launcher.config.options.readers import Option, make_optional, parse_choice,
 from launcher.model.console import log
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
     from launcher.views.sinks.event_file import EventSink
 
 PROGRESS_VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))

@@ -10,7 +10,7 @@ from launcher.config.options.readers import Option, make_optional, parse_listen_
 from launcher.model.errors import UsageError, sanitize
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
 
 # fmt: off
 ROWS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.config.options.readers import Option, make_optional, parse_listen_address
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
     from launcher.parts.part import Part
 
 # fmt: off

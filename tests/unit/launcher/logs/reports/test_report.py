@@ -9,9 +9,11 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from launcher.logs.reports.report import LINE_LIMIT, WIDTH, WorkerFailure, parse_failure, render
+from launcher.logs.reports.report import LINE_LIMIT, WIDTH, Finding, WorkerFailure, parse_failure, render
 from launcher.supervisor.messages import find_signal_name
+from launcher.views.sentences import format_failure
 from rendezvous import codec
 
 FRAMES = "".join(f'  File "/home/ada/train.py", line {n}, in step{n}\n    step{n + 1}()\n' for n in range(5))
@@ -132,6 +134,35 @@ def test_what_all_ranks_did_before_a_possible_victim_failed_is_told() -> None:
     assert lines[2] == "Root Cause (first observed failure): rank 3 on node-a"
     at = lines.index("Before it failed:")
     assert lines[at + 1] == "  rank 1 is in load (t.py:1), asleep"
+
+
+FOUND = Finding(("rank 1 is in load (t.py:1), asleep",), "", (1,))
+
+
+def test_of_a_rank_that_gave_up_waiting_the_one_that_it_waited_for_is_the_cause() -> None:
+    root = FOUND.add_to(failure(3, exception="RuntimeError: timed out"), is_ended=False, has_waited=True)
+    lines = render("train.py", [root, failure(0)], outcome="-").split("\n")
+    assert lines[2:5] == [
+        "Likely Cause (hang): rank 1 is in load (t.py:1), asleep",
+        "Gave up waiting (first observed failure): rank 3 on node-a",
+        "  RuntimeError: timed out",
+    ]
+    assert "Before it failed:" not in lines
+    assert format_failure(root).startswith("rank 1 is in load (t.py:1), asleep; rank 3 on node-a failed")
+
+
+@pytest.mark.parametrize(
+    ("found", "rank", "has_waited"),
+    [
+        (FOUND, 1, True),
+        (FOUND, 3, False),
+        (replace(FOUND, culprits=()), 3, True),
+        (replace(FOUND, cause="known"), 3, False),
+    ],
+)
+def test_who_waited_for_no_rank_that_is_known_is_no_victim(found: Finding, rank: int, has_waited: bool) -> None:
+    assert not found.add_to(failure(rank), is_ended=False, has_waited=has_waited).is_victim
+    assert not found.add_to(failure(rank), is_ended=True, has_waited=has_waited and bool(found.cause)).is_victim
 
 
 def test_frames_stacks_and_lines_of_stdout_are_below_the_end() -> None:
