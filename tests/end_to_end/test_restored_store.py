@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 HOSTS = N1, N2 = loopback_hosts(2)
 OPTIONS = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--max-restarts=5")
 LOST = "meshrun: the store was restored to an earlier state, or replaced by another: "
-HINT = "hint: start the agents again once all of the run have ended; next time stop them before a restore\n"
+HINT = "hint: start the agents again once all of them have exited; next time, stop them before a restore\n"
 
 
 def begin_next_round(job: Cluster, round: int) -> None:

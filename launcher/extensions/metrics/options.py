@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 # fmt: off
 ROWS = (
     Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(parse_listen_address), "",
-           "Serve /metrics, /healthz and /readyz. HOST defaults to loopback; port 0 chooses a free port."),
+           "Port for /metrics, /healthz and /readyz. HOST defaults to loopback; PORT 0 selects a free port."),
     Option("ours", "metrics-file", "metrics", "FILE", make_optional(parse_text), "",
-           "Write the metrics to FILE every 15 s, for node_exporter's textfile collector."),
+           "File to which metrics are written every 15 s, for the textfile collector of node_exporter."),
 )
 # fmt: on
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # fmt: off
 ROWS = (
     Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(parse_listen_address), "",
-           "Address of the live page, served by the leader. HOST defaults to loopback."),
+           "Address at which the leader serves the live page. HOST defaults to loopback."),
 )
 # fmt: on
 

@@ -256,7 +256,7 @@ class Failures:
         verdict_code = exit_code if exit_code > 0 else 128 - exit_code
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
-            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
+            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to find out why")
             return RootCause(verdict_code, "", rank, None, (None, False))
         from launcher.logs.reports.failure_class import classify, find_configuration_error, find_consequence
 

@@ -171,9 +171,9 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
-            return f"gave {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
+            return f"showed {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
         if self.sentence:
-            return f"gave {self.sentence} and was killed"
+            return f"showed {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):
             is_said = bool(self.class_reason) or not self.is_out_of_memory
             return f"was killed by {name}" + ("" if is_said else " (out of memory)")
@@ -212,7 +212,7 @@ def render(
     who = f"rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
     head = _wrap(f"Root Cause ({order}): {who}")
     if root.hang:
-        head = _describe_hang(root, f"Ended so that all restart: {who}")
+        head = _describe_hang(root, f"Ended so that all ranks restart: {who}")
     elif root.is_victim:
         head = _describe_hang(root, f"Gave up waiting ({order}): {who}")
     role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""

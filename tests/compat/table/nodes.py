@@ -39,7 +39,7 @@ while True:
         with open(f"/proc/{pid}/stat") as file:
             if file.read().rpartition(")")[2].split()[0] == "Z":
                 break
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         break
     time.sleep(0.01)
 time.sleep(1.5)

@@ -75,7 +75,7 @@ Other failures:
         (failure(3, 7, tail=("loading", "no data")), ["  failed with exit code 7", "    loading", "    no data"]),
         (failure(3, pid=0, sentence="no such file"), ["  could not be started: no such file"]),
         (failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
-         ["  gave no heartbeat for 30 s and was killed"]),
+         ["  showed no heartbeat for 30 s and was killed"]),
         (failure(3, exception="launcher says so", message="launcher says so"), ["  launcher says so"]),
         (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab\\x07"]),
     ],
@@ -85,21 +85,22 @@ def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: li
     assert shown[3 : shown.index(next(line for line in shown if "exitcode" in line))] == lines
 
 
-HANG = ("nothing tells which rank the others wait for: they are at 2 lines", "rank 0 is in a (t.py:1), asleep", "b")
+UNCLEAR = "it is unclear which rank the others wait for: the ranks are at 2 lines"
+HANG = (UNCLEAR, "rank 0 is in a (t.py:1), asleep", "b")
 
 
 @pytest.mark.parametrize(
     ("more", "head"),
     [
-        ({"hang": "unknown", "is_stand_in": True}, "Root Cause not known (hang): nothing tells which "),
-        ({"hang": "likely"}, "Likely Cause (hang): nothing tells which "),
-        ({"hang": "known", "is_stand_in": True}, "Root Cause (hang): nothing tells which "),
+        ({"hang": "unknown", "is_stand_in": True}, "Root Cause not known (hang): it is unclear which "),
+        ({"hang": "likely"}, "Likely Cause (hang): it is unclear which "),
+        ({"hang": "known", "is_stand_in": True}, "Root Cause (hang): it is unclear which "),
     ],
 )
 def test_of_a_hang_the_finding_is_the_head_and_who_was_ended_comes_after(more: dict[str, Any], head: str) -> None:
     root = failure(3, -6, sentence="no sign of progress", finding=HANG, **more)
     lines = render("train.py", [root, failure(1)], outcome="-").split("\n")
-    end = lines.index("Ended so that all restart: rank 3 on node-a")
+    end = lines.index("Ended so that all ranks restart: rank 3 on node-a")
     assert " ".join(lines[2:end]).startswith(head)
     assert lines[end - 2 : end] == ["  rank 0 is in a (t.py:1), asleep", "  b"]
     assert lines[end + 1].startswith("  exitcode  : -6")
@@ -220,7 +221,7 @@ def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> 
         (failure(0, -11, frames=FRAMES, stacks_file="/tmp/crash.txt"), ""),
         (failure(0, -11, stacks_file="/tmp/crash.txt"), "the one that crashed ran no Python code"),
         (failure(0, -6, stacks_file="/tmp/crash.txt"), "destroy_process_group()"),
-        (failure(0, -11, has_own_handler=True), "look whether its own faulthandler has written stacks further up"),
+        (failure(0, -11, has_own_handler=True), "check whether its own faulthandler has written stacks further up"),
         (failure(0, 3, is_abrupt=True), "look for os._exit()"),
         (failure(0, 3, exception="SystemExit: 3", frames=FRAMES), ""),
         (failure(0, 1, exception="ValueError: Port could not be cast to integer value as ':1:2'"), "in brackets"),
