@@ -190,7 +190,7 @@ class SharedRun:
 def choose_tellers(run: RunView, most: int) -> list[str]:
     """Choose by member id who is asked for events: the leader knows the rounds, the losses and the failures of all.
 
-    `most`: of more nodes it is the leader alone. "" is the agent that is asked anyway, or all that is left after the end.
+    `most`: of more nodes it is the leader alone. "" is the agent that is asked anyway, or what is left after the end.
     """
     there = [node for node in run.nodes if node.member_id and node.state != SILENT]
     return [node.member_id for node in there if node.is_leader or len(there) <= most] or [""]
