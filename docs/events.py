@@ -20,23 +20,24 @@ HEAD = f"""\
 
 <!-- Made from launcher/views/run_events.py by `python docs/events.py`; a test keeps it in step. -->
 
-`--events FILE` appends a line of JSON to FILE for each event of this node's run; `-` is stdout, and FILE may be a named
-pipe that has a reader. `meshctl events` shows the last events of all nodes. Several agents may write to one file: each
-line is written whole. The agent buffers 1 MiB for a slow reader or storage; it drops what exceeds that, and reports it.
+`--events FILE` appends one line of JSON to FILE for each event on this node. FILE is a file, a named pipe that has a
+reader, or `-` for stdout. Several agents may write to the same file: they never mix their lines. For a slow reader or
+storage, the agent buffers 1 MiB of events, drops further ones, and reports how many. `meshctl events` shows the latest
+events of all nodes.
 
-Each line has, in this order:
+Each line begins with these fields, in this order:
 
 | field | |
 |---|---|
-| `schema` | {SCHEMA}; raised when a field changes its meaning. Ignore events and fields that you do not know |
-| `event` | the name of an event below |
-| `time` | RFC 3339, UTC, with milliseconds, by the clock of the node |
+| `schema` | {SCHEMA}; incremented when the meaning of a field changes. Ignore events and fields that you do not know |
+| `event` | name of the event; the sections below list them |
+| `time` | time by the node's clock: RFC 3339, UTC, with milliseconds |
 | `run_id`, `node` | the run, and the node that reports the event |
-| `round` | the current round of this node, or the last one; 0 before the first |
+| `round` | current or last [round](../concepts/glossary.md#round) of this node; 0 before the first |
 
-Durations are in seconds and end in `_s`. `cause` is the reason for the end of a round: `failure` (a worker failed),
-`loss` (a node was lost), `isolation` (a node was cut off), `leaving` (a node was told to leave), `growth` (nodes were
-added), `end` (the job is over), or empty if unknown.
+Fields that end in `_s` are durations in seconds. `cause` shows why a round ended: `failure` (a worker failed), `loss`
+(a node was lost), `isolation` (a node was cut off), `leaving` (a node was asked to leave), `growth` (nodes were added),
+`end` (the job is over), or empty if unknown.
 """
 
 
@@ -61,16 +62,15 @@ def describe_root_cause() -> str:
 
 def write_type(field: FieldInfo) -> str:
     """The type of a field as JSON has it."""
-    names = {"int": "number", "float": "number", "str": "text", "bool": "true or false",
-             "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of texts",
+    names = {"int": "number", "float": "number", "str": "string", "bool": "true or false",
+             "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of strings",
              f"{run_events.__name__}.RootCause | None": "[root cause](#root-cause)"}  # fmt: skip
     kind = getattr(field.type, "__origin__", field.type) if hasattr(field.type, "__metadata__") else field.type
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     choices = re.findall(r"'([^']*)'", text)
     found = ", ".join(f"`{choice}`" for choice in choices if choice) if choices else names[text]
-    return (
-        found if field.default is NODEFAULT else f"{found}; {'-1' if field.default == -1 else 'empty'} if there is none"
-    )
+    none = {-1: " or -1", None: " or null"}.get(field.default, ", may be empty")
+    return found if field.default is NODEFAULT else f"{found}{none}"
 
 
 def page() -> str:

@@ -17,9 +17,10 @@ HEAD = """\
 
 <!-- Made from the help of meshctl by `python docs/meshctl.py`; a test keeps it in step. -->
 
-Exit codes: 0; 1 for an impossible plan, and for a node on which a job would not start; 2 for a command-line error; 75
-for a temporary error: the same command may work later. [Status, stop and drain](../operate/running-jobs.md),
-[Placement](../concepts/placement.md) and [Check a node](../operate/doctor.md) have examples.
+Exit codes: 0 for success; 1 if a plan is impossible, or if a job would not start on this node; 2 for a command-line
+error; 75 for a temporary error, after which the same command may work. For examples, see
+[Status, stop and drain](../operate/running-jobs.md), [Placement](../concepts/placement.md) and
+[Check a node](../operate/doctor.md).
 """
 WIDTH = 80
 

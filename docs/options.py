@@ -20,16 +20,16 @@ HEAD = f"""\
 
 {INTRO}
 
-`meshrun -h` is one screen: the options that most jobs need, and the names of the option groups. `meshrun -h GROUP`
-shows one group, `-h` with the name of an option shows its group, and `meshrun --help` shows all options, on a terminal
-through `$PAGER`. A shell can [complete them](../start/installation.md#completion-in-a-shell).
+`meshrun -h` shows the options that most jobs need and the names of the option groups. `meshrun -h GROUP` shows one
+group, and `-h` with the name of an option shows its group. `meshrun --help` shows all options, on a terminal through
+`$PAGER`. Shells can [complete options](../start/installation.md#completion-in-a-shell).
 """
 SETTINGS_HEAD = """\
 
 ## Settings by variable
 
-These rarely change and have no option. They are checked like options; `meshctl doctor --json` shows each value. An
-empty variable counts as unset.
+These settings rarely need a change and have no option. Their values are checked like those of options. An empty
+variable counts as unset.
 
 | variable | default | |
 |---|---|---|
@@ -39,8 +39,8 @@ TYPOS = """\
 
 ## Warnings about typos
 
-Two mistakes are easy to make and hard to see. meshrun prints a warning and starts the job: for a variable whose name
-resembles one that meshrun reads, and for an option of meshrun after the script, which is passed to the script.
+meshrun warns, and starts the job, if the name of a variable resembles one that meshrun reads, or if an option of
+meshrun follows the script and is therefore passed to it.
 
 ```python title="hello.py"
 print("hello")

@@ -69,14 +69,14 @@ def _in(round: int) -> str:
 
 
 def _explain_quarantine(cause: str, times: int, window_s: float, duration_s: float) -> str:
-    what = {"losses": "lost", "failures": "its workers failed first", "blame": "its workers blamed it"}[cause]
+    what = {"losses": "lost", "failures": "its workers were the first to fail", "blame": "blamed by its workers"}[cause]
     often = "once" if times == 1 else f"{times} times"
     return f"{what} {often} within {window_s:g} s, quarantined for {duration_s:g} s"
 
 
 def _explain_regress(round: int, is_stopped: bool, had_round: int, was_stopped: bool) -> str:
     state, former = "stopped" if is_stopped else "running", "stopped" if was_stopped else "running"
-    return f"it has round {round} {state}, and had round {had_round} {former}"
+    return f"its last round is {round} ({state}), but was {had_round} ({former})"
 
 
 SENTENCES: Mapping[str, Sentence] = {
@@ -107,14 +107,14 @@ SENTENCES: Mapping[str, Sentence] = {
     "round-awaits-return": "waiting for {nodes} to register again after a store outage in round {round}",
     "next-round-awaits-return": "waiting for {nodes} to register again after a store outage before the next round",
     "next-round-awaits-unaware": (
-        "waiting before the next round: {nodes} lost the membership while connected, and workers may still run there"
+        "waiting before the next round: {nodes} lost membership while connected, and workers there may still be running"
     ),
     "stop-awaits-unaware": (
-        "waiting before the job is stopped: {nodes} lost the membership while connected, and workers may still "
-        "run there"
+        "waiting before the job is stopped: {nodes} lost membership while connected, and workers there may still "
+        "be running"
     ),
     "stop-awaits-held": (
-        "waiting before the job is stopped: after a store outage, workers may run without a membership on {nodes}"
+        "waiting before the job is stopped: since a store outage, workers may be running without membership on {nodes}"
     ),
     "growing": "growing after round {round}: {size}",
     "could-grow": "could grow: {size}",
@@ -141,7 +141,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "node-quarantined": "{node}: {why}",
     # --- failures and the end of the job ---
     "checking-cause": "round {round} failed; checking whether a lost node is the cause",
-    "backoff": "round {round} was short, like {before} before it: pausing",
+    "backoff": "round {round} was short, like the {before} before it: pausing",
     "worker-failed": "a worker failed on {node} in round {round}, {use}",
     "restarts-used": lambda used, allowed: f"{used} of {allowed} restarts used" if allowed else "no restarts allowed",
     "restart-useless": "a restart would not help: {why}",
@@ -154,14 +154,14 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "all-drained": "every node is drained",
     "stop-requested": lambda by: f"stopped at the request of {by}" if by else "stopped on request",
-    "store-host-leaves": "node {node} serves the job's store and leaves",
-    "store-host-leaves-because": "node {node} serves the job's store and leaves: {why}",
+    "store-host-leaves": "node {node}, which serves the job's store, is leaving",
+    "store-host-leaves-because": "node {node}, which serves the job's store, is leaving: {why}",
     # --- requests that are refused ---
-    "not-drained": lambda target, drained: f"{target} is not drained; drained: {', '.join(drained) or 'none'}",
+    "not-drained": lambda target, drained: f"{target} is not drained; drained nodes: {', '.join(drained) or 'none'}",
     "has-leader": "this job already has a leader, on node {node}",
     "unknown-request": "unknown request {request!r}",
-    "not-a-node": "a node to drain must be given by its name or its member id",
-    "store-host-not-drained": "{node} serves the job's store, which ends with it: meshctl stop ends the job",
+    "not-a-node": "the node to drain must be given by its name or member id",
+    "store-host-not-drained": "{node} serves the job's store, so draining it would end the job: use meshctl stop",
     "ambiguous-node": lambda node, member_ids: (
         f"{len(member_ids)} nodes are called {node}: give a member id, {' or '.join(member_ids)}"
     ),
@@ -181,22 +181,22 @@ SENTENCES: Mapping[str, Sentence] = {
     "earlier-attempt": "this is attempt {attempt}, but {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
     "unreadable": "{error}",
-    "other-version": "{run} uses meshrun {theirs}, node {node} has meshrun {ours}",
+    "other-version": "{run} uses meshrun {theirs}, but node {node} has meshrun {ours}",
     "already-ended": "{run} has already ended: {why}",
     "already-ended-otherwise": "{run} has already ended: {why}; it was started with other arguments for the script",
     "drained": "node {node} was drained",
     "drained-from-run": "node {node} is drained from {run}",
     "other-arguments": "{run} was started with other arguments for the script; this node keeps its own",
     "other-secret": lambda run, has_secret: (
-        f"{run} has {'a' if has_secret else 'no'} job secret, and this agent has {'none' if has_secret else 'one'}"
+        f"{run} has {'a' if has_secret else 'no'} job secret, but this agent has {'none' if has_secret else 'one'}"
     ),
-    "other-options": lambda run, is_served: f"{run} has other options than this agent",
+    "other-options": lambda run, is_served: f"{run} has different options from this agent",
     "option-differs": "{option} is {theirs} there and {ours} here",
-    "option-not-here": "{option} is {theirs} there and not given here",
-    "option-only-here": "{option} is not given there and {ours} here",
-    "other-command": lambda run, is_served: f"this agent runs another command than the first node of {run}",
+    "option-not-here": "{option} is set to {theirs} there and not set here",
+    "option-only-here": "{option} is not set there and set to {ours} here",
+    "other-command": lambda run, is_served: f"this agent runs a different command from the first node of {run}",
     # --- membership and leading ---
-    "membership-lost": "lost the membership: {why}; joining again",
+    "membership-lost": "membership lost: {why}; joining again",
     "lease-expired": "the lease could not be renewed in time",
     "view-expired": "the store could not be read for too long",
     "lease-ended": "the lease has ended",
@@ -208,23 +208,23 @@ SENTENCES: Mapping[str, Sentence] = {
     "job-ended-meanwhile": "the job ended during the store outage",
     "round-lost-meanwhile": "the store lost the job's round during the outage",
     "others-continued-meanwhile": "the other nodes continued without this one during the store outage",
-    "place-taken-meanwhile": "another node took this one's place, or another job this one's, during the store outage",
+    "place-taken-meanwhile": "during the store outage, another node replaced this one, or another job this job",
     "registered-again": "the store is back: this node registered again, and the round continues",
     "takeover-put-off": (
         "round {round} has no leader, and this node does not belong to it: other nodes take over once none of its "
-        "nodes was seen for {limit_s:g} s; if all of them are surely dead, meshctl takeover does it now"
+        "nodes has been seen for {limit_s:g} s; if you are sure that all its nodes are lost, run meshctl takeover"
     ),
     "leader-unreachable": (
-        "the leader, {node}, cannot be reached at {address}: open that port, or choose it with --port-range; while it "
-        "is closed, the loss of this node is noticed only when its lease ends, and a store outage stops its workers"
+        "the leader, {node}, cannot be reached at {address}: open that port, or set --port-range to open ports; until "
+        "then, the loss of this node is noticed only when its lease ends, and a store outage stops its workers"
     ),
-    "foreign-member": "{key} has the record of another member, {member_id}; it is ignored",
+    "foreign-member": "{key} contains the record of another member, {member_id}, which is ignored",
     "record-ignored": "{error}; it is ignored",
     "decision-unreadable": "the last decision cannot be read: no decisions are made until its key is removed",
     # --- the store ---
     "store-away": "the store does not answer; workers continue while no node of round {round} reaches it",
     "store-ended": lambda node: f"the store{f', which {node} served,' if node else ''} has ended, and the job with it",
-    "store-host-stays": "staying up to {up_to_s:g} s, since other nodes use this node's store",
+    "store-host-stays": "staying for up to {up_to_s:g} s, because other nodes use this node's store",
     "node-succeeded": "all workers of this node succeeded",
     "succeeded-without-store": "all workers of this node succeeded, and the store is gone",
     "ending-without-store": "ending with success: all workers of this node succeeded, and the store did not return",
@@ -233,32 +233,32 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "store-replaced": "the store was restored, replaced, or restarted without its data",
     "store-went-back": "the store was restored, replaced, or restarted without its data: {why}",
-    "revision-went-back": "it is at revision {revision}, and was at revision {was}",
-    "key-went-back": "{key} is at revision {revision} in it, and was at revision {was}",
+    "revision-went-back": "it is at revision {revision}, but was at revision {was}",
+    "key-went-back": "{key} is at revision {revision} in it, but was at revision {was}",
     "round-went-back": _explain_regress,
     "store-failing": lambda error, hint: f"{error} ({hint})" if hint else error,
     "store-answers-again": "the store answers again",
-    "store-slow": "writes to the store take {write_s:.1f} s, and joining and restarts need several of them",
+    "store-slow": "writes to the store take {write_s:.1f} s, and each join or restart needs several of them",
     "longer-lease-waits": "if nodes lose their membership, set --lease-ttl {lease_ttl_s:g}",
     "store-fast-again": "writes to the store are fast again",
     "plan-put-off": "the next round cannot be planned yet: {error}",
 }
 
 _SAME = {
-    False: "give all nodes of a run the same program and options, and each run its own --rdzv-id",
-    True: "give all nodes of a run the same program and options, and each run its own port",
+    False: "use the same program and options on all nodes of a run, and a different --rdzv-id for each run",
+    True: "use the same program and options on all nodes of a run, and a different port for each run",
 }
 
 HINTS: Mapping[str, Sentence] = {
     "other-version": "install meshrun {theirs} on every node, or use another --rdzv-id",
-    "other-secret": "give all nodes of a run the same job secret",
+    "other-secret": "use the same job secret on all nodes of a run",
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
     "already-ended-otherwise": ("use another --rdzv-id for a new run, or restart this one with --on-finished rerun"),
     "join-timeout": lambda why, **values: (
-        "end its agents there: they may hang, still save, or have another job secret or version of meshrun"
+        "stop its agents there: they may hang, still be saving, or have another job secret or version of meshrun"
         if getattr(why, "kind", "") == "attempt-remains"
         else ""
     ),
-    "store-went-back": "start the agents again once all earlier agents of the run have ended",
+    "store-went-back": "start the agents again once all earlier agents of the run have exited",
 }

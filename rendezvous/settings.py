@@ -13,107 +13,108 @@ OPERATIONS_MIN = 8  # or comparisons: what the transactions of a leader need in 
 
 class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 5.0
-    """How long a silent member stays a member. Infinite only on a private store, where no other can take its place."""
+    """Time without renewal after which a member is lost. Infinite only with a private store."""
     keep_alive_parts: int = 5
-    """Renewals per TTL: two may be lost and a third still comes in time."""
+    """Number of renewals per lease: two may fail, and a third is still in time."""
     call_parts: int = 5
-    """The longest a read may take before the store counts as silent, as a part of the TTL: a longer lease waits longer
-    for a slow store. A renewal is two such calls."""
+    """Time limit of a read: the lease divided by this number. A renewal consists of two such calls."""
     write_limit_s: float = 5.0
-    """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; a
-    time-out that is too short repeats it, which loads a slow disk more. etcd itself times out after 7 s."""
+    """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers;
+    repeating it loads a slow disk more. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
-    """The watchdog ends this long before the lease, so that workers have died when the member is lost."""
+    """How long before its lease a watchdog expires, so that workers have exited when the member is lost."""
     retry_delay_s: float = 0.2
-    """Pause before a refused request is repeated; a healthy store answers within milliseconds."""
+    """Pause before a failed request is repeated."""
     retry_delay_max_s: float = 3.0
-    """The pause doubles up to this while consecutive writes get no reply."""
+    """Longest pause: retry_delay_s doubles with each consecutive write that gets no reply."""
 
     presence_proof: bool = True
-    """Whether refused dials prove that a node is gone; off if middleboxes forge resets."""
+    """Whether refused connections prove that a node is gone. Turn this off if middleboxes forge resets."""
     successor_delay_s: float = 0.1
     """How long the second successor of a lost leader waits for the first; the third waits twice as long."""
     resync_ttls: float = 2.0
-    """Every member re-reads its watched keys at least this often: a watch may have gone stale."""
+    """Longest interval between two reads of all watched keys, because a watch may have gone stale."""
     view_ttls: float = 7.0
-    """Workers live no longer than this after such a read was sent, even if the lease is renewed; and a member that has
-    not stopped a round is not removed sooner. So reads may fail for 20 s while leases are renewed."""
+    """A node whose re-reads fail for this long kills its workers, even if it renews its lease; a member that has not
+    stopped a round is not removed earlier. So reads may fail for 20 s."""
     isolation_ttls: float = 2.0
-    """A member that renews its lease but has been unreachable for this many TTLs, after it was reached, is removed."""
+    """How long a member that renews its lease, and was reached before, may be unreachable before it is removed."""
 
     continues_without_store: bool = True
-    """Whether a store outage leaves a running round alone, as long as its whole roster sees the same outage."""
+    """Whether a round continues during a store outage, if its whole roster sees the same outage."""
     probe_s: float = 1.0
-    """Within this all members must confirm an outage, or no watchdog is extended."""
+    """Time within which all members must confirm an outage; otherwise no watchdog is extended."""
     outage_limit_s: float = 600.0
-    """The longest outage that a round survives."""
+    """Longest store outage that a round survives."""
 
     target_nodes: int = 0
-    """First round: wait for this many nodes up to start_timeout_s, even if fewer suffice; 0 turns this off."""
+    """First round: number of nodes to wait for, up to start_timeout_s, even if fewer suffice; 0: off."""
     grow: str = "delay"
-    """When a job uses nodes that joined later: "never", after "delay", or at the next "checkpoint"."""
+    """When a job restarts to use nodes that joined later: "never", after a "delay", or at the next "checkpoint"."""
     join_grace_s: float = 30.0
-    """First round: how long to wait for more nodes after the last arrival once a world is possible (torchrun: 30)."""
+    """First round: time to wait for more nodes after the last one has joined, if a world is possible (torchrun: 30)."""
     start_timeout_s: float = 600.0
-    """First round: how long to wait for a possible world at all (torchrun's join time-out: 600)."""
+    """First round: time limit for a world to become possible (torchrun's join time-out: 600)."""
     rejoin_timeout_s: float = 1800.0
-    """Later rounds: how long too few nodes may wait for others to rejoin."""
+    """Later rounds: time limit for missing nodes to rejoin while too few are present."""
     grow_delay_s: float = 300.0
-    """Time without a new node before a running job restarts to use it."""
+    """Time after the last node has joined before a running job restarts to use it."""
     election_spread_s: float = 1.0
-    """If no successor has replaced a lost leader, the others try after a random time within this, not all at once."""
+    """If no successor replaces a lost leader, others try after random times of up to this long."""
 
     settle_s: float = 1.0
-    """How long after a failure the loss of a node still explains it: peers' sockets break before a lease ends."""
+    """Time in which a lost node may be the cause of a failure: connections break before leases end."""
     leave_settle_s: float = 0.2
-    """Departures this close together make one restart."""
+    """Departures this close together cause a single restart."""
     announce_limit_s: float = 0.1
-    """How long a departing member waits for its announcement to be acknowledged before it signals its workers."""
+    """How long a leaving member waits for replies to its announcement before it signals its workers."""
     restart_grace_s: float = 5.0
-    """TERM to KILL when a round ends by failure or loss."""
+    """Time from SIGTERM to SIGKILL when a failure or a lost node ends a round."""
     shutdown_timeout_s: float = 30.0
-    """Stop signal to KILL when workers may save (torchrun's flag and default)."""
+    """Time from the stop signal to SIGKILL when workers may save (torchrun's option and default)."""
     stop_limit_s: float = 30.0
-    """Beyond the grace: a member that has not stopped by then is fenced, but never within a lease's time."""
+    """How long after its grace period a member that has not stopped is fenced, but never before view_ttls."""
 
     operations_per_txn: int = 100
-    """The most operations, or comparisons, of a leader's transaction. etcd allows 128 unless its --max-txn-ops says
-    otherwise."""
+    """Most operations or comparisons in a transaction of the leader. etcd allows 128 by default (--max-txn-ops)."""
     observe_pause_s: float = 1e-4
-    """Per member, between two observations of the leader: one takes some 8 us per member, so a tenth of the time."""
+    """Pause between two observations of the leader, per member; one takes about 8 µs per member."""
 
     max_restarts: int = 0
-    """Worker failures the job survives (torchrun's default)."""
+    """Worker failures that the job survives (torchrun's default)."""
     restart_window_s: float = math.inf
-    """Only failures this recent count against max_restarts."""
+    """Only failures within this time count against max_restarts."""
     min_round_time_s: float = 5.0
-    """A round that ended sooner made no progress."""
+    """A round that ends sooner is short: it made no progress."""
     backoff_first_s: float = 1.0
-    """Pause after the second short round in a row; doubled for each further one. The first is restarted at once."""
+    """Pause after the second short round in a row, doubled for each further one. The first causes no pause."""
     backoff_max_s: float = 60.0
+    """Longest such pause."""
     no_progress_rounds: int = 10
-    """This many short rounds in a row end the job, whatever their reason."""
+    """Number of short rounds in a row that end the job, whatever their cause."""
     stuck_rounds: int = 3
-    """This many failed rounds in a row that got no further than any before end the job, if workers report steps."""
+    """If workers report steps: number of failed rounds in a row without a new highest step that end the job."""
     quarantine_failures: int = 3
-    """This many first failures of workers on one node within quarantine_window_s quarantine it."""
+    """Number of first failures on a node within quarantine_window_s that quarantine it."""
     flap_limit: int = 3
-    """This many losses of one node within quarantine_window_s quarantine it, whatever its member ids."""
+    """Number of losses of a node within quarantine_window_s that quarantine it, whatever its member ids."""
     quarantine_window_s: float = 1800.0
+    """Time in which failures and losses of a node are counted."""
     quarantine_first_s: float = 60.0
-    """How long the first quarantine lasts; doubled for each further one."""
+    """Length of a node's first quarantine, doubled for each further one."""
     quarantine_max_s: float = 3600.0
+    """Longest quarantine."""
     port_taken_rounds: int = 3
-    """This many rounds in a row may end uncharged because another process listened on the worker port."""
+    """Number of rounds in a row that may fail uncharged because another process uses the worker port."""
     blame_window_s: float = 0.1
-    """Of two first failures this close together it is not certain which came first."""
+    """If the failures of two nodes are this close together, it is uncertain which came first."""
     farewell_s: float = 10.0
     """How long the agent that serves the store waits for others to read the verdict."""
     keep_finished_s: float = 3600.0
-    """How long late agents can read the verdict."""
+    """How long late agents can read a verdict."""
     on_finished: str = "next"
-    """What an agent does that finds this run id's job ended. `next`: open the next one if it has failed or was stopped;
-    `exit`: end as it did; `rerun`: open the next one in any case."""
+    """Action if a job of this run id has ended. `next`: start a new job if that one failed or was stopped; `exit`: exit
+    with its result; `rerun`: always start a new job."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from launcher.agent.composition import PartContext, add_parts, open_sinks
+from launcher.agent.composition import add_parts, open_sinks
 from launcher.agent.loop import Agent
-from launcher.agent.membership import PREFIX, NodeContext, NodeMembership, draw_random, make_settings, read_clock
+from launcher.agent.membership import (
+    PREFIX,
+    NodeContext,
+    NodeMembership,
+    PartContext,
+    draw_random,
+    make_settings,
+    read_clock,
+)
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures

@@ -8,65 +8,35 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher import extensions
-from launcher.agent.membership import NodeContext, NodeMembership
+from launcher.agent.membership import PartContext
 from launcher.config.config import MonitoringOptions
-from launcher.logs.layout import LogLayout
-from launcher.model.console import format_time, log
-from launcher.model.node import Slot
-from launcher.parts.host import Watcher
+from launcher.model.console import log
 from launcher.parts.part import (
     LATER_S,
-    Effect,
     LatePart,
     Part,
     QuitSignalled,
     Ready,
     RoundStarting,
-    RunningRound,
     VictimSuspected,
     WaitUnexplained,
 )
-from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.messages import Exited
 from launcher.views.questions.local_listener import open_listener
 from rendezvous.events import NoteReceived, PassOn
 
 if TYPE_CHECKING:
-    from _socket import socket
-
     from launcher.config.options.readers import HangLimits
-    from launcher.diagnosis.request import LocalRound
-    from launcher.logs.pump import OutputPump
     from launcher.views.node.journal import Journal
-    from launcher.views.node.node_answers import NodeAnswers
     from launcher.views.questions.messages import Question
     from launcher.views.sinks.event_file import EventSink
 
 UNFINISHED_S = 60.0
 """How long no further worker of the job has ended well when the ones that still run are mentioned."""
-Ask = Callable[["Question", float], bytes]
-"""Asks this agent from another of its threads, as other processes do. Raises OSError."""
-
-
-class PartContext(NodeContext, frozen=True, kw_only=True):
-    """What parts may look at. None of it is theirs to change but `parts` and `sinks`, before the first round."""
-
-    layout: LogLayout
-    host: str
-    slots: Sequence[Slot]
-    reason: str
-    """Explains the number of slots."""
-    pump: OutputPump | None
-    spec_builder: WorkerSpecBuilder
-    membership: NodeMembership
-    running: RunningRound
-    sinks: list[Callable[[], EventSink]]
-    """Make what events go to, once there are any; extensions add theirs."""
 
 
 def add_parts(node: PartContext) -> None:
@@ -110,9 +80,14 @@ def add_parts(node: PartContext) -> None:
             raise OSError(0, "this system does not allow the agent to open its socket")
         return exchange(name, question, limit_s)
 
+    def make_inquiries() -> Part:
+        from launcher.agent import questions
+
+        return questions.make_inquiries(node, watcher, listener, open_journal, started_at)
+
     inquiries = LatePart(
         "questions about this run",
-        lambda: _make_inquiries(node, watcher, listener, open_journal, started_at),
+        make_inquiries,
         asked,
         discard=None if listener is None else listener.close,
     )
@@ -162,101 +137,6 @@ def _make_early_ends(node: PartContext) -> Part:
     from launcher.diagnosis.part.early_ends import EarlyEnds
 
     return EarlyEnds(node.host, node.running, UNFINISHED_S, log)
-
-
-def _make_inquiries(
-    node: PartContext,
-    watcher: Watcher,
-    listener: socket | None,
-    open_journal: Callable[[], Journal],
-    started_at: float,
-) -> Part:
-    """Make what answers for this node's workers."""
-    from launcher.diagnosis.part.examination import Examination
-    from launcher.diagnosis.part.inquiries import Inquiries
-    from launcher.diagnosis.part.local_examiner import LocalExaminer
-    from launcher.views.questions.messages import Submit
-    from launcher.views.questions.question_server import Answerer, QuestionServer
-    from launcher.views.questions.question_socket import QuestionSocket
-    from launcher.views.questions.reporter import Reporter
-    from launcher.views.questions.submitter import Submitter
-    from launcher.views.questions.survey import Surveys
-
-    machine, layout = node.membership.driver.machine, node.layout
-    effects: deque[Effect] = deque()
-    reporter = Reporter(node.wakeup.wake)
-    server = QuestionServer(
-        Surveys(machine, effects.append),
-        reporter,
-        lambda: _make_answers(node, open_journal),
-        {
-            "run_id": layout.run_id,
-            "node": node.host,
-            "script": node.config.workers.script,
-            "started": format_time(started_at),
-        },
-        None if listener is None else QuestionSocket(watcher, listener),
-    )
-    secret = None if node.startup is None else node.startup.credentials.secret
-    submitter = Submitter(node.membership.driver, secret, layout.run_id, reporter, effects.append)
-    server.answerers[Submit] = Answerer(submitter.answer)
-    examination = Examination(
-        LocalExaminer(node.supervisor, watcher),
-        effects.append,
-        server.surveys.begin,
-        reporter,
-        lambda: read_local_round(node),
-        node.host,
-        layout.make_incident_path,
-        keeps_failures=not layout.is_temporary,
-    )
-    return Inquiries(server, examination, node.running, effects, node.config.hangs.on_hang)
-
-
-def _make_answers(node: PartContext, open_journal: Callable[[], Journal]) -> NodeAnswers:
-    from launcher.views.node.device_memory import make_device_memory
-    from launcher.views.node.local_state import LocalState
-    from launcher.views.node.node_answers import NodeAnswers
-
-    memory = make_device_memory(node.slots)
-    return NodeAnswers(
-        open_journal=open_journal,
-        driver=node.membership.driver,
-        slots=node.slots,
-        shared_page=node.shared_page,
-        pump=node.pump,
-        describe_rank=node.spec_builder.describe_rank,
-        parts=node.parts,
-        running=node.running,
-        locality=node.membership.locality,
-        find_log_dir=lambda: node.layout.root,
-        state=LocalState(memory.read if memory else None),
-    )
-
-
-def read_local_round(node: PartContext) -> LocalRound | None:
-    """Return what is looked at of the round that runs here; None before its workers are started."""
-    from launcher.diagnosis.request import LocalRound, Target
-
-    running, share, builder = node.running, node.running.share, node.spec_builder
-    if not running.has_workers or share is None:
-        return None
-    files = running.files.get(running.number, {})
-    targets = (
-        Target(
-            rank=share.ranks[local_rank],
-            pid=pid,
-            socket_path=builder.find_recorder_socket(local_rank),
-            outputs=tuple(path for (rank, _), path in files.items() if rank == share.ranks[local_rank]),
-        )
-        for local_rank, pid in running.pids.items()
-    )
-    return LocalRound(
-        number=running.number,
-        mesh=builder.make_worker_mesh(share),
-        targets=tuple(targets),
-        exit_codes={share.ranks[local_rank]: exit_code for local_rank, exit_code in running.exit_codes.items()},
-    )
 
 
 def open_sinks(options: MonitoringOptions, is_leader: Callable[[], bool]) -> list[Callable[[], EventSink]]:

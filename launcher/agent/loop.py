@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.composition import PartContext
-from launcher.agent.membership import read_clock
+from launcher.agent.membership import PartContext, read_clock
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from launcher.agent.signals import Termination, Wakeup
     from launcher.agent.startup.startup import Startup
     from launcher.hardware.linux.shared_page import SharedPage
+    from launcher.logs.layout import LogLayout
+    from launcher.logs.pump import OutputPump
+    from launcher.model.node import Slot
     from launcher.parts.host import PartHost
+    from launcher.parts.part import RunningRound
+    from launcher.ranks.spec_builder import WorkerSpecBuilder
     from launcher.supervisor.handle import Supervisor
+    from launcher.views.questions.messages import Question
+    from launcher.views.sinks.event_file import EventSink
     from rendezvous.stores.server.server import StoreServer
 
 PREFIX = "meshrun"
@@ -110,3 +117,23 @@ def read_clock() -> float:
 def draw_random() -> float:
     """Return a random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48
+
+
+Ask = Callable[["Question", float], bytes]
+"""Asks this agent from another of its threads, as other processes do. Raises OSError."""
+
+
+class PartContext(NodeContext, frozen=True, kw_only=True):
+    """What parts may look at. None of it is theirs to change but `parts` and `sinks`, before the first round."""
+
+    layout: LogLayout
+    host: str
+    slots: Sequence[Slot]
+    reason: str
+    """Explains the number of slots."""
+    pump: OutputPump | None
+    spec_builder: WorkerSpecBuilder
+    membership: NodeMembership
+    running: RunningRound
+    sinks: list[Callable[[], EventSink]]
+    """Make what events go to, once there are any; extensions add theirs."""

@@ -20,10 +20,10 @@ _ERRORS: dict[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORAR
 class WorkerFailed(LauncherError):
     """A worker failed, and no restart was left: the first failure, on any node.
 
-    `rank`, `local_rank`, `host` and `pid` identify the worker. `exit_code` is its own, negative for a signal that ended
-    it. `traceback` is the text of the exception that left the function, None if there was none (a signal,
-    `os._exit`). If the worker ran under this call and its exception can be pickled, that is the `__cause__`.
-    `failures` has all known facts about this worker and the others, `outcome` the reason for no restart.
+    `rank`, `local_rank`, `host` and `pid` identify the worker. `exit_code` is its exit code, or the negative number of
+    the signal that ended it. `traceback` is the text of the exception that left the function, or None (after a signal
+    or `os._exit`). If the worker ran under this call and its exception can be pickled, `__cause__` is that exception.
+    `failures` has all known facts about this and other failed workers; `outcome` is why the job did not restart.
 
     `title`: the program. `failures`: not empty, the root cause first; the others are of any node, of the job's last
     round. `is_order_known`: False if another failure came so close, on another host, that it may have been first.

@@ -79,17 +79,17 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     env: Mapping[str, str | None] | None = None,
     **options: OptionValue,
 ) -> dict[int, Any]:
-    """Run `fn(*args)` in workers and return their results by rank; with several nodes, those of this node's ranks.
+    """Run `fn(*args)` in workers and return the results of this node's ranks, by rank.
 
     `nproc` and `mesh` are --nproc-per-node and --mesh; `options` are all other options of the command, with
     underscores: `max_restarts=2`, `standalone=True`, `tee="3"`, `rdzv_endpoint="node0"`. Options that are not set come
-    from LAUNCHER_ and PET_ variables, as for the command. `env` adds variables for the workers; None removes one.
-    After restarts only the results of the last round count. A string as `fn` is a program, run with `args` as its
-    arguments; its results are None.
+    from LAUNCHER_ and PET_ variables, as for the command. `env` adds variables for the workers; None removes a
+    variable. After a restart, only the results of the last round are returned. If `fn` is a string, it is a program
+    that runs with `args` as its arguments, and all results are None.
 
-    Raises WorkerFailed if a worker failed and no restart was left; UsageError for a call that cannot be started;
-    TemporaryError if the world was not formed in time; LauncherError for any other end. An interruption of the wait,
-    such as KeyboardInterrupt or a SIGTERM, stops all workers first.
+    Raises WorkerFailed if a worker failed and no restart was left, UsageError if the call cannot start, TemporaryError
+    if the nodes did not form a job in time, and LauncherError for any other error. An interruption of the wait, such
+    as KeyboardInterrupt or SIGTERM, first stops all workers.
     """
     refuse_while_importing("launch")
     if "nproc_per_node" in options and nproc is not None:

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 USAGE = "[options] SCRIPT [arguments of the script]"
 INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
-    "their names: --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
-    "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
-    "--json shows each value and its origin."
+    "their names; --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
+    "SCRIPT. An option's value comes from the first of: flag, LAUNCHER_ variable, PET_ variable, job controller such "
+    "as Slurm, default. meshctl doctor --json shows each value and its origin."
 )
 _SETTINGS = (
-    "A few more settings have a LAUNCHER_ variable and no option: docs/reference/options.md, Settings by variable."
+    "A few settings have a LAUNCHER_ variable but no option: see docs/reference/options.md, Settings by variable."
 )
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
 _COMMON = {
-    "nproc-per-node": ("N", "workers on this node; default: one per GPU"),
+    "nproc-per-node": ("N", "workers on this node [default: one per GPU]"),
     "mesh": ("AXIS=SIZE,...", "grid of ranks, such as pp=4,dp=*,tp=8"),
     "nnodes": ("N|MIN:MAX", "number of nodes; extra nodes become spares"),
-    "rdzv-backend": ("c10d|etcd", "how the nodes meet: a store on one node, or etcd"),
-    "rdzv-endpoint": ("HOST[:PORT]", "address of that store"),
+    "rdzv-backend": ("c10d|etcd", "store in which nodes meet: on one node, or etcd"),
+    "rdzv-endpoint": ("HOST[:PORT]", "address of the store"),
     "rdzv-id": ("ID", "name of the run, the same on all nodes"),
-    "max-restarts": ("N", "restarts of the workers before the job fails"),
+    "max-restarts": ("N", "number of restarts after failures"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
-    "preload": ("MODULE,...", "modules to import once, for fast starts and restarts"),
+    "preload": ("MODULE,...", "modules to import once, for fast restarts"),
 }
 # The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
 GROUPS = {
@@ -106,7 +106,7 @@ def render_first_screen() -> str:
     formatter.write_paragraph()
     formatter.write(f"{_EXAMPLES}\n")
     formatter.write_paragraph()
-    formatter.write_text("All options: meshrun --help. Those of a group: meshrun -h GROUP, one of")
+    formatter.write_text("All options: meshrun --help. Those of one group: meshrun -h GROUP. The groups:")
     with formatter.indentation():
         formatter.write_text(", ".join(GROUPS))
     return formatter.getvalue().strip("\n")

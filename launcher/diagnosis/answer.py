@@ -96,11 +96,11 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
     def make_finding(self, *, ends_workers: bool) -> Finding:
         """Return what is kept of it for the report of a failure."""
         answer = self.answer
+        culprits = answer.culprits if answer.kind not in ("unknown", "unclear") else ()
         cause: HangCause = ""
         if ends_workers:
-            is_named = answer.culprits and answer.kind not in ("unknown", "unclear")
-            cause = ("known" if self.is_sure else "likely") if is_named else "unknown"
-        return Finding(answer.sentences, cause, answer.culprits if cause != "unknown" else ())
+            cause = ("known" if self.is_sure else "likely") if culprits else "unknown"
+        return Finding(answer.sentences, cause, culprits)
 
 
 def make_answer(
@@ -142,13 +142,13 @@ def render_answer(answer: HangAnswer) -> str:
         if len(answer.gaps) > REASONS_SHOWN:
             lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
     if answer.folders:
-        lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
+        lines += ["", "All evidence:", *(f"  {folder}" for folder in answer.folders)]
     return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
 
 
 def list_gaps(answer: HangAnswer) -> list[str]:
     """List what is not known, a sentence for each reason."""
-    return [f"not known of {_format_gap(gap)}" for gap in answer.gaps[:REASONS_SHOWN]]
+    return [f"not known for {_format_gap(gap)}" for gap in answer.gaps[:REASONS_SHOWN]]
 
 
 def _format_gap(gap: Gap) -> str:
@@ -180,18 +180,18 @@ def _advise(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: Worke
                 "the next run to see which transport it uses"
             )
         case "mismatch":
-            return "compare what leads to this call on each of these ranks: the script takes different branches there"
+            return "compare the code that leads to this call: these ranks take different branches"
         case "deadlock":
-            return "use these groups in the same order on all ranks: the script uses them in different orders"
+            return "use these groups in the same order on all ranks: at present, the order differs"
         case "unknown":
             who = describe_ranks(diagnosis.culprits, mesh)
             if all(rank in world for rank in diagnosis.culprits):
                 return f"run py-spy dump, or gdb, on the node of {who} to see what it does"
-            return f"check the node of {who}: whether its agent runs and can be reached"
+            return f"check whether the agent on the node of {who} runs and can be reached"
         case "healthy":
-            return f"{_AGAIN} and compare if the job still makes no progress: there may be no hang"
+            return f"{_AGAIN} if the job still makes no progress: there may be no hang"
         case _:
-            return f"{_AGAIN} and compare: a rank at the same place then makes no progress"
+            return f"{_AGAIN} and compare the answers: a rank that is still at the same place makes no progress"
 
 
 def _advise_on_culprit(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> str:

@@ -45,7 +45,7 @@ def _render_group(group: Sequence[RankEvidence], mesh: WorkerMesh) -> str:
         return "\n".join((title, *render_frames(stack)))
     if group[0].state in ("ended", "unknown"):
         return title
-    return f"{title}; stack not known"
+    return f"{title}; stack unknown"
 
 
 def render_frames(stack: Sequence[Frame], most: int = FRAMES_SHOWN) -> list[str]:

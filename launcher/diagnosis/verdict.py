@@ -45,9 +45,9 @@ STATES: dict[State, str] = {
     "runs": "running",
     "sleeps": "asleep",
     "blocked": "blocked in the kernel",
-    "stopped": "stopped, by a signal or a debugger",
+    "stopped": "stopped by a signal or a debugger",
     "ended": "ended",
-    "unknown": "not known",
+    "unknown": "unknown",
 }
 """In words."""
 MOMENT_S = 1.0
@@ -241,7 +241,7 @@ def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | No
             all_ranks = tuple(sorted(few + tuple(shown[0][1])))
             is_clear = len(shown[0][1]) > len(few)
             members = _label_group(group.description, group.members)
-            sentence = f"the members of {members} call different operations as number {number}: {format_list(told)}"
+            sentence = f"the members of {members} call different operations as call {number}: {format_list(told)}"
             return Diagnosis(kind="mismatch", culprits=few if is_clear else all_ranks, sentences=(sentence,))
     return None
 
@@ -386,16 +386,16 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
     held = [rank for rank, one in known.items() if _is_held(one)]
     odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
     if not odd and 0 < len(lost) < len(world):
-        told = f"nothing is known of {describe_ranks(lost, mesh)}"
+        told = f"nothing is known about {describe_ranks(lost, mesh)}"
         if all(one.stack and is_communicating(one) for one in known.values()):
-            return Diagnosis(kind="unknown", culprits=lost, sentences=(f"{told}; all others communicate",))
+            return Diagnosis(kind="unknown", culprits=lost, sentences=(f"{told}; all other ranks are communicating",))
         return Diagnosis(kind="unclear", sentences=(told,))
     if not odd:
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
         count = sum(bool(place.function) for place in find_places(known.values()))
-        told = {0: "no stack is known", 1: "all are at one line"}.get(count, f"they are at {count} lines")
-        verdict = f"nothing tells which rank the others wait for: {told}"
-        more = ["all of them compute"] if is_busy else []
+        told = {0: "no stack is known", 1: "all ranks are at one line"}.get(count, f"the ranks are at {count} lines")
+        verdict = f"it is unclear which rank the others wait for: {told}"
+        more = ["all of them are computing"] if is_busy else []
         return Diagnosis(kind="unclear", sentences=(verdict, *_describe_places(known, mesh), *more))
     others = [rank for rank in known if rank not in odd]
     rest = next((rank for rank in others if world[rank].stack), others[0])
@@ -512,7 +512,7 @@ def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
     """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), inside read (codecs.py:322), asleep"."""
     who = describe_ranks([one.rank], mesh)
     if one.state == "unknown":
-        return f"nothing is known of {who}: its node has not answered"
+        return f"nothing is known about {who}: its node has not answered"
     if one.state == "ended":
         return f"{who} has ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
     return f"{who} is {_describe_state(_find_place_of(one), one)}"
@@ -523,7 +523,7 @@ def _describe_state(place: Place, one: RankEvidence) -> str:
         return f"stopped, traced by {one.tracer}" if one.tracer else STATES["stopped"]
     state = STATES[one.state] + (f" ({one.wait})" if one.state == "blocked" and one.wait else "")
     if not place.function:
-        return f"{state}, stack not known"
+        return f"{state}, stack unknown"
     inside = f", inside {place.inside}" if place.inside else ""
     return f"in {_format_place(place.function, place.file, place.line)}{inside}, {state}"
 

@@ -28,25 +28,22 @@ from launcher.model.errors import UsageError
 from rendezvous.records import Command
 
 
-@meshctl.command(short_help="Check what would stop or slow down a job on this node.")
-@click.option(
-    "--nodes", metavar="N", type=integer(0), help="Assume N nodes like this one. Default: as the options say."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with everything that was examined.")
-@click.option("--report", metavar="FILE", help="Write a report for a bug to a new file, or to stdout for -.")
+@meshctl.command(short_help="Check this node for problems that would stop or slow down a job.")
+@click.option("--nodes", metavar="N", type=integer(0), help="Assume N nodes like this one. [default: from --nnodes]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all results.")
+@click.option("--report", metavar="FILE", help="Write a report for an issue to a new FILE, or to stdout (-).")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
 def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[str, ...]) -> int:
-    """Check this node: what meshrun finds here, and what would stop or slow down a job.
+    """Check this node for problems that would stop or slow down a job.
 
-    Prints a verdict, then warnings with remedies, then the given options and what was found. With --json also the value
-    of every option and its origin, the frameworks, the location of this node, its limits and addresses. The exit code
-    is 1 if something would stop a job.
+    Prints a verdict, warnings with remedies, the given options and the findings. --json adds every option's value and
+    origin, the frameworks, and this node's location, limits and addresses. The exit code is 1 if something would stop a
+    job.
 
-    --report writes one file to attach to a bug: all of this, versions, control groups, variables, and the reports in
-    the newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once it is
-    written.
+    --report writes a file to attach to an issue: the above, versions, control groups, variables, and the reports in the
+    newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once it is written.
 
-    Options after -- are those of meshrun. Without --report the command writes nothing. It starts no worker.
+    Options after -- are options of meshrun. The command starts no worker, and writes no file without --report.
 
     \b
     Examples:
@@ -73,10 +70,10 @@ def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[st
 @meshctl.command()
 @click.argument("shell", metavar="bash|zsh|fish", type=Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the shell completion of meshctl.
+    """Print the shell completion script of meshctl.
 
-    To load it in every session, add eval "$(meshctl completion bash)" to ~/.bashrc, the same with zsh to ~/.zshrc, or
-    meshctl completion fish | source to fish's config.fish. For meshrun, use meshrun --completion.
+    To load it in every session, add eval "$(meshctl completion bash)" to ~/.bashrc, eval "$(meshctl completion zsh)" to
+    ~/.zshrc, or meshctl completion fish | source to config.fish. For meshrun, use meshrun --completion.
 
     \b
     Examples:
@@ -89,30 +86,29 @@ def completion(shell: str) -> None:
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
 
 
-@meshctl.command(short_help="Show which nodes would get which ranks, and the cost.")
+@meshctl.command(short_help="Show which ranks each node would get, and the cost.")
 @click.argument("cluster", required=False)
 @meshrun_options("mesh", "nnodes", "elastic", "traffic", "level-costs", "rates", "unit", "within", "whole")
-@click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
-@click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
+@click.option("--levels", metavar="LEVEL,...", help="Names of the levels in the nodes' paths, outermost first.")
+@click.option("--previous", metavar="FILE", help="File with the previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
 @click.option(
-    "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, e.g. h40=p0/l3; may be repeated."
+    "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, such as h40=p0/l3; may be repeated."
 )
 @click.option(
-    "--ranks/--no-ranks", "with_ranks", default=None, help="Show every node. Default: in columns below 64 nodes."
+    "--ranks/--no-ranks", "with_ranks", default=None, help="Show every node. [default: below 64 nodes, in columns]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-@click.option("--svg", metavar="FILE", help="Write a picture of the plan, in SVG.")
-@click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
+@click.option("--svg", metavar="FILE", help="Write a picture of the plan as SVG.")
+@click.option("--html", metavar="FILE", help="Write the picture and the tables as a web page.")
 def plan(cluster: str | None, **given: Any) -> int:
-    """Show which nodes would get which ranks, and the cost.
+    """Show which ranks each node would get, and the cost. The command needs no GPU and starts nothing.
 
-    CLUSTER is a file in JSON or YAML (- for stdin), or a generator:
-    dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each; a further number in front for pods, then for zones),
-    nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices). No GPU is needed, nothing is started.
+    CLUSTER is a JSON or YAML file (- for stdin), or a generator: dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each;
+    further numbers in front for pods and zones), nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices).
 
-    Without --mesh the grid is dp=*. With --lose or --join: which ranks would move then. Variables such as LAUNCHER_MESH
-    are for jobs and have no effect here.
+    Without --mesh, the grid is dp=*. --lose and --join also show which ranks would move. LAUNCHER_ variables have no
+    effect.
 
     \b
     Examples:
@@ -136,8 +132,8 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
 
-    On a machine of the run, its agent hands in the request, and RUN_ID may also be the pid of an agent or a script.
-    Elsewhere, or if an option names a store, it is written to the store.
+    On a machine of the run, the command sends the request to an agent of the run; there, RUN_ID may also be the agent's
+    pid or its script. On other machines, or if an option names a store, it writes the request to the store.
 
     \b
     Examples:
@@ -154,7 +150,7 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> None:
     """Remove a node from a run and keep it out until undrain.
 
-    Workers get the stop signal and have --shutdown-timeout to save, then the job continues without the node. NODE is
+    Workers get the stop signal and have --shutdown-timeout to save. The job then continues without the node. NODE is
     the name of the node, or its member id if two nodes have the same name.
 
     \b
@@ -168,7 +164,7 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
 @click.argument("node")
 @timeout_option
 def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
-    """Let a drained node join again. If its agent has exited, restart it.
+    """Let a drained node join again. If the agent of the node has exited, you must restart it.
 
     \b
     Examples:
@@ -182,9 +178,9 @@ def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) 
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Let new nodes take over a run whose nodes are all lost.
 
-    After an outage of the store only nodes of the last round may lead, because they may still be training. If all of
-    them are lost for good, new nodes wait for a long time to be sure. This command confirms that they are lost. Use it
-    only if you are sure: otherwise two copies of the job can train at the same time.
+    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all
+    these nodes are lost, new nodes wait for a long time to be sure. This command confirms the loss and ends the wait.
+    Use it only if you are sure: otherwise, two copies of the job may run at the same time.
 
     \b
     Examples:
@@ -201,12 +197,12 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 def why(
     store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, log_dir: str | None, timeout_s: float
 ) -> None:
-    """Show which rank a job waits for, and why. The job continues.
+    """Show which rank a job waits for, and why. The job continues to run.
 
-    On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
-    the pid of an agent on this machine. Elsewhere, the leader is asked through the store.
+    On a machine of the job, the command needs no option, and no RUN_ID if only one of your jobs runs there; RUN_ID may
+    also be the pid of an agent. On other machines, the command asks the leader through the store.
 
-    --stacks groups equal stacks.
+    --stacks shows ranks with equal stacks together.
 
     \b
     Examples:
@@ -228,7 +224,7 @@ def why(
 @job_command("Remove the keys of finished jobs from the store.", needs_run=False)
 @click.option("--all", "every", is_flag=True, help="Clean all runs under --rdzv-prefix.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, but remove nothing.")
-@click.option("--insist", is_flag=True, help="Also remove a job of RUN_ID that has neither a verdict nor members.")
+@click.option("--insist", is_flag=True, help="Also remove the job if it has neither a verdict nor members.")
 def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bool, insist: bool) -> None:
     """Remove the keys of finished jobs from the store.
 

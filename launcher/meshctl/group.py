@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 STORE_OPTIONS = {
-    "rdzv-endpoint": ("HOST[:PORT],...", "Address of the store; prefix it with etcds:// for TLS."),
-    "rdzv-backend": ("etcd|c10d", "c10d: a store hosted by an agent of the run. Default: etcd."),
+    "rdzv-endpoint": ("HOST[:PORT],...", "Address of the store; for TLS, prefix it with etcds://."),
+    "rdzv-backend": ("etcd|c10d", "Store: etcd, or hosted by an agent (c10d). [default: etcd]"),
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as in meshrun."),
 }
 TIMEOUT_S = "30"
@@ -36,9 +36,9 @@ NUMBER_MAX = 2**31
 
 
 SECTIONS = {
-    "Look at a run": ("status", "why", "ps", "logs", "events", "top", "serve"),
+    "Inspect a run": ("status", "why", "ps", "logs", "events", "top", "serve"),
     "Control a run": ("stop", "drain", "undrain", "takeover", "clean"),
-    "Plan a job": ("doctor", "plan", "measure"),
+    "Prepare a job": ("doctor", "plan", "measure"),
     "Set up": ("completion",),
 }
 """The commands, those of extensions too, as the help groups them; a test compares them with those that there are."""
@@ -133,7 +133,7 @@ def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) ->
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
-    help="Show the version and its commit, and exit.",
+    help="Show the version and the commit, and exit.",
 )  # fmt: skip
 def meshctl() -> None:
     """Show and control running jobs, check a node, and plan the placement of ranks.
@@ -175,13 +175,13 @@ def meshrun_options(*names: str) -> Callable[[Function], Function]:
 
 timeout_option = click.option(
     "--timeout", "timeout_s", type=Reader(parse_seconds), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-    help="Time limit for the result.",
+    help="Time to wait for the result.",
 )  # fmt: skip
 
 
 log_dir_option = click.option(
     "--log-dir", metavar="DIR",
-    help=f"Log directory of a run that has ended, on a node of it. [{BY_NAME['log-dir'].variables[0]}]",
+    help=f"Log directory of a run that has ended, on one of its nodes. [{BY_NAME['log-dir'].variables[0]}]",
 )  # fmt: skip
 
 

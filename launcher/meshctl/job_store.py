@@ -84,7 +84,7 @@ class JobStore(NamedTuple):
         try:
             records.require_version(spec.value if spec is not None else b"", spec_key)
         except VersionError as error:
-            sentence = f"{name_run(run_id)} uses meshrun {error.version}, this is meshrun {__version__}"
+            sentence = f"{name_run(run_id)} uses meshrun {error.version}, but this is meshrun {__version__}"
             raise UsageError(sentence, f"use meshctl of meshrun {error.version}") from None
         except RecordError:
             pass  # who reads it says so

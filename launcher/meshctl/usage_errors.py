@@ -71,7 +71,7 @@ def _explain_extra(extra: str, context: click.Context) -> str:
     flags = [flag for one in context.command.params for flag in one.opts]
     if "=" in words[1] and "--mesh" in flags:
         mesh = context.params.get("mesh")
-        return f"separate axes by commas: --mesh {sanitize(','.join(filter(None, (mesh, *words[1:]))))}"
+        return f"separate axes with commas: --mesh {sanitize(','.join(filter(None, (mesh, *words[1:]))))}"
     if words[1].isdecimal() and "--rank" in flags:
         return f"write --rank {words[1]}"
     for kind, name in pairwise(words):

@@ -27,24 +27,23 @@ if TYPE_CHECKING:
     from launcher.views.run_view import RunView
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-_follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
+_follow_option = click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
 
 
 @job_command("Show a run, or list the runs if there are several.", needs_run=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-@click.option("--nodes", "all_nodes", is_flag=True, help="Show a line for every node, however many there are.")
+@click.option("--nodes", "all_nodes", is_flag=True, help="Show one line per node, even for a large run.")
 @log_dir_option
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool, log_dir: str | None) -> None:
-    """Show a run: its round, its nodes and its past rounds. Or list the runs.
+    """Show the round, the nodes and the past rounds of a run, or list all runs.
 
-    RUN_ID is the value of --rdzv-id of meshrun. An agent on this machine is asked; without one, or if an option names a
-    store, the run is read from the store, on any machine.
+    RUN_ID is the --rdzv-id of the run. The command asks an agent of the run on this machine. Without such an agent, or
+    if an option names a store, it reads the store.
 
-    Without RUN_ID, the only run that has an agent on this machine is shown. If there are several or none, or if an
-    option names a store, the runs of this machine and those in the store are listed. Runs of this machine are your
-    own; for root, those of all users.
+    Without RUN_ID, the command shows the run on this machine, if there is only one. Otherwise, or if an option names a
+    store, it lists your runs on this machine (for root, those of all users) and the runs in the store.
 
-    The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
+    To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
 
     \b
     Examples:
@@ -118,14 +117,14 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
 
 
 @job_command("Show the workers of a run: state, progress, CPU and memory.", needs_run=False)
-@click.option("--wide", is_flag=True, help="Show all columns, even if they do not fit the terminal.")
+@click.option("--wide", is_flag=True, help="Show all columns, even if the terminal is too narrow.")
 @_json_option
 @log_dir_option
 def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, log_dir: str | None) -> int:
-    """Show the workers of a run, on all nodes.
+    """Show the workers of a run on all nodes.
 
-    cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
-    heartbeat or output. The exit code is 75 if a node has not answered in time.
+    cpu is in cores; progress is the time since the last step, heartbeat or output. All figures include child processes.
+    The exit code is 75 if a node does not answer in time.
 
     \b
     Examples:
@@ -151,13 +150,13 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
     "--stream", type=Choice(["stdout", "stderr", "both"]), metavar="stdout|stderr|both", default="both",
     show_default=True, help="Show only this stream.",
 )  # fmt: skip
-@click.option("--round", type=integer(1), metavar="N", help="Show an earlier round.")
+@click.option("--round", type=integer(1), metavar="N", help="Show this round instead of the latest.")
 @log_dir_option
 def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
-    """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
+    """Show the output of all workers of a run in one stream. Each line begins with its ranks, such as [0-3,6].
 
-    The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
-    characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
+    The output must be in log files: start meshrun with --log-dir DIR and --redirects 3 or --tee 3. Control characters
+    are escaped, and progress bars are shown in their last state. --follow also shows later rounds.
 
     \b
     Examples:
@@ -178,12 +177,12 @@ def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str |
         LogView(NodePoller(source, _warn), query, _write_lines).run()
 
 
-@job_command("Show what happened on all nodes of a run, by time.", needs_run=False)
+@job_command("Show the events of a run on all nodes, in order of time.", needs_run=False)
 @_follow_option
-@click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object, as meshrun --events does.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON, like meshrun --events.")
 @log_dir_option
 def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool, log_dir: str | None) -> None:
-    """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
+    """Show the events of a run on all nodes, in order of time: rounds, workers, failures, checkpoints.
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
 
@@ -199,14 +198,14 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
         show_events(source, _write_lines, _warn, follow=follow, as_json=as_json)
 
 
-@job_command("Watch a run in a full screen that updates itself.", needs_run=False)
+@job_command("Watch a run in a full-screen view that updates itself.", needs_run=False)
 def top(store: Mapping[str, str], run_id: str | None) -> None:
-    """Watch a run in a full screen: its state, its ranks and the last events. q quits.
+    """Watch a run in a full-screen view: its state, its ranks and its latest events.
 
-    cpu is in cores; progress is the time since a worker's last step, heartbeat or output. s sorts the ranks by rank,
-    cpu, memory, progress or state.
+    cpu is in cores; progress is the time since the last step, heartbeat or output. Press s to sort the ranks by rank,
+    cpu, memory, progress or state, and q to quit.
 
-    It needs the package textual: pip install 'textual>=8'.
+    The command needs the package textual: pip install 'textual>=8'.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
-    """An agent runs on this node. `reason` explains its number of workers."""
+    """The agent has started. `reason` explains the number of workers."""
 
     pid: int
     version: str
@@ -40,14 +40,14 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """No round runs here; `sentence` is the reason for the wait. `reason_kind`: its kind, for programs."""
+    """This node waits for a round. `sentence` is the reason; `reason_kind` is its kind, for programs."""
 
     sentence: str
     reason_kind: str = ""
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
-    """This node's workers will start now."""
+    """This node is about to start its workers of a round."""
 
     world_size: int
     node_count: int
@@ -56,12 +56,12 @@ class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
     restart_count: int
     max_restarts: int
     waited_s: float
-    """Since the agent's start, or the end of its last round."""
+    """Time since the start of the agent or the end of its last round."""
     summary: str = ""
 
 
 class WorkerStarted(RunEvent, frozen=True, kw_only=True, tag="worker_started"):
-    """A worker runs its program."""
+    """A worker has started its program."""
 
     rank: int
     local_rank: int
@@ -75,94 +75,95 @@ class WorkerEnded(RunEvent, frozen=True, kw_only=True, tag="worker_ended"):
     local_rank: int
     pid: int
     outcome: Literal["succeeded", "failed", "terminated"]
-    """"terminated" if it was ended because its round was."""
+    """"terminated": ended because the round ended."""
     exit_code: int
-    """Negative for a signal."""
+    """Exit code, or the negative number of a signal."""
     sentence: str = ""
 
 
 class FailureFound(RunEvent, frozen=True, kw_only=True, tag="failure_found"):
-    """The failure that ended the round on this node."""
+    """A failure on this node has ended the round."""
 
     rank: int
     exit_code: int
     failure_class: str = ""
-    """As in the report, such as "user code: KeyError"."""
+    """As in the failure report, such as "user code: KeyError"."""
     error: str = ""
-    """The exception's type and message, if known."""
+    """Type and message of the exception, if known."""
     log_file: str = ""
-    """The file with the worker's stderr."""
+    """File with the worker's stderr."""
 
 
 class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
-    """The workers report that they have saved a checkpoint."""
+    """The workers have reported that they saved a checkpoint."""
 
 
 class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
-    """The leader has found that no worker of the run makes progress."""
+    """The leader has found that no worker of the run makes progress. `folders` contain the evidence, as NODE:PATH."""
 
     kind: str
     ranks: tuple[int, ...]
-    """Ranks that the others wait for; none if unknown."""
+    """Ranks that the others wait for; empty if unknown."""
     sentence: str
     details: tuple[str, ...] = ()
-    """Further sentences: the location of ranks, by function and line."""
+    """Further sentences, such as a rank's function and line."""
     folders: tuple[str, ...] = ()
 
 
 class HangEnded(RunEvent, frozen=True, kw_only=True, tag="hang_ended"):
-    """Workers of this node make progress again after a hang was reported."""
+    """Workers on this node make progress again after a reported hang."""
 
     sentence: str
 
 
 class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
-    """A message that the agreement reports once."""
+    """A message that is logged once, such as the start of a store outage."""
 
     sentence: str
     rule: str = ""
-    """The applied rule, if it handles a fault."""
+    """Rule that handles the fault, if there is a fault."""
     reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """The cloud has announced an event of this machine, or has withdrawn it."""
+    """The cloud has announced an event for this machine, or has withdrawn it."""
 
     source: str
-    """The cloud."""
+    """Name of the cloud."""
     what: str
     state: Literal["announced", "withdrawn"]
     leaves: bool
-    """Whether this node leaves because of it, now or later."""
+    """Whether this node leaves because of the notice, now or later."""
     left_s: float
-    """Until the machine goes away, -1 for unknown."""
+    """Time until the machine goes away; -1 if unknown."""
     sentence: str
 
 
 class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested"):
-    """The command of --request-nodes was run with these numbers."""
+    """The leader has run the command of --request-nodes with these numbers."""
 
     wanted: int
-    """0 if the run has ended."""
+    """Nodes that the run can use; 0 if it has ended."""
     present: int
     reason: str
     since: str = ""
-    """The time since which nodes have been missing."""
+    """Start of the shortage."""
 
 
 class RootCause(Struct, frozen=True, kw_only=True):
-    """The worker's failure that ended a round or the job, on any node."""
+    """The failure of a worker, on any node, that ended a round or the job."""
 
     node: str
     rank: int
     exit_code: int
     failure_class: str = ""
-    """As in failure_found, like the fields below."""
+    """As in failure_found."""
     error: str = ""
+    """As in failure_found."""
     log_file: str = ""
-    """On that node: its stderr, or else its error file; "" if neither is kept."""
+    """File on that node with the worker's stderr, or its error file."""
     last_lines: tuple[str, ...] = ()
-    """Of its stderr, or of the traceback in its error file, 10 at most."""
+    """Last lines of the worker's stderr, or of the traceback in its error file; 10 at most."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
@@ -171,12 +172,12 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     cause: Cause
     reason: str
     mode: str
-    """"kill", "grace", or "fence" after a lost membership."""
+    """"grace" if workers may save, "kill" if not, "fence" after a lost membership."""
     nodes: tuple[str, ...] = ()
-    """Names of the nodes that were lost, failed or left."""
+    """Nodes that were lost, failed or left."""
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """If a failure was the cause and this node knows it; the leader knows the failures of all nodes."""
+    """Failure that is the cause, if this node knows it; the leader knows the failures of all nodes."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -185,9 +186,9 @@ class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
     cause: Cause
     reason: str
     ran_s: float
-    """Time since its start."""
+    """Time since the start of the round."""
     step: int = -1
-    """The highest step, -1 for none."""
+    """Highest step that workers reported."""
 
 
 class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
@@ -195,11 +196,11 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
 
     exit_code: ExitCode
     verdict: Literal["success", "failure", "stopped", ""]
-    """The job's; "" if only this node leaves."""
+    """Of the job; empty if only this node leaves."""
     reason: str
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """If a worker's failure ended the job."""
+    """Failure that ended the job, if one did."""
 
 
 def encode_event(event: RunEvent) -> bytes:

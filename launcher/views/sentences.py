@@ -47,7 +47,7 @@ def format_failure(failure: WorkerFailure | None) -> str:
     coordinates = f" ({failure.coordinates})" if failure.coordinates else ""
     exception = f": {failure.exception}" if failure.exception else ""
     log = f"; log {failure.host}:{failure.log_file}" if failure.log_file else ""
-    if failure.hang:
+    if failure.hang or failure.is_victim:
         who = f"rank {failure.rank}{coordinates} on {failure.host}"
         return f"{'; '.join(failure.finding) or 'no progress'}; {who} {failure.describe_ending()}{log}"
     return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"
@@ -74,7 +74,7 @@ def explain_shortness(run: RunView) -> str:
         return ""
     what = "the ranks of " if any(node.state != "lost" for node in run.nodes) else ""
     nodes = format_count(run.member_count, "node")
-    return f"an answer through the store has no room for {what}{nodes}: ask on a node of the run"
+    return f"an answer through the store is too short for {what}{nodes}: run the command on a node of the run"
 
 
 def describe_gone(run_id: str, asked: str = "", node: str = "") -> str:
@@ -87,6 +87,6 @@ def describe_wait(leader: str, why: Reason | None) -> str:
     one waits for, None if it has not said.
     """
     if not leader:
-        return "waiting for a round: it is not known here which node leads"
+        return "waiting for a round: this node does not know which node leads"
     reason = describe(why) if why is not None else "the reason is in its log"
-    return f"{leader} leads, and starts no round yet: {reason}"
+    return f"{leader} leads, but has not started a round yet: {reason}"

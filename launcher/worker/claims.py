@@ -21,18 +21,18 @@ EXIT_TEMPORARY, EXIT_USELESS = 75, 76  # as in rendezvous.errors: the script may
 
 
 def give_up(reason: str) -> NoReturn:
-    """End this worker with exit code 76, and the whole job with it: no restart would help.
+    """End this worker with exit code 76, and the whole job with it, because no restart would help.
 
-    All agents exit with 76, even if `--max-restarts` is not used up, and the report shows `reason`.
+    All agents exit with code 76, even if `--max-restarts` allows more restarts, and the report shows `reason`.
     """
     _claim(shared_page.CLAIM_GIVES_UP, "gives up", reason, EXIT_USELESS)
 
 
 def blame_node(reason: str) -> NoReturn:
-    """End this worker with exit code 75, and report that its node is at fault: a faulty GPU, a slow disk.
+    """End this worker with exit code 75, and report that its node is at fault, for example a GPU or a disk.
 
-    The restart is charged to `--max-restarts`, as any. The node is quarantined at once, for a minute the first time and
-    twice as long each further time, so the next round runs without it if there are enough others.
+    The restart counts against `--max-restarts`, like any other. The node is quarantined at once: for a minute the first
+    time, and twice as long each further time. The next round runs without this node if the other nodes suffice.
     """
     _claim(shared_page.CLAIM_BLAMES_NODE, "blames its node", reason, EXIT_TEMPORARY)
 

@@ -38,16 +38,16 @@ _is_resolved = False
 
 
 def stop_requested() -> bool:
-    """Return whether this round's workers should stop gracefully: save, and exit with any exit code.
+    """Return whether this round's workers should save and exit, with any exit code.
 
-    True from the moment at which the agent of this node acts on a signal to it, a drain, or a restart on more nodes,
-    until the worker ends; it is killed when `--shutdown-timeout` is over. It does not become true when a worker has
-    failed, because the next round repeats the lost work anyway. Other nodes' agents learn of it a moment later or
-    earlier, so ranks that communicate in every step must agree first, for instance by an all-reduce of the answer.
+    True from the moment at which the agent of this node acts on a signal, a drain, or a restart on more nodes, until
+    the worker ends; the agent kills it after `--shutdown-timeout`. Never true because a worker has failed: the next
+    round repeats the lost work anyway. Agents of other nodes act a moment earlier or later, so ranks that communicate
+    in every step must agree first, for instance with an all-reduce of the result.
 
-    A worker that polls needs no handler: from the first call on, the stop signal is sent to it only if it has one,
-    and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page. For the
-    remaining time and the reason, use `stop_request`.
+    A worker that calls this function needs no signal handler. After the first call, the agent sends the worker a stop
+    signal only if the worker has a handler for it, and never sends SIGINT. A call costs less than a microsecond. Always
+    False without a shared page. For the remaining time and the reason, use `stop_request`.
     """
     page = find_page()
     if page is None:
@@ -57,7 +57,7 @@ def stop_requested() -> bool:
 
 
 class StopRequest(NamedTuple):
-    """`reason`: a sentence from the agent of this node. `seconds_left`: time to save, from now; never negative."""
+    """`reason`: a sentence from this node's agent. `seconds_left`: the remaining time to save; never negative."""
 
     reason: str
     seconds_left: float
@@ -66,9 +66,9 @@ class StopRequest(NamedTuple):
 def stop_request() -> StopRequest | None:
     """Return the reason for the stop of this round's workers and the remaining time; None without a stop request.
 
-    The time ends when this worker is killed, or when the machine stops, if a notice gives an earlier time. It
-    is this node's: workers of other nodes may have more. It can become shorter while they save. Polls like
-    `stop_requested`, and costs a system call or two once there is a request. Always None without a shared page.
+    The time ends when this worker is killed, or when the machine stops, if a notice announces an earlier time. Workers
+    on other nodes may have more time. The time can become shorter while workers save. A call has the same effects as
+    `stop_requested`, and costs one or two system calls once there is a request. Always None without a shared page.
     """
     page = find_page() if stop_requested() else None
     if page is None:
@@ -81,15 +81,15 @@ def stop_request() -> StopRequest | None:
 
 
 def heartbeat() -> bool:
-    """Report that this worker makes progress; True if the agent reads heartbeats, as it does by default.
+    """Report that this worker makes progress; return whether the agent reads heartbeats, as it does by default.
 
-    They are a sign of progress for `--hang-timeout`. With `--heartbeat-timeout`, a worker that has sent one and then
-    sends none for that time counts as failed, and everything restarts as after any failure. Before the first it has no
-    time-out. So call it once per step, from the second on, and also within other long phases.
-    Costs less than a microsecond.
+    Heartbeats are a sign of progress for `--hang-timeout`. With `--heartbeat-timeout`, a worker that has sent a
+    heartbeat and then sends none for that time counts as failed, and the job restarts as after any failure. A worker
+    that has sent none has no time-out. Call this function once per step, from the second step on, and also within
+    other long phases. A call costs less than a microsecond.
 
-    With `--heartbeat-timeout` the first heartbeat enables Python's faulthandler, unless it is on: an unresponsive
-    worker gets SIGABRT, so that it prints the stacks of its threads to stderr.
+    With `--heartbeat-timeout`, the first heartbeat enables Python's faulthandler unless it is already enabled: the
+    agent sends a silent worker SIGABRT, and faulthandler then prints the stacks of its threads to stderr.
     """
     page = find_page()
     if page is None:
@@ -107,16 +107,16 @@ def heartbeat() -> bool:
 
 
 def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str, object] | None = None) -> bool:
-    """Report that this worker has completed training step `step`, from 0; True if the agent was reached.
+    """Report that this worker has completed training step `step`, from 0; return whether the report reached the agent.
 
-    The highest step of a round decides whether it made progress: after three failed rounds in a row that did not get
-    beyond the highest step of all rounds before them, the job ends with exit code 76. One worker may report for all.
-    Count steps of the whole training, not of this round, and report each step, or each checkpoint. Costs less than a
-    microsecond. Raises ValueError for a negative step, TypeError for a value other than an integer.
+    After three failed rounds in a row that did not get beyond the highest step of all rounds before them, the job ends
+    with exit code 76. Count the steps of the whole training, not of this round. One worker may report for all, at each
+    step or at each checkpoint. A call costs less than a microsecond. Raises ValueError for a negative step, TypeError
+    for a value other than an integer.
 
-    `total_steps` and `metrics`, names with numbers or texts, are for `--progress`; a worker on the node of rank 0
-    reports them. Each is kept until another call replaces it. With one of them a call costs some 25 microseconds, plus
-    the wait for a metric that is a tensor on a device. No value of them is an error.
+    `total_steps` and `metrics`, a dictionary of numbers or strings, are for `--progress`; a worker on the node of rank
+    0 reports them. Each value is kept until another call replaces it. With one of these arguments, a call costs about
+    25 microseconds, plus the wait for a metric that is a tensor on a device. No value of `metrics` raises an error.
     """
     page = find_page()
     if not 0 <= step < shared_page.STEPS_MAX:
@@ -133,9 +133,10 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
 
 
 def checkpoint_saved() -> bool:
-    """Report that the workers have saved their state; one worker may report for all. True if the agent was reached.
+    """Report that the workers have saved their state; return whether the report reached the agent.
 
-    Under `--grow checkpoint` the agent reads it within a second, and restarts the job on more nodes if there are any.
+    One worker may report for all. With `--grow checkpoint`, the agent reads the report within a second, and the job
+    restarts on more nodes if there are any.
     """
     page = find_page()
     if page is None or not page.agents[shared_page.SAVE_COUNT]:

@@ -25,12 +25,12 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE
 
 
 def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
-    """Return the declared mesh as a torch DeviceMesh with its axes' names; every worker must call it, once is enough.
+    """Return the declared mesh as a torch DeviceMesh with the names of its axes. Every worker must call this once.
 
-    `device_type`: by default torch's accelerator, and "cpu" if there is none or if the workers were
-    placed on CPUs. A process group is created if there is none yet, with `more` as arguments of init_process_group.
-    Slices are torch's: `torch_mesh()["dp", "tp"]`. A group that `--traffic` declares over several axes is there under
-    its name, `torch_mesh()["dp+cp"]`. Raises RuntimeError without a launcher.
+    `device_type` is by default torch's accelerator, or "cpu" if the workers have none or were placed on CPUs. Without a
+    process group, the function creates one and passes `more` to init_process_group. Submeshes work as in torch:
+    `torch_mesh()["dp", "tp"]`. Groups over several axes from `--traffic` are available by name:
+    `torch_mesh()["dp+cp"]`. Raises RuntimeError without a launcher.
     """
     place = mesh()
     import torch
@@ -57,11 +57,11 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
 def init_jax(**more: Any) -> None:
     """Call jax.distributed.initialize with the launcher's values; do nothing if JAX is already initialized.
 
-    These are the coordinator (rank 0, on the port of this round), the number of processes, this process's number
-    and, if the worker sees more devices than its own, the ids of its own. JAX's cluster detection is off: it would
-    query Slurm, MPI or a metadata server, which know only the agent. `more` are further arguments of initialize, such
-    as `initialization_timeout`, and override these. Call it before JAX computes anything. Raises RuntimeError without
-    a launcher.
+    The values are the coordinator (rank 0, on the port of this round), the number of processes, this process's number
+    and, if the worker sees more devices than its own, the ids of its own. JAX's cluster detection is turned off: it
+    would query Slurm, MPI or a metadata server, which know only the agent. Further arguments of initialize in `more`,
+    such as `initialization_timeout`, take precedence. Call this function before JAX computes anything. Raises
+    RuntimeError without a launcher.
     """
     place = mesh()
     import jax
@@ -82,14 +82,14 @@ def init_jax(**more: Any) -> None:
 
 
 def jax_mesh(*, local_axis: str | None = None, **more: Any) -> Mesh:
-    """Return the declared mesh as a jax.sharding.Mesh over all devices of all processes; calls init_jax first.
+    """Call init_jax, and return the declared mesh as a jax.sharding.Mesh over all devices of all processes.
 
     The devices of process i have the coordinates of rank i. Workers with several devices need one more axis, the
-    innermost, over the devices of a worker: `local_axis` is its name, and it exists even if it has length 1.
+    innermost, over the devices of a worker: `local_axis` is its name, and the axis exists even if its size is 1.
     `more` are further arguments of Mesh, such as `axis_types`.
 
-    Raises RuntimeError without a launcher, and ValueError if workers have several devices and no `local_axis`, or
-    different numbers of devices, or if the mesh has an axis of that name already.
+    Raises RuntimeError without a launcher. Raises ValueError if workers have several devices and no `local_axis`, or
+    different numbers of devices, or if the mesh already has an axis of that name.
     """
     place = mesh()
     init_jax()

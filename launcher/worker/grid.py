@@ -47,7 +47,7 @@ class WorkerMesh(NamedTuple):
         return tuple(reversed(found))
 
     def size(self, name: str) -> int:
-        """Return the ranks in a group of `name`: an axis, or several as "dp+cp". Raises LookupError, as all below."""
+        """Return the size of a group of `name`, an axis, or several as "dp+cp". Raises LookupError, as all below."""
         return prod(self.shape[index] for index in self._find_indices(name))
 
     def coordinate(self, name: str) -> int:
@@ -94,15 +94,15 @@ class WorkerMesh(NamedTuple):
 def mesh() -> WorkerMesh:
     """Return the mesh of this round, read from the variables that the launcher has set.
 
-    Under torchrun, which has no mesh, it is that of meshrun without `--mesh`: one axis, dp. Raises RuntimeError if no
-    launcher has set a rank, or if the variables contradict each other.
+    Under torchrun, which has no mesh, the mesh has one axis, dp. Raises RuntimeError if no launcher has set a rank, or
+    if the variables contradict each other.
     """
     recorder.open_recorder()
     return read(os.environ)
 
 
 def read(environ: Mapping[str, str]) -> WorkerMesh:
-    """Return the same from `environ`; for tests, and for tools that have a worker's environment. Raises as `mesh`."""
+    """Return the mesh from `environ`, for tests and for tools that have a worker's environment. Raises like `mesh`."""
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         raise RuntimeError("this process has no rank: start the script with meshrun or torchrun")
     axes = environ.get("MESH_AXES", "dp")

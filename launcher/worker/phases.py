@@ -39,10 +39,10 @@ class Phase:
 
 
 def phase(name: str, *, limit_s: float) -> Phase:
-    """Return a context in which this worker may be silent for `limit_s` seconds; infinite: for any time.
+    """Return a context in which this worker may make no progress for `limit_s` seconds; infinity means no limit.
 
-    `name` is for reports, which show its first 16 bytes. The innermost of nested phases counts. Entering and leaving
-    cost less than 2 microseconds together. Raises ValueError for a limit that is not greater than 0.
+    Reports show the first 16 bytes of `name`. If phases are nested, the innermost limit applies. Entering and leaving
+    take less than 2 microseconds together. Raises ValueError for a limit that is not greater than 0.
     """
     return Phase(name, limit_s)
 

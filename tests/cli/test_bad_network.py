@@ -149,7 +149,7 @@ def test_what_this_node_cannot_be_is_a_usage_error(
 
 def test_a_port_range_that_is_taken_is_said_so(call: Call, place: Path, etcd: EtcdServer, taken: int) -> None:
     outcome = call(*job(etcd.endpoint, f"--port-range={taken}:{taken}", "--local-addr=127.0.0.1"), cwd=place)
-    sentence = f"every port from {taken} to {taken} of 127.0.0.1 is taken"
+    sentence = f"all ports from {taken} to {taken} on 127.0.0.1 are in use"
     assert outcome == (75, "", f"meshrun: error: {sentence}\nhint: set --port-range to other ports\n")
 
 
@@ -159,7 +159,7 @@ def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -
     outcome = run(*job(etcd.endpoint, "--start-timeout=2"), cwd=place)
     etcd.ctl("del", "--prefix", "/meshrun/job/")
     assert outcome.code == 2
-    assert "run job uses meshrun 99.1, node " in outcome.err
+    assert "run job uses meshrun 99.1, but node " in outcome.err
     assert f" has meshrun {__version__}\nhint: install meshrun 99.1 on every node" in outcome.err
 
 
@@ -200,8 +200,8 @@ def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, 
 def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: Path, nobody: str) -> None:
     outcome = run(*c10d(nobody, "--start-timeout=1"), cwd=place)
     assert outcome.code == 75
-    reason = "too few nodes joined within 1 s: at least 2 nodes must be active, 1 is usable; joined: h1"
+    reason = "too few nodes joined within 1 s: at least 2 nodes must be active, but 1 is usable; joined: h1"
     assert f" {reason}\n" in outcome.err
     assert outcome.err.splitlines()[-1].endswith(
-        "hint: start the same command on the missing nodes; set --start-timeout to how long the others wait"
+        "hint: start the same command on the missing nodes; --start-timeout sets how long the other nodes wait"
     )

@@ -45,7 +45,7 @@ def test_a_bounded_axis_leaves_slots_idle_and_says_so(place: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "variable", "error"),
     [
-        ("--elastic=3:", "", "mesh dp>=3,tp=2 needs 6 devices, 4 are present on 1 node"),
+        ("--elastic=3:", "", "mesh dp>=3,tp=2 needs 6 devices, but 4 are present on 1 node"),
         ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: --traffic tp=1:star: 'star' is not a kind of traffic\nhint: use "),
         ("--whole=slice:4", "", "--whole slice:4: unknown level slice; on one machine only host exists\nhint: leave "),
     ],

@@ -101,7 +101,7 @@ def test_yaml_json_and_stdin_give_the_same_answer(answer_of: Answer, tmp_path: P
 
 
 def test_a_world_that_cannot_be_is_exit_code_1_and_says_what_is_missing(answer_of: Answer) -> None:
-    sentence = "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present"
+    sentence = "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices each; 3 are present"
     assert answer_of("dgx:3x8", *MESH, code=1)["error"] == sentence
 
 
@@ -123,8 +123,8 @@ def test_groups_that_are_split_are_warned_of_with_the_other_choice(answer_of: An
     words = ("dgx:2x4x8", "--mesh", "pp=3,dp=*,tp=7")
     (warning,) = answer_of(*words)["warnings"]
     assert warning == (
-        "tp=7 does not divide the 8 devices of a node, so 6 of 9 groups of 7 ranks are split over nodes; --unit 7 "
-        "keeps each on one: 42 ranks on 6 nodes instead of 63 on 8, J 588 instead of 2,712"
+        "tp=7 does not divide the 8 devices of a node, so 6 of 9 groups of 7 ranks are split across nodes; --unit 7 "
+        "keeps each group on one node: 42 ranks on 6 nodes instead of 63 on 8, J 588 instead of 2,712"
     )
     other = answer_of(*words, "--unit", "7")
     assert (math.prod(other["dims"]), len(other["plan"]), other["J"]) == (42, 6, 588)

@@ -268,7 +268,7 @@ def test_nodes_are_numbered_by_where_they_stand(etcd: EtcdServer, tmp_path: Path
         assert set(job.wait().values()) == {0}
         ranks = {one["NODE"]: one["RANK"] for one in job.seen()}
         assert sorted(ranks[name] for name in ("n1", "n3")) in ([0, 1], [2, 3])
-        assert "round 1: 4 of 4 nodes, 4 ranks; the job goes over 2 leaves" in job.agents["n1"].stderr
+        assert "round 1: 4 of 4 nodes, 4 ranks; the job spans 2 leaves" in job.agents["n1"].stderr
 
 
 def test_an_etcd_with_tls_and_users_is_reached_by_the_same_settings(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_second_agent_with_the_same_devices_or_name_is_refused(tmp_path: Path)
         assert second.exit_code == 75
         *_, sentence, hint = second.stderr.splitlines()
         assert sentence.startswith(f"meshrun: error: agent {first.pid} ({HOST}) of this run is here ")
-        assert sentence.endswith("with foo0, foo1, which this agent would use, too")
+        assert sentence.endswith("with foo0, foo1, which this agent would also use")
         assert hint == "hint: give each agent devices of its own with FOO_VISIBLE, or a --node-name to share them"
         third = host.start(CUDA_VISIBLE_DEVICES="7", FOO_VISIBLE="4,5")
         wait_until(lambda: f"this node is called {HOST}-2" in third.stderr, 60, "its name")
@@ -126,6 +126,6 @@ def test_a_second_agent_with_the_same_devices_or_name_is_refused(tmp_path: Path)
         wait_until(lambda: "runs without this node" in named.stderr, 60, "one that may share them")
         again = host.start("--node-name=mine").wait(60)
         assert again.exit_code == 75
-        assert f"is on this node already, as mine: pid {named.pid}" in again.stderr
+        assert f"is already on this node, as mine: pid {named.pid}" in again.stderr
         host.finish()
         assert [job.wait(60).exit_code for job in (first, third, named)] == [0, 0, 0]

@@ -114,6 +114,6 @@ def test_a_second_agent_of_the_same_attempt_is_no_later_one(
         first.wait_for_round(1, 1)
         again.start(N2, options=name)
         (ended,) = again.wait(exit_code=75)
-        assert f"is on this node already, as here: pid {first[N1].pid}" in ended.stderr
+        assert f"is already on this node, as here: pid {first[N1].pid}" in ended.stderr
         (first.directory / "saved").touch()
         first.finish()

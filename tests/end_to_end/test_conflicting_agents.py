@@ -23,9 +23,9 @@ DIFFERENT = (
     (
         ("--mesh=dp=*,tp=1",),
         RIGHT,
-        "run {run} has other options than this agent; --mesh is dp=* there and dp=*,tp=1 here",
+        "run {run} has different options from this agent; --mesh is dp=* there and dp=*,tp=1 here",
     ),
-    (("--run-path",), RIGHT, "this agent runs another command than the first node of run {run}"),
+    (("--run-path",), RIGHT, "this agent runs a different command from the first node of run {run}"),
     ((), WRONG, "was not written by an agent that knows the job's secret"),
 )
 

@@ -52,7 +52,7 @@ HANGS = {
     "loader": Hang("late", [3], "rank 3 has not entered all_reduce 4 of default_pg [0-3]; 3 others have waited"),
     "other_operation": Hang("mismatch", [1], "all_reduce by ranks 0, 2, 3, broadcast by rank 1", agents=2),
     "other_size": Hang("mismatch", [1], "all_reduce of Float[4] by ranks 0, 2, 3, all_reduce of Float[0] by rank 1"),
-    "stopped": Hang("late", [2], "rank 2 is stopped, by a signal or a debugger"),
+    "stopped": Hang("late", [2], "rank 2 is stopped by a signal or a debugger"),
     "two_groups": Hang("deadlock", [0, 1], "rank 1 waits in all_reduce 2 of statistics [0, 1] for rank 0", 2),
 }
 CUT = Hang("stuck", [], "all 4 members have entered all_reduce")

@@ -68,7 +68,7 @@ def test_two_agents_agree_on_who_is_who_and_restart_all_with_a_new_port(tmp_path
         for one in ended:
             devices, *before = one.stderr.partition("meshrun: round 1: ")[0].splitlines()
             assert "workers on the CPU, as asked" in devices  # a node that has lost its driver looks so, too
-            assert one in led or all(" and starts no round yet: " in line for line in before), before
+            assert one in led or all(", but has not started a round yet: " in line for line in before), before
             assert "meshrun: round 1: 2 of 2 nodes, 4 ranks; ranks " in one.stderr
             assert "; 1 of 1 restarts used; " in one.stderr
 
@@ -113,7 +113,7 @@ beat_until("never")
         cluster.start(N1)
         cluster[N1].says("n1 leads run")
         cluster.start(N2)
-        cluster[N2].says("n1 leads, and starts no round yet: waiting for nodes: at least 3 nodes must be active, 2 are")
+        cluster[N2].says("n1 leads, but has not started a round yet: waiting for nodes: at least 3 nodes must be")
         cluster.start(N3)
         ended = cluster.wait(exit_code=1)
         ranks = cluster.ranks(1)

@@ -139,7 +139,7 @@ def test_a_run_that_is_too_large_for_the_way_of_its_answer_says_so(look: Look) -
     source = FakeRun(64)
     source.shortened = 2  # at first only fields of nodes and ranks are left out
     page = look(source).page
-    sentence = "an answer through the store has no room for the ranks of 64 nodes: ask on a node of the run"
+    sentence = "an answer through the store is too short for the ranks of 64 nodes"
     shows(page, "#todo", sentence)
     shows(page, "#ranks", sentence)
     assert page.locator("#map .node").count() == 66

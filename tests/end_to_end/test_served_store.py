@@ -82,7 +82,7 @@ def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path) -> None
         key = make_job_keys("meshrun", "none", job).make_member_key("ghost")
         store.put(key, b"{}")  # a member that does not go, so the store stays
         (first_place / "finish").touch()
-        first[N1].says("staying up to 130 s, since other nodes use this node's store")
+        first[N1].says("staying for up to 130 s, because other nodes use this node's store")
         following.start(N3)
         following[N3].says("which has ended: waiting")
         store.delete(key)
@@ -106,7 +106,7 @@ def test_the_end_of_the_serving_node_is_the_end_of_the_others(tmp_path: Path) ->
         (other,) = job.wait(N2, exit_code=143)
         (host,) = job.wait(N1, exit_code=130)
         for one in (host, other):
-            assert "node n1 serves the job's store and leaves: stopped by SIGINT" in one.stderr
+            assert "node n1, which serves the job's store, is leaving: stopped by SIGINT" in one.stderr
 
 
 def test_who_succeeded_does_not_stay_when_the_host_was_killed(tmp_path: Path) -> None:

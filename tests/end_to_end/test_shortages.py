@@ -57,7 +57,7 @@ def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_p
     ]  # fmt: skip
     with ShortJob(tmp_path, *options, script=WAIT) as job:
         job.marks("up", range(2))
-        assert "all are at one line" in ask("why", job.pid)
+        assert "all ranks are at one line" in ask("why", job.pid)
         assert ask("why", job.pid, "--stacks").startswith("ranks 0, 1: ")
         assert "running" in ask("ps", job.pid)
         assert "its logs cannot be read: no thread can be started at the moment" in ask("logs", job.pid)
@@ -87,7 +87,7 @@ def test_without_a_thread_sigquit_shows_what_the_workers_do(tmp_path: Path) -> N
         job.send(signal.SIGQUIT)
         ended = job.wait()
     assert ended.exit_code == 128 + signal.SIGQUIT
-    assert "all are at one line" in ended.stderr
+    assert "all ranks are at one line" in ended.stderr
     assert "report diagnosis" in job.refused
 
 
@@ -127,7 +127,7 @@ def test_without_a_descriptor_a_restart_waits_for_one_and_the_last_failure_has_i
     with Job(tmp_path, *words, script=script) as job:
         limit = lack_descriptors(job)
         (tmp_path / "go-1").touch()
-        job.says("rank 1 exited with code 3; the agent had no descriptor or memory left to see why")
+        job.says("rank 1 exited with code 3; the agent had no descriptor or memory left to find out why")
         job.says("the next round cannot be planned yet: Too many open files")
         limit_descriptors(job.pid, limit)
         job.marks("up", range(2), round=2)
@@ -145,7 +145,7 @@ def test_without_a_descriptor_a_question_waits_and_sigquit_ends_the_job_as_ever(
         assert f"the agent with pid {job.pid} does not respond" in ask("ps", job.pid)
         limit_descriptors(job.pid, limit)
         wait_until(lambda: "running" in ask("ps", job.pid), 60)
-        assert "all are at one line" in ask("why", job.pid)
+        assert "all ranks are at one line" in ask("why", job.pid)
         lower_descriptors(job.pid)
         job.send(signal.SIGQUIT)
         ended = job.wait()

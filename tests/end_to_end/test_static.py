@@ -82,7 +82,7 @@ def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: 
         job.start(N3)
         assert job.wait_for_round(2, 6) == given
         job.start(N4, options=("--node-rank=1",))
-        job[N4].says("n4 and n3 are both given --node-rank 1: n4 waits as a spare until n3 has left")
+        job[N4].says("n4 and n3 both have --node-rank 1: n4 waits as a spare until n3 has left")
         job[N4].says("is a spare")
         assert job.ranks(3) == {}
         job[N3].kill()

@@ -59,7 +59,7 @@ def test_a_lease_that_the_store_ends_early_costs_a_round_and_no_agent(tmp_path: 
         job.begin(N1, workers=1)
         end_lease(job, "n1")
         job.wait_for_round(2, 1)
-        job[N1].says("lost the membership: the store ended the lease early; joining again")
+        job[N1].says("membership lost: the store ended the lease early; joining again")
         require_all_to_go_on(job, 1)
 
 

@@ -131,6 +131,8 @@ dist.all_reduce(torch.ones(1), group=group)
     ) as job:
         assert job.wait(120).exit_code == 1
         assert "before round 1 was stopped: rank 1 is in evaluate (train.py:" in job.stderr
+        assert "Likely Cause (hang): rank 1 is in evaluate (train.py:" in job.stderr
+        assert "Gave up waiting (first observed failure): rank 0 on " in job.stderr
 
 
 HANG = """
@@ -158,7 +160,7 @@ def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
             job.says(ODD)
         if on_hang == "restart":
             assert [job.wait().exit_code for job in jobs] == [0, 0]
-            assert sum("rank 1 (pid" in job.stderr and "gave no sign of progress" in job.stderr for job in jobs) == 1
+            assert sum("rank 1 (pid" in job.stderr and "showed no sign of progress" in job.stderr for job in jobs) == 1
             return
         # The node that does not lead, and the leader through the store.
         assert all(ODD in ask("why", job.pid) for job in jobs)
@@ -192,12 +194,12 @@ def test_of_two_ranks_at_two_lines_neither_is_called_the_cause_and_both_are_told
         job.wait_until_nobody_is_left()
     log, _, box = job.stderr.partition("FAILED")
     for text in (log, " ".join(box.split())):
-        assert "nothing tells which rank the others wait for: they are at 2 lines" in text
+        assert "it is unclear which rank the others wait for: the ranks are at 2 lines" in text
         assert "rank 0 is in send (train.py:" in text
         assert "rank 1 is in load (train.py:" in text
     assert "Root Cause not known (hang): " in box
     assert "first observed failure" not in box
-    assert "not known of ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
+    assert "not known for ranks 0-1: the worker wrote the stack itself, of its main thread only: py-spy is not" in log
 
 
 def test_survivors_on_other_nodes_are_looked_at_too(tmp_path: Path, etcd: EtcdServer) -> None:

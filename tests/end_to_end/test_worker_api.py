@@ -186,7 +186,7 @@ else:
 """
     options = ("--nproc-per-node=2", "--max-restarts=1", "--heartbeat-timeout=1", "--tee=2")
     job = run(tmp_path, *options, script=script)
-    assert "gave no heartbeat for 1 s and was killed" in job.stderr
+    assert "showed no heartbeat for 1 s and was killed" in job.stderr
     assert "in hang" in job.stderr  # where it stood
     assert "rank 0 (pid" not in job.stderr
 
@@ -199,4 +199,4 @@ heartbeat()
 wait_for("never")
 """
     job = run(tmp_path, "--nproc-per-node=1", "--heartbeat-timeout=0.5", script=script, exit_code=137)
-    assert "gave no heartbeat for 0.5 s and was killed" in job.stderr
+    assert "showed no heartbeat for 0.5 s and was killed" in job.stderr

@@ -35,6 +35,6 @@ def test_one_address_of_two_machines_is_told_once(
         ]
         job.begin(*hosts, workers=2)
         said = [ended.stderr for ended in job.finish()]
-        remark = f"n1, n2 publish the same address, {SHARED}, and their boot ids differ: probably they are different"
+        remark = f"n1, n2 publish the same address, {SHARED}, but have different boot ids: they are probably different"
         assert sum(text.count(remark) for text in said) == (0 if is_one_machine else 1)
         assert sum(text.count("publish the same address") for text in said) == (0 if is_one_machine else 1)

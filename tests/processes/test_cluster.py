@@ -79,7 +79,7 @@ def put_other_version(store: EtcdStore) -> None:
     ("put", "words", "sentence"),
     [
         (put_other_run, (), "this agent belongs to run r"),
-        (put_other_version, (), "uses meshrun 1000.1, node h1 has meshrun"),
+        (put_other_version, (), "uses meshrun 1000.1, but node h1 has meshrun"),
         (lambda store: None, ("--attempt=1234567890123456",), "it must be a number"),
     ],
 )

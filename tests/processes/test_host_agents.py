@@ -269,7 +269,7 @@ def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) 
     second = host.start("GPU-b GPU-c", CUDA_VISIBLE_DEVICES="1,2")
     said, _ = second.communicate("\n", timeout=60)
     assert said == (
-        f"refused agent {first.pid} (host) of run {host.run_id} is here with GPU-b, which this agent would use, too\n"
+        f"refused agent {first.pid} (host) of run {host.run_id} is here with GPU-b, which this agent would also use\n"
     )
     assert host.begin("GPU-c", CUDA_VISIBLE_DEVICES="2")[0] == "host-2", "the name of a refused agent is free"
 

@@ -294,7 +294,7 @@ def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
     worker = lives.worker_of(first)
     second = lives.start(limit_s=0.3)
     _, said = second.communicate(timeout=60)
-    assert f"an agent of run {RUN} is on this node already, as node: pid {first.pid}" in said
+    assert f"an agent of run {RUN} is already on this node, as node: pid {first.pid}" in said
     assert is_alive(worker)
 
 
@@ -322,7 +322,7 @@ def test_an_agent_of_an_earlier_attempt_is_asked_to_leave_and_no_other(
 
     monkeypatch.setattr("launcher.views.questions.local_socket.ask_to_leave", leave)
     monkeypatch.setattr("launcher.agent.startup.stale_agents.ASK_PAUSE_S", 0.05)
-    with pytest.raises(TemporaryError, match=f"is on this node already, as node: pid {first.pid}"):
+    with pytest.raises(TemporaryError, match=f"is already on this node, as node: pid {first.pid}"):
         lives.take(0.2, Attempt(2))
     with pytest.raises(UsageError, match=f"this is attempt 1, but run {RUN} is at attempt 2: its agent {first.pid} is"):
         lives.take(0.2, Attempt(1))

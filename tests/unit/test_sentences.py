@@ -99,7 +99,7 @@ MADE = [*list_made("rendezvous"), *list_made("launcher")]
 
 # --- hints, and reasons of others
 
-VERBS = ("add", "change", "choose", "end", "give", "install", "lower", "make", "raise", "start", "use")
+VERBS = ("add", "change", "choose", "give", "install", "lower", "make", "raise", "start", "stop", "use")
 
 
 @pytest.mark.parametrize(("reason", "hint"), read_table("=>"), ids=lambda value: getattr(value, "kind", None))

@@ -76,7 +76,7 @@ def test_a_newcomer_of_another_version_is_refused_and_the_job_goes_on(
         assert job.leader() == "n1"
         job.start(N2, env=path_of(other))
         assert refused(job, "n2") == (
-            f"run {job.run_id} uses meshrun {__version__}, node n2 has meshrun {other.name}",
+            f"run {job.run_id} uses meshrun {__version__}, but node n2 has meshrun {other.name}",
             f"install meshrun {__version__} on every node, or use another --rdzv-id",
         )
         job.start(N3)
@@ -90,7 +90,7 @@ def test_meshctl_of_another_version_asks_nothing(tmp_path: Path, etcd: EtcdServe
         assert job.leader() == "n1"
         of_run = (
             2,
-            f"meshctl: error: run {job.run_id} uses meshrun {__version__}, this is meshrun {other.name}\n"
+            f"meshctl: error: run {job.run_id} uses meshrun {__version__}, but this is meshrun {other.name}\n"
             f"hint: use meshctl of meshrun {__version__}\n",
         )
         before = job.stored()
@@ -121,7 +121,7 @@ def test_a_store_that_another_version_serves_is_not_used(tmp_path: Path, other: 
         job[N1].says("this agent serves the job's store")
         job.start(N2, options=second)
         assert refused(job, "n2") == (
-            f"the store at {served} uses meshrun {other.name}, node n2 has meshrun {__version__}",
+            f"the store at {served} uses meshrun {other.name}, but node n2 has meshrun {__version__}",
             f"install meshrun {other.name} on every node, or give this run another port with {option}",
         )
         assert job[N1].exit_code is None
@@ -156,5 +156,5 @@ def test_what_a_killed_agent_of_another_version_has_left_is_ended(
             os.kill(pid, signal.SIGKILL)
         job.start(N2, options=("--node-name=here",))
         sentence, _ = refused(job, "n2")
-        assert sentence == f"run {job.run_id} uses meshrun {other.name}, node here has meshrun {__version__}"
+        assert sentence == f"run {job.run_id} uses meshrun {other.name}, but node here has meshrun {__version__}"
         assert not is_alive(worker)

@@ -18,7 +18,7 @@ _AFTER_ABORT = (
 )
 _NATIVE_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
 _SIGNAL_HINTS = {
-    -signal.SIGKILL: "check what sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
+    -signal.SIGKILL: "check who sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
     -signal.SIGSEGV: _NATIVE_CRASH,
     -signal.SIGABRT: f"{_NATIVE_CRASH}; {_AFTER_ABORT}",
     -signal.SIGILL: _NATIVE_CRASH,
@@ -45,16 +45,16 @@ def choose_hint(failure: WorkerFailure, here: str = "") -> str:
     if code in _NATIVE_CRASHES and (failure.stacks_file or failure.has_own_handler):
         where = "read the stacks of its threads: the one that crashed ran no Python code"
         if failure.has_own_handler:
-            where = f"look whether its own faulthandler has written stacks {_find_output(failure, here)}"
+            where = f"check whether its own faulthandler has written stacks {_find_output(failure, here)}"
         return f"{where}; {_AFTER_ABORT}" if code == -signal.SIGABRT else where
     if code in _SIGNAL_HINTS:
         return _SIGNAL_HINTS[code]
     if code == 2:
         if failure.frames or failure.message:
             return f"check the script's arguments: {_OWN_CODE} (argparse), not a usage error of meshrun"
-        return f"check the command: {_OWN_CODE}, as of argparse, or of a Python that cannot open its script"
+        return f"check the command: {_OWN_CODE}, such as from argparse, or from a Python that cannot open its script"
     if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
-        return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
+        return f"read exit code {code} as {name}: a shell between meshrun and the worker reports the signal this way"
     if _BARE_IPV6 in failure.exception:
         return (
             "write the address of `tcp://` in brackets, or use `env://`: no name resolves to this IPv6 MASTER_ADDR here"
@@ -62,9 +62,7 @@ def choose_hint(failure: WorkerFailure, here: str = "") -> str:
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
     if failure.is_abrupt:
-        return (
-            "look for os._exit() or exit() in native code, or for a program that the script has executed in its place"
-        )
+        return "look for os._exit(), exit() in native code, or a program that replaced the script (exec)"
     if not failure.message and not failure.tail and not failure.frames:
         return f"look for its error message {_find_output(failure, here)}"
     return ""
@@ -74,4 +72,4 @@ def _find_output(failure: WorkerFailure, here: str) -> str:
     if failure.log_file:
         return f"in {failure.log_file} on {failure.host}"
     is_near = here in ("", failure.host)
-    return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` repeats its last lines here"
+    return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` shows its last lines here"

@@ -41,7 +41,7 @@ def refuse_serving(options: RendezvousOptions, endpoint: str, is_named_by_schedu
     host = split_address(endpoint)[0]
     if is_named_by_scheduler:
         return UsageError(
-            f"{options.origins['rdzv_endpoint']} names this node {host}, but that is no address of this node",
+            f"{options.origins['rdzv_endpoint']} names this node {host}, but this node does not have that address",
             "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
         )
     if options.node_rank is None:
@@ -52,8 +52,8 @@ def refuse_serving(options: RendezvousOptions, endpoint: str, is_named_by_schedu
     whose = "--node-rank is not set, so it is 0" if origin == "default" else f"this is node rank 0 ({origin})"
     return UsageError(
         f"{whose}, but the master, {host}, is not on this node",
-        "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
-        "address, set --local-addr to where it listens",
+        "give each node a different --node-rank, or use --rdzv-backend c10d; if others reach this node at that "
+        "address, set --local-addr to an address at which it can listen",
     )
 
 
@@ -61,7 +61,7 @@ def refuse_second_server(endpoint: str) -> UsageError:
     """Return the error for a node that was set to serve the store alone, where one answers already."""
     return UsageError(
         f"this node would serve the store at {endpoint}, but another server already does",
-        "set --rdzv-conf is_host=0 to join the job that is there",
+        "set --rdzv-conf is_host=0 to join the job of that server",
     )
 
 
@@ -72,7 +72,7 @@ def refuse_devices(there: str, variable: str) -> TemporaryError:
     """
     own = f"devices of its own with {variable}" if variable else "devices of its own"
     return TemporaryError(
-        f"{there}, which this agent would use, too", f"give each agent {own}, or a --node-name to share them"
+        f"{there}, which this agent would also use", f"give each agent {own}, or a --node-name to share them"
     )
 
 
@@ -83,7 +83,7 @@ def refuse_listener(error: OSError, address: str, first: int, last: int) -> Mesh
         return UsageError(f"{address} is not an address of this node", hint)
     if error.errno == errno.EADDRINUSE:
         return TemporaryError(
-            f"every port from {first} to {last} of {address} is taken", "set --port-range to other ports"
+            f"all ports from {first} to {last} on {address} are in use", "set --port-range to other ports"
         )
     return TemporaryError(f"cannot listen on {address}: {error.strerror}")
 
@@ -91,7 +91,7 @@ def refuse_listener(error: OSError, address: str, first: int, last: int) -> Mesh
 def refuse_version(theirs: str, endpoint: str, node: str, port_option: str) -> UsageError:
     """Return the error for a store at `endpoint` that an agent of another version of meshrun serves."""
     return UsageError(
-        f"the store at {endpoint} uses meshrun {theirs}, node {node} has meshrun {__version__}",
+        f"the store at {endpoint} uses meshrun {theirs}, but node {node} has meshrun {__version__}",
         f"install meshrun {theirs} on every node, or give this run another port with {port_option}",
     )
 
@@ -113,15 +113,15 @@ def refuse_node(
     theirs, ours = attempts
     if agent and theirs < ours:
         sentence = f"agent {agent} of attempt {theirs} of {name_own_run(run_id)} is still on this node, as {node_name}"
-        return TemporaryError(f"{sentence}: it was asked to leave", f"look at what it waits for, or kill {agent}")
+        return TemporaryError(f"{sentence}: it was asked to leave", f"check what it waits for, or kill pid {agent}")
     if agent and theirs > ours > 0:
         run = name_own_run(run_id)
         return UsageError(
             f"this is attempt {ours}, but {run} is at attempt {theirs}: its agent {agent} is on this node"
         )
     if agent:
-        sentence = f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}"
-        return TemporaryError(sentence, "stop it first, or give each agent of this node a --node-name")
+        sentence = f"an agent of {name_own_run(run_id)} is already on this node, as {node_name}: pid {agent}"
+        return TemporaryError(sentence, "stop it first, or give each agent on this node a different --node-name")
     left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(

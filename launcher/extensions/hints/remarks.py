@@ -76,7 +76,7 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD: Mapping[str, tuple[str, str]] = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "meshrun does not serve torch's timers; use --heartbeat-timeout instead"),
-    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "meshrun has no such server, nor has the public torch"),
+    "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "neither meshrun nor the public torch has such a server"),
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "meshrun does not look for workers blocked in the kernel"),
     "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "each round assigns the ranks, so nodes do not exchange them"),
 }

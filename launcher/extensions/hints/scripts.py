@@ -21,17 +21,17 @@ def explain_missing_script(script: str, mesh: str) -> str:
     if cause := odd_text.explain(script) or explain_command(script):
         return cause
     if "=" in name and mesh:
-        return f"separate axes by commas: --mesh {mesh},{called}"
+        return f"separate axes with commas: --mesh {mesh},{called}"
     if re.match("[A-Z_]+=", name):
         return f"put {called} before meshrun: it sets a variable"
     if "=" in name:
-        return "separate the parts of an option's value by commas, without blanks"
+        return "separate the parts of an option's value with commas, without blanks"
     if " " in name and name.partition(" ")[0].endswith(".py"):
         return "write the script and its arguments as separate words, without quotes around all of them"
     if script.startswith("~"):
-        return "write the path of the home directory: no shell has replaced ~"
+        return "write the path of the home directory in full: no shell has replaced ~"
     if "/slurmd/" in directory and "SLURM_SUBMIT_DIR" in os.environ:
-        return f"use $SLURM_SUBMIT_DIR/{sanitize(name)}: sbatch copies its own script alone to {sanitize(directory)}"
+        return f"use $SLURM_SUBMIT_DIR/{sanitize(name)}: sbatch copies only its own script to {sanitize(directory)}"
     near = (re.split("[:,]", script)[0], name, *glob(f"*/{escape(name)}"))
     if place := next(filter(os.path.isfile, near), ""):
         return f"did you mean {sanitize(place)}?"

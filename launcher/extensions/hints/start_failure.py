@@ -74,9 +74,9 @@ def explain_start(program: str, error_number: int, is_python: bool) -> Cause:
         case errno.ENOEXEC:
             return _explain_format(called, found)
         case errno.ENOTDIR:
-            return Cause(f"a part of the path {called} is no directory", "correct the path")
+            return Cause(f"a part of the path {called} is not a directory", "correct the path")
         case errno.ETXTBSY:
-            return Cause(f"{called} is open for writing", "start the job once it is copied")
+            return Cause(f"{called} is open for writing", "start the job when the copy is complete")
     return Cause("")
 
 
@@ -113,7 +113,7 @@ def _explain_interpreter(called: str, found: str) -> Cause:
         cure = f"convert it to Unix line ends: sed -i 's/\\r$//' {called}"
         return Cause(f"the first line of {called} ends with a carriage return", cure)
     interpreter = sanitize(_get_interpreter(first))
-    return Cause(f"{called} needs {interpreter}, which does not exist", "correct its first line, or install that")
+    return Cause(f"{called} needs {interpreter}, which does not exist", "correct its first line, or install it")
 
 
 def _explain_access(called: str, found: str) -> Cause:
@@ -143,7 +143,7 @@ def _explain_format(called: str, found: str) -> Cause:
             f"{called} is damaged, or built for another kind of machine", f"{_FOR_OTHERS}, {os.uname().machine}"
         )
     if b"\0" in first:
-        return Cause(f"{called} is no program for Linux", _FOR_OTHERS)
+        return Cause(f"{called} is not a program for Linux", _FOR_OTHERS)
     if first.startswith(b"\xef\xbb\xbf"):
         return Cause(f"{called} begins with a byte order mark", "save it as UTF-8 without one")
     return Cause(f"{called} names no interpreter", "add a first line such as #!/bin/bash")
@@ -175,7 +175,7 @@ def explain_missing_module(exception: str, python: str) -> str:
         return f"check whether {top} is installed for {sanitize(python)}, and its version"
     here = f"{top}.py" if os.path.isfile(f"{top}.py") else top if _has_python_files(top) else ""
     if here:
-        return f"add the directory of {here} to PYTHONPATH: Python searches that of the script, not the current one"
+        return f"add the directory of {here} to PYTHONPATH: Python searches the script's directory, not the current one"
     home = os.path.dirname(os.path.dirname(python))
     is_of_tool = any(os.path.isfile(f"{home}/{name}") for name in ("pipx_metadata.json", "uv-receipt.toml"))
     if is_of_tool or "/uv/archive-v" in python:  # the latter is uvx's

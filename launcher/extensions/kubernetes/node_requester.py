@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from launcher.agent.composition import PartContext
+from launcher.agent.membership import PartContext
 from launcher.model.console import format_time, log
 from launcher.model.errors import sanitize
 from launcher.parts.part import Effect, Fact, Publish

@@ -10,7 +10,7 @@ from launcher.config.options.readers import Option, make_optional, parse_choice,
 from launcher.model.console import log
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
     from launcher.views.sinks.event_file import EventSink
 
 PROGRESS_VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))
@@ -19,11 +19,11 @@ PROGRESS_VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CE
 # fmt: off
 ROWS = (
     Option("ours", "progress", "events", "none|kubeflow", parse_choice, "none",
-           "Report progress, metrics and restarts to Kubeflow Trainer's TrainJob status; workers then do not report "
-           "themselves.", unset=PROGRESS_VARIABLES),
+           "Report progress, metrics and restarts in the status of Kubeflow Trainer's TrainJob, so that workers need "
+           "not do so.", unset=PROGRESS_VARIABLES),
     Option("ours", "request-nodes", "size", "COMMAND",
            make_optional(partial(parse_command, hint="name a command: it gets NODES_WANTED and NODES_PRESENT")), "",
-           "Shell command that the leader runs when nodes are missing, and again when all are present.",
+           "Shell command that the leader runs when nodes are missing, and again when all nodes are present.",
            why_ignored_alone=": no other node can join one machine"),
 )
 # fmt: on

@@ -10,14 +10,14 @@ from launcher.config.options.readers import Option, make_optional, parse_listen_
 from launcher.model.errors import UsageError, sanitize
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
 
 # fmt: off
 ROWS = (
     Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(parse_listen_address), "",
-           "Serve /metrics, /healthz and /readyz. HOST defaults to loopback; port 0 chooses a free port."),
+           "Port for /metrics, /healthz and /readyz. HOST defaults to loopback; PORT 0 selects a free port."),
     Option("ours", "metrics-file", "metrics", "FILE", make_optional(parse_text), "",
-           "Write the metrics to FILE every 15 s, for node_exporter's textfile collector."),
+           "File to which metrics are written every 15 s, for the textfile collector of node_exporter."),
 )
 # fmt: on
 

@@ -19,7 +19,7 @@ from launcher.model.errors import TemporaryError, describe_bug, find_shortage_hi
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask
+    from launcher.agent.membership import Ask
     from launcher.extensions.metrics.paths import ReadNode
 
 PERIOD_S = 15.0

@@ -11,6 +11,6 @@ from launcher.config.options.readers import Option, parse_choice
 # fmt: off
 ROWS = (
     Option("ours", "notices", "shutdown", "leave|report|off", parse_choice, "leave",
-           "How to react to a preemption notice from the cloud."),
+           "Action on a preemption notice from the cloud: leave the job, or only report it; off: do not check."),
 )
 # fmt: on

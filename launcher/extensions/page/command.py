@@ -11,10 +11,10 @@ from launcher.extensions.page.options import ROWS
 from launcher.meshctl.group import job_command, log_dir_option
 
 
-@job_command("Serve a run as a page for a browser.", needs_run=False)
+@job_command("Serve a web page that shows a run.", needs_run=False)
 @click.option(
     "--listen", default="0", metavar="[HOST:]PORT",
-    help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
+    help="Address of the page; beyond loopback, readers need the token in the URL. [default: a loopback port]",
 )  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
@@ -22,9 +22,9 @@ from launcher.meshctl.group import job_command, log_dir_option
 def serve(
     store: Mapping[str, str], run_id: str | None, listen: str, path: str | None, no_stacks: bool, log_dir: str | None
 ) -> int:
-    """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
+    """Serve a web page that shows a run: its picture, rounds, ranks, output and stacks.
 
-    The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
+    The page is read-only, and is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
     command that makes the page available on another machine.
 
     \b

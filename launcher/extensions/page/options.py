@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from launcher.config.options.readers import Option, make_optional, parse_listen_address
 
 if TYPE_CHECKING:
-    from launcher.agent.composition import Ask, PartContext
+    from launcher.agent.membership import Ask, PartContext
     from launcher.parts.part import Part
 
 # fmt: off
 ROWS = (
     Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(parse_listen_address), "",
-           "Address of the live page, served by the leader. HOST defaults to loopback."),
+           "Address at which the leader serves the live page. HOST defaults to loopback."),
 )
 # fmt: on
 

@@ -256,7 +256,7 @@ class Failures:
         verdict_code = exit_code if exit_code > 0 else 128 - exit_code
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
-            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
+            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to find out why")
             return RootCause(verdict_code, "", rank, None, (None, False))
         from launcher.logs.reports.failure_class import classify, find_configuration_error, find_consequence
 
@@ -264,7 +264,8 @@ class Failures:
         self._evidence[local_rank] = evidence
         failure = self._add_class(local_rank, self._failures[local_rank])
         if self.finding is not None:
-            failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive)
+            has_waited = failure.is_timeout or is_abort(exit_code, failure.message, failure.sentence)
+            failure = self.finding.add_to(failure, is_ended=evidence.is_unresponsive, has_waited=has_waited)
         words = find_configuration_error(failure.failure_class, evidence.exception, failure.frames)
         if self._ask_page(lambda page: page.read_step() >= 0 or page.read_save_count() > 0, False):
             words = ""  # a restart gets past it

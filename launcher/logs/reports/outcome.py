@@ -25,7 +25,7 @@ from rendezvous.errors import EXIT_TEMPORARY, RecordError
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 
-_MISSING_NODES_HINT = "start the same command on the missing nodes; set --start-timeout to how long the others wait"
+_MISSING_NODES_HINT = "start the same command on the missing nodes; --start-timeout sets how long the other nodes wait"
 REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, so nothing else is delayed
 
 

@@ -64,11 +64,17 @@ class Finding(Struct, frozen=True):
     culprits: tuple[int, ...] = ()
     """The ranks that the others wait for; another one that is ended stands in for them."""
 
-    def add_to(self, failure: WorkerFailure, *, is_ended: bool) -> WorkerFailure:
-        """Add it to a failure. `is_ended`: the agent has ended the worker since it did not go on."""
+    def add_to(self, failure: WorkerFailure, *, is_ended: bool, has_waited: bool) -> WorkerFailure:
+        """Add it to a failure.
+
+        `is_ended`: the agent has ended the worker since it did not go on; `has_waited`: the worker itself gave up.
+        """
         hang = self.cause if is_ended else ""
-        is_stand_in = bool(hang) and failure.rank not in self.culprits
-        return replace(failure, finding=self.sentences, hang=hang, is_stand_in=is_stand_in)
+        is_other = failure.rank not in self.culprits
+        is_victim = has_waited and not hang and is_other and bool(self.culprits)
+        return replace(
+            failure, finding=self.sentences, hang=hang, is_stand_in=bool(hang) and is_other, is_victim=is_victim
+        )
 
 
 class LastWords(NamedTuple):
@@ -130,6 +136,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """It was ended because the job hung."""
     is_stand_in: bool = False
     """It was ended so that all restart, and is not known to be why the job hung."""
+    is_victim: bool = False
+    """It gave up waiting for another rank, which `finding` names."""
     frames: tuple[str, ...] = ()
     """Of its Python code where it crashed or called `sys.exit`, the innermost last: '"train.py", line 3, in step'."""
     stacks_file: str = ""
@@ -163,9 +171,9 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
-            return f"gave {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
+            return f"showed {self.sentence}, was stopped, and failed with exit code {self.exit_code}"
         if self.sentence:
-            return f"gave {self.sentence} and was killed"
+            return f"showed {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):
             is_said = bool(self.class_reason) or not self.is_out_of_memory
             return f"was killed by {name}" + ("" if is_said else " (out of memory)")
@@ -202,7 +210,11 @@ def render(
     coordinates = f" ({_strip_controls(root.coordinates)})" if root.coordinates else ""
     order = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
     who = f"rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
-    head = _describe_hang(root, who) if root.hang else _wrap(f"Root Cause ({order}): {who}")
+    head = _wrap(f"Root Cause ({order}): {who}")
+    if root.hang:
+        head = _describe_hang(root, f"Ended so that all ranks restart: {who}")
+    elif root.is_victim:
+        head = _describe_hang(root, f"Gave up waiting ({order}): {who}")
     role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""
     lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *head, *_describe_cause(root)]
     lines.append(
@@ -215,7 +227,7 @@ def render(
     if root.stacks_file:
         whose = "" if root.exit_code < 0 else " (of a process that it forked, which crashed)"
         lines.append(f"  stacks    : {_strip_controls(there + root.stacks_file)}{whose}")
-    if root.finding and not root.hang:
+    if root.finding and not (root.hang or root.is_victim):
         lines += ["Before it failed:", *_indent(root.finding)]
     if others:
         lines += ["Other failures:", *_list_others(others)]
@@ -225,12 +237,12 @@ def render(
     return "\n".join([*lines, "=" * WIDTH])
 
 
-def _describe_hang(root: WorkerFailure, who: str) -> list[str]:
-    """Describe why the job hung: the verdict, where ranks were, and which was ended for it."""
+def _describe_hang(root: WorkerFailure, failed: str) -> list[str]:
+    """Describe why the job hung: the verdict, where ranks were, and `failed`, which failed because of it."""
     verdict, *places = root.finding
-    cause = {"known": "Root Cause (hang)", "likely": "Likely Cause (hang)"}
-    head = f"{cause.get(root.hang, 'Root Cause not known (hang)')}: {_strip_controls(verdict)}"
-    return [*_wrap(head), *_indent(places), *_wrap(f"Ended so that all restart: {who}")]
+    cause = {"known": "Root Cause (hang)", "unknown": "Root Cause not known (hang)"}
+    head = f"{cause.get(root.hang, 'Likely Cause (hang)')}: {_strip_controls(verdict)}"
+    return [*_wrap(head), *_indent(places), *_wrap(failed)]
 
 
 def _indent(sentences: Sequence[str]) -> list[str]:

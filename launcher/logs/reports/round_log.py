@@ -75,9 +75,9 @@ class RoundLog:
             case "spare":
                 end = f" ({_find_flag('grow')} {settings.grow})"
             case "grow":
-                end = f"; the job restarts with it then ({_find_flag(setting)} {settings.grow})"
+                end = f"; the job then restarts with that size ({_find_flag(setting)} {settings.grow})"
             case "grow_delay_s":
-                end = f"; the job restarts with it in {left_s} s ({_find_flag(setting)})"
+                end = f"; the job restarts with that size in {left_s} s ({_find_flag(setting)})"
             case "on_finished":
                 flag, kept = _find_flag(setting), f"for {settings.keep_finished_s:g} s after its end"
                 end = f"; {kept} nothing is run ({flag} {settings.on_finished}); set {flag} rerun to start again"

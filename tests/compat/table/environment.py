@@ -77,9 +77,9 @@ CASES: tuple[Case, ...] = (
         "--nproc-per-node 2 --log-dir logs",
         *((f"{name} of rank 1 of 2", variable(name, 1), value) for name, value in _COUNTS.items()),
         ("the variables of a launcher that a worker has", _torchruns, _TORCHRUNS),
-        ("variables that only this launcher sets", _own, "(none)"),
+        ("variables that only one of the launchers sets", _own, "(none)"),
         holds("the launcher's own environment reaches workers", _passes),
-        ("MASTER_ADDR on one machine", address(), "this host's name"),
+        ("MASTER_ADDR of a single-node job", address(), "this host's name"),
         ("MASTER_PORT", port(), "a free port"),
         ("TORCHELASTIC_ERROR_FILE", _error_file, "RUN/attempt_0/1/error.json"),
         (

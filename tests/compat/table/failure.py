@@ -141,7 +141,7 @@ CASES: tuple[Case, ...] = (
         ("the report: exitcode", _exitcode, "3 (pid: PID)"),
         holds("the report: where it is printed", lambda seen: "FAILED" not in seen.out),
         holds(
-            "the report: a sibling that exits with 5 when it is stopped is listed as a failure",
+            "the report lists a stopped worker that exits with 5 as a failure",
             _has_others,
         ),
         script=_WAITS + "sys.exit(3)\n",
@@ -232,7 +232,7 @@ fail(5, 10 + RANK)
         "timers of torch",
         "",
         (
-            "TORCHELASTIC_ENABLE_FILE_TIMER=1: workers get a TORCHELASTIC_TIMER_FILE",
+            "TORCHELASTIC_ENABLE_FILE_TIMER=1: workers get TORCHELASTIC_TIMER_FILE",
             yes(lambda seen: "TORCHELASTIC_TIMER_FILE" in seen.worker()["environ"]),
             "yes",
         ),
@@ -267,7 +267,7 @@ fail(5, 10 + RANK)
     case(
         "an import that fails every time",
         "--max-restarts 3",
-        ("a module is missing, --max-restarts 3: starts of each rank", _lives, "rank 0: 0 1 2 3"),
+        ("a module is missing, --max-restarts 3: restart count at each start", _lives, "rank 0: 0 1 2 3"),
         script=TOOLS + "import absent_module\n",
     ),
     case(

@@ -39,7 +39,7 @@ while True:
         with open(f"/proc/{pid}/stat") as file:
             if file.read().rpartition(")")[2].split()[0] == "Z":
                 break
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         break
     time.sleep(0.01)
 time.sleep(1.5)
@@ -96,7 +96,7 @@ def _other_fails(running: Running) -> None:
     (pid,) = (json.loads(path.read_text())["pid"] for path in running.wait_for("worker-0-*"))
     with suppress(AssertionError):
         wait_until(lambda: not is_alive(pid), 10.0)
-    running.mark("runs on" if is_alive(pid) else "is stopped")
+    running.mark("continues" if is_alive(pid) else "is stopped")
     running.signal(0, signal.SIGTERM)
 
 
@@ -223,7 +223,7 @@ CASES: tuple[Case, ...] = (
             lambda seen: str(len(seen.workers) - 2),
             "0",
         ),
-        ("--nnodes 2, a third node joins: its exit code when the others are done", exit_code(2), "1"),
+        ("--nnodes 2, a third node joins: its exit code when the job ends", exit_code(2), "1"),
         ("--nnodes 2, a third node comes: exit code of the others", exit_code(0), "0"),
         **_TWO,
         script=_UNTIL_OVER,
@@ -255,11 +255,11 @@ CASES: tuple[Case, ...] = (
     case(
         "another node fails",
         f"--nnodes 2 --nproc-per-node 1 {_C10D}",
-        ("the other node's worker fails: exit code there", exit_code(1), "1"),
+        ("a worker on the other node fails: exit code on that node", exit_code(1), "1"),
         (
-            "the other node's worker fails: a healthy worker here",
-            lambda seen: " ".join(name for name in ("runs on", "is stopped") if (seen.directory / name).exists()),
-            "runs on",
+            "a worker on the other node fails: a healthy worker on this node",
+            lambda seen: " ".join(name for name in ("continues", "is stopped") if (seen.directory / name).exists()),
+            "continues",
         ),
         environ=_NAMES,
         agents=(_FIRST,),
@@ -269,14 +269,14 @@ CASES: tuple[Case, ...] = (
     case(
         "another node restarts",
         f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 {_C10D}",
-        ("the other node's worker fails once: both nodes restart", succeeds, "runs"),
+        ("a worker on the other node fails once: both nodes restart", succeeds, "runs"),
         (
-            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT here",
+            "a worker on the other node fails once: TORCHELASTIC_RESTART_COUNT on this node",
             variable("TORCHELASTIC_RESTART_COUNT", 0),
             "0",
         ),
         (
-            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT there",
+            "a worker on the other node fails once: TORCHELASTIC_RESTART_COUNT on that node",
             variable("TORCHELASTIC_RESTART_COUNT", 1),
             "1",
         ),

@@ -31,9 +31,10 @@ import subprocess
 loader = subprocess.Popen(["sleep", "600"])
 def save(number, frame):
     try:
-        mark("loader", loader.wait(timeout=2))
+        loader.wait(timeout=2)
+        mark("loader", "is terminated")
     except subprocess.TimeoutExpired:
-        mark("loader", "lives on")
+        mark("loader", "keeps running")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 mark("ready-0")
@@ -85,9 +86,9 @@ CASES: tuple[Case, ...] = (
     case(
         "a signal that is not handled",
         "--nproc-per-node 2 --signals-to-handle SIGUSR1",
-        ("SIGTERM that --signals-to-handle leaves out: exit code", exit_code(), "-15"),
+        ("SIGTERM not listed in --signals-to-handle: exit code", exit_code(), "-15"),
         (
-            "SIGTERM that --signals-to-handle leaves out: number of workers that survive",
+            "SIGTERM not listed in --signals-to-handle: number of workers that survive",
             lambda seen: str(sum(worker["pid"] in seen.left for worker in seen.workers)),
             "2",
         ),
@@ -108,7 +109,11 @@ CASES: tuple[Case, ...] = (
     case(
         "a process of a worker's own, and SIGTERM",
         "",
-        ("a child process of a worker that saves on SIGTERM, during the save", lambda seen: seen.file("loader"), "-15"),
+        (
+            "SIGTERM to a worker that saves in its handler: its child process during the save",
+            lambda seen: seen.file("loader"),
+            "is terminated",
+        ),
         script=_LOADS,
         act=_send(signal.SIGTERM),
     ),
@@ -117,8 +122,8 @@ CASES: tuple[Case, ...] = (
         "--shutdown-timeout 1",
         (
             "a process that a worker leaves running after success",
-            lambda seen: "lives on" if seen.left else "is ended",
-            "lives on",
+            lambda seen: "keeps running" if seen.left else "is stopped",
+            "keeps running",
         ),
         script=tools("import subprocess\nsubprocess.Popen(['sleep', '600'])\n"),
     ),
@@ -127,8 +132,8 @@ CASES: tuple[Case, ...] = (
         "",
         (
             "a process that a worker leaves running after a failure",
-            lambda seen: "lives on" if seen.left else "is ended",
-            "lives on",
+            lambda seen: "keeps running" if seen.left else "is stopped",
+            "keeps running",
         ),
         script=tools("import subprocess\nsubprocess.Popen(['sleep', '600'])\nsys.exit(3)\n"),
     ),

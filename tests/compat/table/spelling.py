@@ -157,7 +157,7 @@ CASES: tuple[Case, ...] = (
         PET_MODULE="1",
     ),
     *(
-        _refused(f"a bad value: {options}", options, "a value that the option does not allow", "refused, exit code 1")
+        _refused(f"a bad value: {options}", options, "an invalid option value", "refused, exit code 1")
         for options in (
             "--redirects 0:1,",
             "--nnodes 2:1",

@@ -34,7 +34,7 @@ VALUES = {
 }
 # Trials that are one row of the list.
 _EMPTY = "an empty --nnodes, --nproc-per-node, --redirects or --tee"
-_RANK = "a local rank of several digits, as in --redirects 10:1"
+_RANK = "a local rank with several digits, as in --redirects 10:1"
 SAME = {
     ("nnodes", ""): _EMPTY,
     ("nproc-per-node", ""): _EMPTY,
@@ -43,10 +43,10 @@ SAME = {
     ("start-method", ""): _EMPTY,
     ("redirects", "10:1"): _RANK,
     ("tee", "10:1"): _RANK,
-    ("nproc-per-node", "0"): "--nproc-per-node 0, or less",
-    ("nproc-per-node", "-1"): "--nproc-per-node 0, or less",
-    ("monitor-interval", "-1"): "--monitor-interval that is negative or not a number",
-    ("monitor-interval", "nan"): "--monitor-interval that is negative or not a number",
+    ("nproc-per-node", "0"): "--nproc-per-node 0 or a negative number",
+    ("nproc-per-node", "-1"): "--nproc-per-node 0 or a negative number",
+    ("monitor-interval", "-1"): "a --monitor-interval that is negative or NaN",
+    ("monitor-interval", "nan"): "a --monitor-interval that is negative or NaN",
 }
 TRIALS = [(name, value) for name, values in VALUES.items() for value in values]
 

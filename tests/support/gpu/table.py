@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "benchmarks" / "records" / "hardware" / "gpu.jsonl"
-NONE = "No GPU has been used yet: the entries on NVIDIA GPUs below were emulated. `make gpu` runs these checks."
+NONE = "No GPU has been used yet; the rows for NVIDIA GPUs below are emulated. `make gpu` tests a real GPU."
 
 
 class RecordError(Exception):
@@ -39,7 +39,7 @@ def render_rows(text: str) -> str:
         f"Seen on {' and '.join(machine['gpus'])}; {', '.join(versions)}. Commit {head['commit'][:8]}, {day:%Y-%m-%d}."
     )
     rows = [f"| {_cell(line['what'])} | {line['result']} | {_cell(line['told'])} |" for line in lines if "what" in line]
-    return "\n".join([where, "", "| on the GPU | result | what was seen |", "| --- | --- | --- |", *rows])
+    return "\n".join([where, "", "| check | result | observed |", "| --- | --- | --- |", *rows])
 
 
 _VERSIONS = (

@@ -94,13 +94,13 @@ def rows(page: str, heading: str = "") -> list[list[str]]:
 )
 def test_every_kind_of_device_has_rules_for_each_step(kind: str, heading: str) -> None:
     rules = {subject: answer for subject, answer, source, evidence in rows("devices", heading) if source and evidence}
-    assert {"sign", "found by", "chosen by", "shown by"} <= set(rules)
-    assert f"`{KINDS[kind].variable}`" in rules["shown by"]
-    assert all(f"`{sign}`" in rules["sign"] for sign in (*KINDS[kind].driver_paths, *KINDS[kind].variables))
+    assert {"indicator", "found by", "selected by", "exposed through"} <= set(rules)
+    assert f"`{KINDS[kind].variable}`" in rules["exposed through"]
+    assert all(f"`{sign}`" in rules["indicator"] for sign in (*KINDS[kind].driver_paths, *KINDS[kind].variables))
 
 
 def test_every_tpu_model_and_source_of_locality_has_a_row() -> None:
-    types = [answer for subject, answer, *_ in rows("devices", "TPU") if subject == "type"]
+    types = [answer for subject, answer, *_ in rows("devices", "TPU") if subject == "model"]
     assert len(types) == len(MODELS)
     for model, row in zip(MODELS, types, strict=True):
         assert row.startswith(f"`{model.names[0]}-N`: N {model.counted_unit}, ")

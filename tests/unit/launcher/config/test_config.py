@@ -218,9 +218,9 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
         (["--use-env"], {}, ["--use-env has no effect: LOCAL_RANK is always in the environment"]),
         ([], {"LAUNCHER_USE_ENV": "0"}, []),
         ([], {"PET_EVENT_LOG_HANDLER": "console"},
-         ["PET_EVENT_LOG_HANDLER=console has no effect: --events writes the events"]),
+         ["PET_EVENT_LOG_HANDLER=console has no effect: use --events to write events"]),
         (["--logs-specs=mine"], {},
-         ["--logs-specs mine has no effect: --log-dir, --redirects and --tee choose the log files"]),
+         ["--logs-specs mine has no effect: use --log-dir, --redirects and --tee to choose log files"]),
         ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
          ["TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect: meshrun does not serve torch's timers; use "
           "--heartbeat-timeout instead"]),

@@ -62,7 +62,7 @@ def test_a_program_reads_the_answer_with_its_verdict_gaps_and_remedies() -> None
         Not known:
           rank 5: py-spy has not answered in time
 
-        All that was found:
+        All evidence:
           h0:/logs/incident_1_1
           h1:/logs/incident_1_1
 
@@ -113,7 +113,7 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
         (see(5, 1042),
          "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG="),
         (see(5, 1, groups=None, stack=None), "run py-spy dump, or gdb, on the node of rank 5 (pp=1 tp=1) to see "),
-        (None, "check the node of rank 5 (pp=1 tp=1): whether its agent runs"),
+        (None, "check whether the agent on the node of rank 5 (pp=1 tp=1) runs"),
     ],
     ids=["stopped", "ended", "blocked", "no stack", "network", "nothing of it", "no agent"],
 )  # fmt: skip
@@ -135,7 +135,7 @@ def test_equal_stacks_are_one_group_the_odd_one_first() -> None:
     assert max(map(len, shown.splitlines())) <= 80
     assert shown == dedent(
         """\
-        rank 1 (pp=0 tp=1): stopped, by a signal or a debugger
+        rank 1 (pp=0 tp=1): stopped by a signal or a debugger
           all_reduce                   torch/distributed/distributed_c10d.py:3172
           train_step                   /home/me/train.py:88
 
@@ -163,6 +163,6 @@ def test_equal_stacks_are_one_group_the_odd_one_first() -> None:
           all_reduce                   torch/distributed/distributed_c10d.py:3172
           train_step                   /home/me/train.py:88
 
-        rank 2 (pp=0 tp=2): asleep; stack not known
+        rank 2 (pp=0 tp=2): asleep; stack unknown
         """
     )

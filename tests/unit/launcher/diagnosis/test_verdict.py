@@ -119,13 +119,13 @@ def test_different_operations_or_sizes_under_one_number_are_a_mismatch() -> None
     ranks[3] = see(3, waits("default_pg", 4, operation="all_gather"))
     assert tell(diagnose(ranks, FOUR)) == [
         "mismatch: 3",
-        "the members of default_pg [0-3] call different operations as number 4: all_reduce by ranks 0, 1, 2, "
+        "the members of default_pg [0-3] call different operations as call 4: all_reduce by ranks 0, 1, 2, "
         "all_gather by rank 3",
     ]
     ranks = [see(rank, waits("default_pg", 4, shape=f"[{rank + 4}]")) for rank in range(2)]
     assert tell(diagnose(ranks, TWO)) == [
         "mismatch: 0, 1",
-        "the members of default_pg [0, 1] call different operations as number 4: all_reduce of [4] by rank 0, "
+        "the members of default_pg [0, 1] call different operations as call 4: all_reduce of [4] by rank 0, "
         "all_reduce of [5] by rank 1",
     ]
 
@@ -175,7 +175,7 @@ def test_two_groups_in_opposite_order_are_a_deadlock_and_where_all_are_in_the_ne
 
 @pytest.mark.parametrize(
     ("state", "told"),
-    [("stopped", "is stopped, by a signal or a debugger"), ("blocked", "blocked in the kernel (nfs_wait)")],
+    [("stopped", "is stopped by a signal or a debugger"), ("blocked", "blocked in the kernel (nfs_wait)")],
 )
 def test_one_that_is_held_inside_is_named(state: str, told: str) -> None:
     ranks = [see(rank, waits("default_pg", 4)) for rank in range(4)]
@@ -211,7 +211,7 @@ def test_a_rank_that_has_ended_or_is_stopped_is_named() -> None:
     assert tell(diagnose([replace(one, groups=rename(one)) for one in ranks], mesh)) == [
         "late: 3",
         "rank 3 has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
-        "rank 3 is stopped, by a signal or a debugger",
+        "rank 3 is stopped by a signal or a debugger",
     ]
 
 
@@ -243,7 +243,7 @@ def test_a_silent_node_is_told_and_of_those_inside_they_that_stay() -> None:
     assert tell(diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR)) == [
         "unknown: 2",
         "rank 2 has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
-        "nothing is known of rank 2: its node has not answered",
+        "nothing is known about rank 2: its node has not answered",
     ]
     assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
     ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
@@ -309,7 +309,7 @@ def test_where_no_rank_is_odd_it_is_told_which_ranks_are_where() -> None:
     unclear = diagnose(two, TWO)
     assert (unclear.kind, unclear.culprits) == ("unclear", ())
     assert unclear.sentences == (
-        "nothing tells which rank the others wait for: they are at 2 lines",
+        "it is unclear which rank the others wait for: the ranks are at 2 lines",
         "rank 0 is in send (train.py:9), inside Condition.wait (threading.py:327), asleep",
         "rank 1 is in load (train.py:13), asleep",
     )
@@ -327,11 +327,11 @@ def test_where_no_rank_is_odd_it_is_told_which_ranks_are_where() -> None:
 
 
 def test_where_all_are_at_one_line_or_no_stack_is_known_that_is_told() -> None:
-    told = "nothing tells which rank the others wait for: "
+    told = "it is unclear which rank the others wait for: "
     one = diagnose([see(rank, stack=stands_at("step", 9)) for rank in range(4)], FOUR)
-    assert one.sentences == (f"{told}all are at one line", "ranks 0, 1, 2, 3 are in step (train.py:9), asleep")
+    assert one.sentences == (f"{told}all ranks are at one line", "ranks 0, 1, 2, 3 are in step (train.py:9), asleep")
     none = diagnose([see(rank, stack=None) for rank in range(4)], FOUR)
-    assert none.sentences == (f"{told}no stack is known", "ranks 0, 1, 2, 3 are asleep, stack not known")
+    assert none.sentences == (f"{told}no stack is known", "ranks 0, 1, 2, 3 are asleep, stack unknown")
 
 
 def test_the_collective_in_which_some_wait_is_told_with_their_place() -> None:

@@ -294,9 +294,9 @@ def test_failed_features_are_shown_and_what_nodes_say_stays_in_its_line() -> Non
 
 
 def test_a_hang_and_the_error_of_a_round_that_has_failed_are_shown() -> None:
-    hang = make_round(2, hang=("they are at 2 lines", "rank 0 is asleep"))
+    hang = make_round(2, hang=("the ranks are at 2 lines", "rank 0 is asleep"))
     text = status.describe(replace(REPORT, rounds=(hang,)))
-    assert "hang      they are at 2 lines; rank 0 is asleep" in text
+    assert "hang      the ranks are at 2 lines; rank 0 is asleep" in text
     failed = make_round(
         1, ended_at=NOW, cause="failure", ended=because("rank 1 failed"), failed_rank=1, error="KeyError: 'lost'",
         failure_class=because("user code: KeyError"),

@@ -277,9 +277,9 @@ def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits
         (leaves(4), "dp=4,tp=8", limits(nodes_max=2), "raise --nnodes to 4 or more, or ask for a smaller mesh"),
         (leaves(4), "dp=4,tp=8", limits(nodes_min=5), "add nodes, or lower --nnodes"),
         (leaves(4), "dp=2,tp=8", limits(nodes_min=3), "lower --nnodes, or ask for a larger mesh"),
-        (leaves(2), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3), "choose other sizes"),
+        (leaves(2), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3), "choose other mesh sizes"),
         (slices(2, 2), "dp=*,tp=3", limits(all_or_nothing=AllOrNothing(level="leaf", hosts=2)),
-         "add nodes, up to dp=8; or choose other sizes of the mesh"),
+         "add nodes, up to dp=8; or choose other mesh sizes"),
     ],
 )  # fmt: skip
 def test_more_nodes_are_suggested_only_where_they_help(nodes: list[Node], mesh: str, rules: Limits, hint: str) -> None:

@@ -247,7 +247,7 @@ def test_a_run_of_the_store_is_chosen_by_its_script_or_how_its_id_begins(job: St
 
 
 def test_a_round_that_hangs_has_the_finding_of_its_members(job: StoredJob) -> None:
-    finding = ("they are at 2 lines", "rank 0 is in a (t.py:1), asleep")
+    finding = ("the ranks are at 2 lines", "rank 0 is in a (t.py:1), asleep")
     job.join(0)
     job.seal(1, 0)
     assert job.view().hang == ()

@@ -78,7 +78,7 @@ def look(
 
 def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
     joins(store, "h2", 1)
-    with pytest.raises(UsageError, match=r"^h3 and h2 are both given --node-rank 1$"):
+    with pytest.raises(UsageError, match=r"^h3 and h2 both have --node-rank 1$"):
         look(store, "h3", 1)
 
 
@@ -90,7 +90,7 @@ def test_nodes_of_an_earlier_attempt_have_no_number(store: MemoryStore, said: li
 
 def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: MemoryStore, said: list[str]) -> None:
     look(store, "h3", 1)  # it is no member yet
-    with pytest.raises(UsageError, match=r"^h4 and h3 are both given --node-rank 1$"):
+    with pytest.raises(UsageError, match=r"^h4 and h3 both have --node-rank 1$"):
         look(store, "h4", 1)
     look(store, "h3", 1)  # again: it came before the other
     look(store, "h4", 2)
@@ -107,14 +107,14 @@ def test_one_that_will_be_gone_is_waited_for(
         left = records.make_node_number_prefix("meshrun", "run7", 1)
     monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(left, prefix=True))
     look(store, "h3", 1, lease_ttl_s=59)
-    assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to leave"]
+    assert said == ["h3 and h2 both have --node-rank 1: waiting up to 60 s for h2 to leave"]
 
 
 def test_once_a_round_is_sealed_the_second_joins_and_stands_by(store: MemoryStore, said: list[str]) -> None:
     joins(store, "h2", 1)
     store.put(JOB.round, b"any")
     look(store, "h3", 1)
-    assert said == ["h3 and h2 are both given --node-rank 1: h3 waits as a spare until h2 has left"]
+    assert said == ["h3 and h2 both have --node-rank 1: h3 waits as a spare until h2 has left"]
 
 
 def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store: MemoryStore, said: list[str]) -> None:

@@ -82,7 +82,7 @@ def test_every_node_says_once_which_ranks_ended_and_which_still_run(
     job.run(LIMIT_S + COLLECT_S - 0.1)
     assert job.take_said() == {"a": [], "b": []}
     job.run(10 * LIMIT_S)
-    sentence = f"{here} ended at least 60 s ago, {others}: `meshctl why` shows what {do}"
+    sentence = f"{here} ended at least 60 s ago, but {others}: `meshctl why` shows what {do}"
     assert job.take_said() == {"a": [sentence], "b": [sentence]}
 
 
@@ -100,7 +100,7 @@ def test_on_one_machine_no_node_is_named() -> None:
     job.end(1, 0.0)
     job.run(LIMIT_S + COLLECT_S)
     assert job.take_said() == {
-        "a": ["rank 1 ended at least 60 s ago, rank 0 still runs: `meshctl why` shows what it does"]
+        "a": ["rank 1 ended at least 60 s ago, but rank 0 still runs: `meshctl why` shows what it does"]
     }
     job.end(0, 100.0)
     job.run(1000.0)

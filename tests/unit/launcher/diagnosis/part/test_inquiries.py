@@ -163,11 +163,11 @@ NO_REPORT = NodeView(
     [
         (
             {"m1": replace(NO_REPORT, why=because("2 of 3 nodes"))},
-            "n1 leads, and starts no round yet: 2 of 3 nodes",
+            "n1 leads, but has not started a round yet: 2 of 3 nodes",
         ),
-        ({"m1": NO_REPORT}, "n1 leads, and starts no round yet: the reason is in its log"),
-        ({"m1": "it has a bug"}, "n1 leads, and starts no round yet: the reason is in its log"),
-        ({}, "n1 leads, and starts no round yet: the reason is in its log"),
+        ({"m1": NO_REPORT}, "n1 leads, but has not started a round yet: the reason is in its log"),
+        ({"m1": "it has a bug"}, "n1 leads, but has not started a round yet: the reason is in its log"),
+        ({}, "n1 leads, but has not started a round yet: the reason is in its log"),
     ],
     ids=["it waits", "it waits for nothing", "it cannot answer", "it is silent"],
 )
@@ -209,7 +209,7 @@ def test_a_leader_asks_nobody_why_it_waits_and_a_node_with_workers_does_not_wait
 def test_who_waits_says_once_that_no_node_leads_and_asks_once_more(capfd: pytest.CaptureFixture[str]) -> None:
     bench = Bench()
     wait(bench)
-    sentence = "meshrun: waiting for a round: it is not known here which node leads\n"
+    sentence = "meshrun: waiting for a round: this node does not know which node leads\n"
     assert capfd.readouterr().err == sentence
     bench.inquiries.take(Fact(WaitUnexplained(), 0, 0.0, 0.0))
     for _ in range(2):
@@ -383,7 +383,7 @@ def test_what_was_kept_over_a_shortage_is_not_done_in_another_round() -> None:
         assert (len(bench.asked), bench.failures) == (count, count)
 
 
-PLACES = ("nothing tells which rank the others wait for: they are at 2 lines", "rank 0 is in a (t.py:1), asleep")
+PLACES = ("it is unclear which rank the others wait for: the ranks are at 2 lines", "rank 0 is in a (t.py:1), asleep")
 GAPS = (Gap(ranks=(0, 1), reason="no stacks: py-spy is not installed (pip install py-spy)"),)
 LATE = ("rank 1 has not entered all_reduce 4", "rank 1 is in load (t.py:1), asleep")
 
@@ -418,7 +418,7 @@ def test_a_hang_is_told_everywhere_and_no_guess_is_its_cause(
     assert end == EndWorkers(1, to_end, "no sign of progress")
     logged = capfd.readouterr().err
     assert all(sentence in logged for sentence in sentences)
-    assert "not known of ranks 0-1: no stacks: py-spy is not installed (pip install py-spy)" in logged
+    assert "not known for ranks 0-1: no stacks: py-spy is not installed (pip install py-spy)" in logged
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from launcher.extensions.hints.habits import explain_command, explain_option
     ("spelling", "named"),
     [
         ("--num_gpus", "--nproc-per-node"), ("-np", "--nproc-per-node"), ("-n", "--nproc-per-node"),
-        ("--num_processes", "those of all nodes"), ("-N", "--nnodes"), ("--num_machines", "--nnodes"),
+        ("--num_processes", "not on all nodes"), ("-N", "--nnodes"), ("--num_machines", "--nnodes"),
         ("--min-np", "--nnodes MIN:MAX"), ("--machine_rank", "--node-rank"), ("--main_process_ip", "--rdzv-endpoint"),
         ("--hostfile", "on every node"), ("-H", "on every node"), ("--gpu-ids", "CUDA_VISIBLE_DEVICES"),
         ("--include", "CUDA_VISIBLE_DEVICES"), ("-x", "export"), ("--bind-to", "--numa-binding"),
@@ -44,8 +44,8 @@ def test_the_options_that_are_named_exist() -> None:
     [
         ("python", "leave out python: meshrun starts it (or add --no-python)"),
         ("/usr/bin/python3.11", "leave out /usr/bin/python3.11: meshrun starts it (or add --no-python)"),
-        ("torchrun", "leave out torchrun: meshrun takes its place, with the options of torchrun"),
-        ("accelerate", "leave out accelerate launch: meshrun takes its place, with the options of torchrun"),
+        ("torchrun", "leave out torchrun: meshrun replaces it, and has the options of torchrun"),
+        ("accelerate", "leave out accelerate launch: meshrun replaces it, and has the options of torchrun"),
         ("srun", "put srun in front of meshrun, not after it"),
         ("status", "run meshctl status"),
         ("help", "run meshrun -h"),

@@ -273,8 +273,8 @@ def test_a_failure_in_words_of_its_own_is_the_same_whatever_they_are(tmp_path: P
     ("pid", "exit_code", "told"),
     [
         (0, 127, "rank 1 could not be started: no heartbeat for 8 s"),
-        (7, -6, "rank 1 (pid 7) gave no heartbeat for 8 s and was killed"),
-        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was stopped, and failed with exit code 3"),
+        (7, -6, "rank 1 (pid 7) showed no heartbeat for 8 s and was killed"),
+        (7, 3, "rank 1 (pid 7) showed no heartbeat for 8 s, was stopped, and failed with exit code 3"),
     ],
 )
 def test_a_worker_that_ran_is_not_said_to_have_never_started(

@@ -9,9 +9,11 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from launcher.logs.reports.report import LINE_LIMIT, WIDTH, WorkerFailure, parse_failure, render
+from launcher.logs.reports.report import LINE_LIMIT, WIDTH, Finding, WorkerFailure, parse_failure, render
 from launcher.supervisor.messages import find_signal_name
+from launcher.views.sentences import format_failure
 from rendezvous import codec
 
 FRAMES = "".join(f'  File "/home/ada/train.py", line {n}, in step{n}\n    step{n + 1}()\n' for n in range(5))
@@ -73,7 +75,7 @@ Other failures:
         (failure(3, 7, tail=("loading", "no data")), ["  failed with exit code 7", "    loading", "    no data"]),
         (failure(3, pid=0, sentence="no such file"), ["  could not be started: no such file"]),
         (failure(3, -6, sentence="no heartbeat for 30 s", exception="E: 1"),
-         ["  gave no heartbeat for 30 s and was killed"]),
+         ["  showed no heartbeat for 30 s and was killed"]),
         (failure(3, exception="launcher says so", message="launcher says so"), ["  launcher says so"]),
         (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab\\x07"]),
     ],
@@ -83,21 +85,22 @@ def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: li
     assert shown[3 : shown.index(next(line for line in shown if "exitcode" in line))] == lines
 
 
-HANG = ("nothing tells which rank the others wait for: they are at 2 lines", "rank 0 is in a (t.py:1), asleep", "b")
+UNCLEAR = "it is unclear which rank the others wait for: the ranks are at 2 lines"
+HANG = (UNCLEAR, "rank 0 is in a (t.py:1), asleep", "b")
 
 
 @pytest.mark.parametrize(
     ("more", "head"),
     [
-        ({"hang": "unknown", "is_stand_in": True}, "Root Cause not known (hang): nothing tells which "),
-        ({"hang": "likely"}, "Likely Cause (hang): nothing tells which "),
-        ({"hang": "known", "is_stand_in": True}, "Root Cause (hang): nothing tells which "),
+        ({"hang": "unknown", "is_stand_in": True}, "Root Cause not known (hang): it is unclear which "),
+        ({"hang": "likely"}, "Likely Cause (hang): it is unclear which "),
+        ({"hang": "known", "is_stand_in": True}, "Root Cause (hang): it is unclear which "),
     ],
 )
 def test_of_a_hang_the_finding_is_the_head_and_who_was_ended_comes_after(more: dict[str, Any], head: str) -> None:
     root = failure(3, -6, sentence="no sign of progress", finding=HANG, **more)
     lines = render("train.py", [root, failure(1)], outcome="-").split("\n")
-    end = lines.index("Ended so that all restart: rank 3 on node-a")
+    end = lines.index("Ended so that all ranks restart: rank 3 on node-a")
     assert " ".join(lines[2:end]).startswith(head)
     assert lines[end - 2 : end] == ["  rank 0 is in a (t.py:1), asleep", "  b"]
     assert lines[end + 1].startswith("  exitcode  : -6")
@@ -132,6 +135,35 @@ def test_what_all_ranks_did_before_a_possible_victim_failed_is_told() -> None:
     assert lines[2] == "Root Cause (first observed failure): rank 3 on node-a"
     at = lines.index("Before it failed:")
     assert lines[at + 1] == "  rank 1 is in load (t.py:1), asleep"
+
+
+FOUND = Finding(("rank 1 is in load (t.py:1), asleep",), "", (1,))
+
+
+def test_of_a_rank_that_gave_up_waiting_the_one_that_it_waited_for_is_the_cause() -> None:
+    root = FOUND.add_to(failure(3, exception="RuntimeError: timed out"), is_ended=False, has_waited=True)
+    lines = render("train.py", [root, failure(0)], outcome="-").split("\n")
+    assert lines[2:5] == [
+        "Likely Cause (hang): rank 1 is in load (t.py:1), asleep",
+        "Gave up waiting (first observed failure): rank 3 on node-a",
+        "  RuntimeError: timed out",
+    ]
+    assert "Before it failed:" not in lines
+    assert format_failure(root).startswith("rank 1 is in load (t.py:1), asleep; rank 3 on node-a failed")
+
+
+@pytest.mark.parametrize(
+    ("found", "rank", "has_waited"),
+    [
+        (FOUND, 1, True),
+        (FOUND, 3, False),
+        (replace(FOUND, culprits=()), 3, True),
+        (replace(FOUND, cause="known"), 3, False),
+    ],
+)
+def test_who_waited_for_no_rank_that_is_known_is_no_victim(found: Finding, rank: int, has_waited: bool) -> None:
+    assert not found.add_to(failure(rank), is_ended=False, has_waited=has_waited).is_victim
+    assert not found.add_to(failure(rank), is_ended=True, has_waited=has_waited and bool(found.cause)).is_victim
 
 
 def test_frames_stacks_and_lines_of_stdout_are_below_the_end() -> None:
@@ -189,7 +221,7 @@ def test_files_on_other_hosts_have_their_names_and_hints_say_where_to_look() -> 
         (failure(0, -11, frames=FRAMES, stacks_file="/tmp/crash.txt"), ""),
         (failure(0, -11, stacks_file="/tmp/crash.txt"), "the one that crashed ran no Python code"),
         (failure(0, -6, stacks_file="/tmp/crash.txt"), "destroy_process_group()"),
-        (failure(0, -11, has_own_handler=True), "look whether its own faulthandler has written stacks further up"),
+        (failure(0, -11, has_own_handler=True), "check whether its own faulthandler has written stacks further up"),
         (failure(0, 3, is_abrupt=True), "look for os._exit()"),
         (failure(0, 3, exception="SystemExit: 3", frames=FRAMES), ""),
         (failure(0, 1, exception="ValueError: Port could not be cast to integer value as ':1:2'"), "in brackets"),

@@ -156,9 +156,9 @@ GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="g
 @pytest.mark.parametrize(
     ("entry", "settings", "end"),
     [
-        (GROWTH, {}, "; the job restarts with it in 298 s (--grow)"),
+        (GROWTH, {}, "; the job restarts with that size in 298 s (--grow)"),
         (Log(because("round 1 could"), setting="grow"), {"grow": "checkpoint"},
-         "; the job restarts with it then (--grow checkpoint)"),
+         "; the job then restarts with that size (--grow checkpoint)"),
     ],
 )  # fmt: skip
 def test_growth_is_announced_while_the_round_runs(

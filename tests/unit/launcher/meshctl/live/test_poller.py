@@ -119,12 +119,12 @@ def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
 def test_an_answer_that_has_no_room_for_ranks_or_nodes_says_so() -> None:
     run = replace(REPORT, member_count=3)
     short = run.shorten()
-    sentence = "an answer through the store has no room for the ranks of 3 nodes: ask on a node of the run"
+    sentence = "an answer through the store is too short for the ranks of 3 nodes: run the command on a node of the run"
     assert describe_ranks(short) == f"h0-h1: running\nh7: no answer\n{sentence}"
     assert format_headline(short) == format_headline(run) == "round 2 runs 4 ranks on 2 nodes"
     state = TopState("exp")
     state.report = short
     assert sentence in " ".join(state.describe_head(short.at).split())
     polling = Polling(short.shorten())
-    with pytest.raises(TemporaryError, match=r"^run exp: an answer through the store has no room for 3 nodes"):
+    with pytest.raises(TemporaryError, match=r"^run exp: an answer through the store is too short for 3 nodes"):
         polling.look_until(lambda: False, "")

@@ -23,10 +23,10 @@ def launched(*words: str, slot_count: int = 4, **environ: str) -> None:
     [
         (("--nnodes=1:", "--mesh=dp=*,tp=8", "--within=tp=host"),
          "any number of nodes with 4 workers each cannot form"),
-        (("--nnodes=2", "--mesh=dp=*,tp=8", "--within=tp=host"), "8 ranks of tp must sit on one host"),
+        (("--nnodes=2", "--mesh=dp=*,tp=8", "--within=tp=host"), "mesh dp=1,tp=8 needs 8 ranks of tp on one host"),
         (("--nnodes=1:2", "--mesh=pp=4,tp=8"), "2 nodes with 4 workers each cannot form this: mesh pp=4,tp=8 needs"),
         (("--nnodes=1:3", "--mesh=dp=*,tp=4", "--elastic=4:"), "3 nodes with 4 workers each cannot form this"),
-        (("--nnodes=1:", "--mesh=dp=*,tp=2", "--unit=8"), "--unit 8 fits on no node: the largest has 4 devices"),
+        (("--nnodes=1:", "--mesh=dp=*,tp=2", "--unit=8"), "--unit 8 does not fit on any node: the largest has 4"),
     ],
 )  # fmt: skip
 def test_what_can_never_be_formed_is_refused_with_the_numbers(words: tuple[str, ...], sentence: str) -> None:
