@@ -27,6 +27,7 @@ from launcher.parts.part import (
 )
 from launcher.supervisor.messages import Exited
 from launcher.views.questions.local_listener import open_listener
+from rendezvous import __version__
 from rendezvous.events import NoteReceived, PassOn
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ def add_parts(node: PartContext) -> None:
 
 
 def _make_journal(node: PartContext, started_at: float) -> Part:
-    from launcher.views.node.journal import Journal, JournalHeader
+    from launcher.views.node.journal import Journal
     from launcher.views.node.journal_part import JournalPart
+    from launcher.views.run_events import AgentStarted
 
     config, layout = node.config, node.layout
     sinks = [make() for make in node.sinks]
@@ -110,18 +112,17 @@ def _make_journal(node: PartContext, started_at: float) -> Part:
         from launcher.views.sinks.event_file import KEPT_FILE, EventFile
 
         sinks.append(EventFile(KEPT_FILE, "--log-dir", log, lambda: layout.job_dir and layout.root))
-    header = JournalHeader(
+    started = AgentStarted(
+        at=started_at,
         run_id=layout.run_id,
         node=node.host,
         pid=os.getpid(),
-        started_at=started_at,
+        version=__version__,
         worker_count=len(node.slots),
         reason=node.reason,
-        max_restarts=config.workers.max_restarts,
-        mesh_axes=tuple(axis.name for axis in config.placement.mesh.axes) if config.placement.mesh is not None else (),
     )
-    find_failure = node.membership.driver.machine.find_failure
-    return JournalPart(Journal(header, [sink.write for sink in sinks], find_failure), sinks)
+    find = node.membership.driver.machine.find_failure
+    return JournalPart(Journal(started, config.workers.max_restarts, config.placement.mesh, sinks, find))
 
 
 def _make_progress(node: PartContext, limits: HangLimits, asked: dict[type, float]) -> Part:

@@ -58,8 +58,7 @@ def make_inquiries(
     server.answerers[Submit] = Answerer(submitter.answer)
     examination = Examination(
         LocalExaminer(node.supervisor, watcher),
-        effects.append,
-        server.surveys.begin,
+        server.surveys,
         reporter,
         lambda: read_local_round(node),
         node.host,

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from launcher.diagnosis.evidence import Frame, RankEvidence
 from launcher.diagnosis.stack_groups import format_place, render_frames
-from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame
+from launcher.diagnosis.verdict import Diagnosis, Kind, Place, describe_ranks, find_own_frame, find_places
 from launcher.logs.reports.report import Finding, HangCause
 from launcher.model.ranges import format_ranges
 from launcher.model.text import wrap
@@ -103,14 +103,8 @@ class Conclusion(Struct, frozen=True, kw_only=True, tag_field="note", tag="concl
         return Finding(answer.sentences, cause, culprits)
 
 
-def make_answer(
-    diagnosis: Diagnosis,
-    ranks: Sequence[RankEvidence],
-    mesh: WorkerMesh,
-    folders: Sequence[str] = (),
-    stragglers: Sequence[str] = (),
-) -> HangAnswer:
-    """Put together what is said."""
+def make_answer(diagnosis: Diagnosis, ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> HangAnswer:
+    """Put together what is said of these ranks."""
     world = {one.rank: one for one in ranks}
     stacks = [
         CulpritStack(rank=rank, name=describe_ranks([rank], mesh), frames=stack)
@@ -121,11 +115,9 @@ def make_answer(
         kind=diagnosis.kind,
         culprits=diagnosis.culprits,
         sentences=diagnosis.sentences,
-        places=diagnosis.places[:PLACES_MAX],
+        places=find_places(ranks)[:PLACES_MAX],
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
-        stragglers=tuple(stragglers),
-        folders=tuple(folders),
         hint=_advise(diagnosis, world, mesh),
     )
 

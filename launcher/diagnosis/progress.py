@@ -23,6 +23,7 @@ The flight recorder's counters are a sign, too, but to read them asks something 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -62,40 +63,11 @@ class ProgressSigns(Struct, frozen=True, kw_only=True):
     """Ranks that are stopped or traced."""
 
 
-class Silence(Struct, frozen=True, kw_only=True):
-    """A limit without progress was reached."""
+class ProgressNews(NamedTuple):
+    """What is to be said: a limit without progress was reached, there is progress again, or ranks stay stopped."""
 
-    silence_s: float
-    limit_s: float
-    stage: str
-    signs: tuple[str, ...]
-    """The kinds of signs that were watched."""
-    phases: tuple[RankPhase, ...] = ()
-    """The phases at that time; the first limit among them is the one that was reached."""
-
-    def __str__(self) -> str:
-        *others, last = [_WORDS.get(kind, kind) for kind in self.signs]
-        kinds = f"{', '.join(others)} or {last}" if others else last
-        sentence = f"no progress for {self.silence_s:.0f} s: no {kinds} on this node"
-        if self.phases:
-            one = self.phases[0]
-            return f"{sentence}; rank {one.rank} is in phase {one.name}, {self.silence_s:.0f} s of {self.limit_s:g} s"
-        since = {"start": "since the start", "first step": "in the first step"}.get(self.stage)
-        return f"{sentence} {since}, {self.silence_s:.0f} s of {self.limit_s:g} s" if since else sentence
-
-
-class Halt(Struct, frozen=True, kw_only=True):
-    """Some ranks have been stopped or traced for a long time, so nothing can be said of progress."""
-
-    halted_s: float
-    ranks: tuple[int, ...]
-
-    def __str__(self) -> str:
-        who = f"rank {self.ranks[0]} is" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks are"
-        return (
-            f"{who} stopped by a signal or a debugger for {self.halted_s:.0f} s now: until it continues (kill -CONT), "
-            "no hang is detected"
-        )
+    kind: Literal["silent", "active", "halted"]
+    sentence: str
 
 
 class ProgressWatch:
@@ -130,8 +102,8 @@ class ProgressWatch:
             return self._looked_at
         return self._looked_at + self._interval_s
 
-    def check(self, now: float, found: ProgressSigns) -> Silence | Halt | str | None:
-        """Take a look's results. Return what is news: a silence or halt, once, or a sentence that a silence is over."""
+    def check(self, now: float, found: ProgressSigns) -> ProgressNews | None:
+        """Take a look's results. Return what is news, once."""
         passed_s = min(now - self._looked_at, 2 * self._interval_s)
         if not (found.is_paused or self._was_paused):
             self._silence_s += passed_s
@@ -144,7 +116,7 @@ class ProgressWatch:
             self._note_progress(changed[0], has_stepped=HEARTBEAT in changed)
         if self._resumption:
             sentence, self._resumption = self._resumption, ""
-            return sentence
+            return ProgressNews("active", sentence)
         if halt := self._note_halt(found.halted, passed_s):
             return halt
         if self._silence_s >= self._asks_at_s:
@@ -194,25 +166,31 @@ class ProgressWatch:
             self._stage = "first step"
         self._restart()
 
-    def _note_halt(self, halted: tuple[int, ...], passed_s: float) -> Halt | None:
+    def _note_halt(self, halted: tuple[int, ...], passed_s: float) -> ProgressNews | None:
+        """Return what is said of ranks that have been stopped or traced for long: then nothing is known of progress."""
         self._halted_s = self._halted_s + passed_s if halted else 0.0
         self._is_halt_told &= bool(halted)
         if self._halted_s < self._limits.step_s or self._is_halt_told:
             return None
         self._is_halt_told = True
-        return Halt(halted_s=self._halted_s, ranks=halted)
+        who = f"rank {halted[0]} is" if len(halted) == 1 else f"{len(halted)} ranks are"
+        sentence = f"{who} stopped by a signal or a debugger for {self._halted_s:.0f} s now"
+        return ProgressNews("halted", f"{sentence}: until it continues (kill -CONT), no hang is detected")
 
     def _restart(self) -> None:
         self._silence_s, self._asks_at_s = 0.0, self._limit_s / 2
         self.needs_counters = self._is_compared = self._is_reported = False
 
-    def _report(self) -> Silence:
+    def _report(self) -> ProgressNews:
         self._is_reported = True
-        signs = [kind for kind in _NAMES if kind in self._signs]
-        return Silence(
-            silence_s=self._silence_s,
-            limit_s=self._limit_s,
-            stage=self._stage,
-            signs=tuple(signs + [COLLECTIVE] * self._is_compared),
-            phases=tuple(sorted(self._phases, key=lambda phase: (-phase.limit_s, phase.rank))),
-        )
+        signs = [kind for kind in _NAMES if kind in self._signs] + [COLLECTIVE] * self._is_compared
+        *others, last = [_WORDS.get(kind, kind) for kind in signs]
+        kinds = f"{', '.join(others)} or {last}" if others else last
+        sentence = f"no progress for {self._silence_s:.0f} s: no {kinds} on this node"
+        where = {"start": " since the start", "first step": " in the first step"}.get(self._stage, "")
+        if self._phases:
+            one = min(self._phases, key=lambda phase: (-phase.limit_s, phase.rank))
+            where = f"; rank {one.rank} is in phase {one.name}"
+        if where:
+            sentence += f"{where}, {self._silence_s:.0f} s of {self._limit_s:g} s"
+        return ProgressNews("silent", sentence)

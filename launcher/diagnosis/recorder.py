@@ -74,11 +74,6 @@ def keep_newest(groups: Sequence[GroupCalls]) -> tuple[GroupCalls, ...]:
     return tuple(sorted(groups, key=lambda group: group.calls[-1].age_s)[:GROUPS_MAX])
 
 
-def has_entries(dump: bytes) -> bool:
-    """Whether a dump, which need not be one, holds calls; the key is left out where there are none."""
-    return b'"entries"' in dump
-
-
 def _keep_counted(entries: Sequence[_Entry]) -> list[_Entry]:
     """Return the entries that have a number for themselves, in order: others are parts of a coalesced operation."""
     count = Counter(entry.collective_seq_id for entry in entries)

@@ -91,8 +91,6 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Ranks, ascending; none if no rank can be named."""
     sentences: tuple[str, ...]
     """The verdict, then what supports it."""
-    places: tuple[Place, ...] = ()
-    """Of all ranks that live, those of the fewest ranks first."""
     is_sure: bool = True
     """Recorders show it, or the state of a process; else stacks alone do."""
 
@@ -119,7 +117,7 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
     waits = [wait for group in groups for wait in _list_waits(group, world)]
     waiting = {rank for wait in waits if wait.late for rank in wait.inside}
     awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
-    found = (
+    return (
         _find_mismatch(groups, mesh)
         or _conclude_late(awaited, waits, world, mesh)
         or _conclude_deadlock(waiting, waits, mesh)
@@ -127,7 +125,6 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
         or _conclude_healthy(world)
         or _conclude_by_stacks(world, mesh)
     )
-    return replace(found, places=find_places(world.values()))
 
 
 def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
@@ -420,7 +417,10 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
 
 
 def find_places(ranks: Iterable[RankEvidence]) -> tuple[Place, ...]:
-    """Group the ranks that live by the line at which the script's own code stands, and by the collective."""
+    """Group the ranks that live by the line at which the script's own code stands, and by the collective.
+
+    The places of the fewest ranks come first.
+    """
     groups: defaultdict[tuple[object, ...], list[Place]] = defaultdict(list)
     for one in ranks:
         if one.state not in ("ended", "unknown"):

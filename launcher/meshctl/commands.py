@@ -249,8 +249,8 @@ def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> None:
     from launcher.meshctl import requests
-    from launcher.meshctl.live.source import open_control
+    from launcher.meshctl.live.source import name_user, open_control
 
-    command = Command(kind=kind, target=target, by=requests.name_user())
+    command = Command(kind=kind, target=target, by=name_user())
     with open_control(store, run_id) as control:
         write_stdout(requests.submit_request(control, command, timeout_s, may_be_absent=may_be_absent))

@@ -18,7 +18,7 @@ from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.run_choice import choose_stored
+from launcher.meshctl.run_choice import StoredRun, choose_stored
 from launcher.model import odd_text
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
@@ -41,15 +41,6 @@ NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOI
 
 class NoRunError(UsageError):
     """The store has no run of this name."""
-
-
-class StoredRun(NamedTuple):
-    """A run in the store, as `run_choice` takes it."""
-
-    run_id: str
-    script: str
-    started_at: float
-    pid: str = ""
 
 
 class JobStore(NamedTuple):

@@ -11,19 +11,18 @@ from the store as a whole and about to come back; that cannot be told from here,
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.live.source import LocalSource, StoreControl
 from launcher.model import odd_text
 from launcher.model.errors import UsageError, describe
 from launcher.model.text import format_count, format_list
 from launcher.views.questions.local_socket import RunGoneError
-from launcher.views.questions.stored_request import POLL_INTERVAL_S, hand_in
+from launcher.views.questions.stored_request import POLL_INTERVAL_S
 from launcher.views.run_view import ENDED, RunView
 from launcher.views.sentences import describe_gone, format_headline
 from rendezvous import records
@@ -31,38 +30,9 @@ from rendezvous.records import Command, Keys, name_run
 from rendezvous.stores.contract import Compare, Delete, KeyValue, Operation, Store
 
 
-class Control(Protocol):
-    """A run to which a request can be handed: through the store, or by an agent of this machine."""
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def node(self) -> str:
-        """Of the agent that is asked; "" for the store."""
-
-    def read_run(self) -> RunView: ...
-
-    def hand_in(self, command: Command, limit_s: float) -> Command | None:
-        """As `stored_request.hand_in`; a request that no leader answers in time stays."""
-        ...
-
-
-class StoreControl(NamedTuple):
-    """Through the store."""
-
-    jobs: JobStore
-    run_id: str
-    node: str = ""
-
-    def read_run(self) -> RunView:
-        return self.jobs.read_run(self.run_id)
-
-    def hand_in(self, command: Command, limit_s: float) -> Command | None:
-        return hand_in(self.jobs.locate(self.run_id), command, limit_s, is_left=True)
-
-
-def submit_request(control: Control, command: Command, limit_s: float, *, may_be_absent: bool = False) -> str:
+def submit_request(
+    control: LocalSource | StoreControl, command: Command, limit_s: float, *, may_be_absent: bool = False
+) -> str:
     """Have the leader do it; return what the job does then, as a sentence.
 
     `may_be_absent`: the node to drain need not be a member. Raises UsageError for an impossible request, with the
@@ -91,15 +61,6 @@ def submit_request(control: Control, command: Command, limit_s: float, *, may_be
     if gone is not None and not is_done:
         raise gone
     return _describe_outcome(command, seen)
-
-
-def name_user() -> str:
-    """Return who asks, for people."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"
 
 
 def _require_node(command: Command, run: RunView) -> None:

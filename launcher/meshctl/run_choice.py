@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from launcher.meshctl.table import format_clock
 from launcher.model.errors import UsageError
@@ -20,25 +20,19 @@ from rendezvous.records import name_run
 SHOWN_MAX = 4
 
 
-class KnownRun(Protocol):
-    """What is known of a run where it is looked for."""
+class StoredRun(NamedTuple):
+    """A run in a store."""
 
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def pid(self) -> str:
-        """Of its agent on this machine; "" elsewhere."""
-
-    @property
-    def script(self) -> str: ...
-
-    @property
-    def started_at(self) -> float:
-        """In seconds since 1970; 0 for unknown."""
+    run_id: str
+    script: str = ""
+    started_at: float = 0.0
+    """In seconds since 1970; 0 for unknown."""
+    pid: str = ""
+    """Of its agent on this machine, which is not known."""
 
 
-Known = TypeVar("Known", bound=KnownRun)
+KnownRun = LocalAgent | StoredRun
+Known = TypeVar("Known", LocalAgent, StoredRun)
 _WAYS: tuple[Callable[[KnownRun, str], bool], ...] = (
     lambda one, word: word == one.run_id,
     lambda one, word: word == one.pid,
@@ -82,7 +76,7 @@ def choose_agent(agents: Sequence[LocalAgent], word: str | None) -> LocalAgent |
     return jobs[0][0] if jobs else None
 
 
-def choose_stored(runs: Sequence[Known], word: str) -> Known | None:
+def choose_stored(runs: Sequence[StoredRun], word: str) -> StoredRun | None:
     """Choose a run of a store; None if there is none. Raises UsageError if it may be several."""
     named = find_meant(runs, word)
     if len(named) > 1:

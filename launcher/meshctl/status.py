@@ -21,7 +21,7 @@ from launcher.model import ranges
 from launcher.model.console import escape
 from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_count, format_duration, wrap_labelled
-from launcher.views.rows import explain_end, format_names, list_rows
+from launcher.views.rows import explain_end, format_names, group_names, list_rows
 from launcher.views.run_view import ENDED, FORMING, RUNNING, NodeView, RoundView, RunView
 from launcher.views.sentences import explain_node, format_headline, format_verdict, format_world
 from rendezvous.reasons import Reason
@@ -83,9 +83,7 @@ def _format_nodes(nodes: Sequence[NodeView], all_nodes: bool, locality: Locality
         return ""
     if all_nodes or len(nodes) <= NODES_MAX:
         return _format_table(nodes, locality)
-    by_state: dict[str, list[str]] = {}
-    for node in nodes:
-        by_state.setdefault(node.state, []).append(node.name)
+    by_state = group_names((node.state, node.name) for node in nodes)
     summary = "".join(
         _wrap(state, f"{format_count(len(names), 'node')}: {format_names(names)}")
         for state, names in sorted(by_state.items(), key=lambda row: (-len(row[1]), row[0]))

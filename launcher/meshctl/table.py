@@ -75,29 +75,21 @@ class Column(Struct, frozen=True):
     most: int = 40
     """Letters of a cell."""
 
-    @property
-    def width(self) -> int:
-        return max(map(measure_width, (self.header, *self.cells)))
 
+def format_table(columns: Sequence[Column], width: int = 0) -> str:
+    """Format columns with equally many cells as lines, without a newline at the end.
 
-def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
-    """Leave out empty columns, then the least important until the rest fits `width` letters (0: no limit).
-
-    What controls a terminal is escaped, and long cells are cut.
+    Empty columns are left out, then the least important until the rest fits `width` letters (0: no limit). What
+    controls a terminal is escaped, and long cells are cut.
     """
     shown = (column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells))
     kept = [replace(column, cells=tuple(truncate(cell, column.most) for cell in column.cells)) for column in shown]
     while width and _measure(kept) > width and any(column.priority for column in kept):
         kept.remove(max(reversed(kept), key=lambda column: column.priority))
-    return kept
-
-
-def format_table(columns: Sequence[Column], width: int = 0) -> str:
-    """Format columns with equally many cells as lines, without a newline at the end."""
-    kept = fit_columns(columns, width)
     rows = [*zip(*((column.header, *column.cells) for column in kept), strict=True)]
     return "\n".join(align(rows, right=[index for index, column in enumerate(kept) if column.is_right]))
 
 
 def _measure(columns: Sequence[Column]) -> int:
-    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
+    widths = (max(map(measure_width, (column.header, *column.cells))) for column in columns)
+    return sum(widths) + len(GAP) * (len(columns) - 1)

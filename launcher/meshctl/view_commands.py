@@ -152,7 +152,9 @@ def ps(store: Mapping[str, str], run_id: str | None, wide: bool, as_json: bool, 
 )  # fmt: skip
 @click.option("--round", type=integer(1), metavar="N", help="Show this round instead of the latest.")
 @log_dir_option
-def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str | None, **given: Any) -> None:
+def logs(
+    store: Mapping[str, str], run_id: str | None, follow: bool, node: str, tail: str, log_dir: str | None, **given: Any
+) -> None:
     """Show the output of all workers of a run in one stream. Each line begins with its ranks, such as [0-3,6].
 
     The output must be in log files: start meshrun with --log-dir DIR and --redirects 3 or --tee 3. Control characters
@@ -163,18 +165,19 @@ def logs(store: Mapping[str, str], run_id: str | None, tail: str, log_dir: str |
       meshctl logs -f --tail 100
       meshctl logs exp-41 --rank 3 --stream stderr
     """
-    from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+    from launcher.meshctl.live.logs import ALL_LINES, LogView
     from launcher.meshctl.live.poller import NodePoller
     from launcher.meshctl.live.source import open_source
+    from launcher.views.requests import ReadLogs
 
     if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
         raise UsageError(
             f"--tail must be a number of lines or all, not {sanitize(tail)}", "write for example --tail 100"
         )
     tail_lines = ALL_LINES if tail == "all" else min(int(tail), NUMBER_MAX)
-    query = LogQuery(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
+    query = ReadLogs(tail_lines=tail_lines, **{name: value for name, value in given.items() if value is not None})
     with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
-        LogView(NodePoller(source, _warn), query, _write_lines).run()
+        LogView(NodePoller(source, _warn), query, _write_lines, node, follow).run()
 
 
 @job_command("Show the events of a run on all nodes, in order of time.", needs_run=False)
@@ -192,10 +195,11 @@ def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: 
       meshctl events exp-41 --json > events.jsonl
     """
     from launcher.meshctl.live.events import show_events
+    from launcher.meshctl.live.poller import NodePoller
     from launcher.meshctl.live.source import open_source
 
     with suppress(BrokenPipeError), open_source(store, run_id, log_dir) as source:  # the reader of the output may go
-        show_events(source, _write_lines, _warn, follow=follow, as_json=as_json)
+        show_events(NodePoller(source, _warn), _write_lines, follow=follow, as_json=as_json)
 
 
 @job_command("Watch a run in a full-screen view that updates itself.", needs_run=False)
@@ -219,10 +223,10 @@ def top(store: Mapping[str, str], run_id: str | None) -> None:
         import textual  # noqa: F401
     except ImportError:
         raise UsageError("meshctl top needs the package textual", "run pip install 'textual>=8'") from None
-    from launcher.meshctl.live.top_screen import run_screen
+    from launcher.meshctl.live.top_screen import TopScreen
 
     with open_source(store, run_id) as source:
-        run_screen(source)
+        TopScreen(source).run()
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -8,6 +8,8 @@ each line: of an exception with a message of a megabyte, its beginning is kept.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 
 from msgspec.structs import asdict, replace
 
@@ -22,9 +24,7 @@ LINE_MAX = PAGE_BYTES_MAX // 4
 class EventBuffer:
     """The lines of the newest events."""
 
-    def __init__(self, events_max: int = EVENTS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._events_max = events_max
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._lines: deque[str] = deque()
         self._first = 0  # the number of the oldest line
         self._size = 0
@@ -35,40 +35,35 @@ class EventBuffer:
         for text_max in (4000, 400):
             if len(line) > LINE_MAX:
                 line = encode_event(_shorten(event, text_max)).decode()
-        self.add(line)
-
-    @property
-    def newest(self) -> str:
-        """The last line, "" if there is none."""
-        return self._lines[-1] if self._lines else ""
-
-    def add(self, line: str) -> None:
-        """Add an event's line."""
         self._lines.append(line)
         self._size += len(line)
-        while len(self._lines) > self._events_max or (self._size > self._bytes_max and len(self._lines) > 1):
+        while len(self._lines) > EVENTS_MAX or (self._size > BYTES_MAX and len(self._lines) > 1):
             self._size -= len(self._lines.popleft())
             self._first += 1
 
-    def read(self, after: int, bytes_max: int = PAGE_BYTES_MAX) -> EventPage:
+    def read(self, after: int) -> EventPage:
         """Return the events after number `after`, as many as fit in a page."""
-        end = self._first + len(self._lines)
-        start = min(max(after + 1, self._first), end)
-        lines: list[str] = []
-        size = 0
-        for number in range(start, end):
-            line = self._lines[number - self._first]
-            if lines and size + len(line) > bytes_max:
-                break
-            lines.append(line)
-            size += len(line)
-        return EventPage(
-            lines=tuple(lines),
-            first=start,
-            next_after=start + len(lines) - 1,
-            dropped=max(0, self._first - after - 1),
-            is_last=start + len(lines) >= end,
-        )
+        return make_page(self._lines, self._first, after)
+
+
+def make_page(kept: Sequence[str], first: int, after: int, bytes_max: int = PAGE_BYTES_MAX) -> EventPage:
+    """Return those after number `after` of the lines that are kept, of which the first has the number `first`."""
+    start = min(max(after + 1, first), first + len(kept))
+    lines: list[str] = []
+    size = 0
+    for line in islice(kept, start - first, None):
+        if lines and size + len(line) > bytes_max:
+            break
+        lines.append(line)
+        size += len(line)
+    end = start + len(lines)
+    return EventPage(
+        lines=tuple(lines),
+        first=start,
+        next_after=end - 1,
+        dropped=max(0, first - after - 1),
+        is_last=end >= first + len(kept),
+    )
 
 
 def _shorten(event: RunEvent, text_max: int) -> RunEvent:

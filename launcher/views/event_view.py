@@ -90,9 +90,8 @@ def describe_in_full(fields: dict[str, Any]) -> str:
     sentence = f"{name_run(str(fields.get('run_id', '')))}: {describe_event(fields)}"
     if not isinstance(root, dict) or not root:
         return sentence
-    how = ", ".join(str(root[name]) for name in ("failure_class", "error") if root.get(name))
     log = f"; log {root.get('node')}:{root['log_file']}" if root.get("log_file") else ""
-    who = f"rank {root.get('rank')} on {root.get('node')}: {how or _describe_code(root.get('exit_code'))}{log}"
+    who = f"rank {root.get('rank')} on {root.get('node')}: {_describe_cause(root)}{log}"
     return "\n".join([sentence, who, *map(str, root.get("last_lines") or ())])
 
 
@@ -159,15 +158,14 @@ def _describe_worker_end(one: dict[str, Any]) -> str:
     return f"rank {one['rank']} {how}{_add(': ', one, 'sentence')}"
 
 
-def _describe_code(code: object) -> str:
-    return f"exit code {code}"
+def _describe_cause(one: dict[str, Any]) -> str:
+    details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
+    return details or f"exit code {one['exit_code']}"
 
 
 def _describe_failure(one: dict[str, Any]) -> str:
-    details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
-    details = details or _describe_code(one["exit_code"])
     who = f"rank {one['rank']}: " if one["rank"] >= 0 else ""
-    return f"round {one['round']} failed: {who}{details}{_add('; log ', one, 'log_file')}"
+    return f"round {one['round']} failed: {who}{_describe_cause(one)}{_add('; log ', one, 'log_file')}"
 
 
 def _describe_round_end(one: dict[str, Any]) -> str:
@@ -182,16 +180,13 @@ def _describe_agent_end(one: dict[str, Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} per node",
-    "waiting": lambda one: str(one["sentence"]),
+    **dict.fromkeys(("waiting", "hang_ended", "remark", "notice"), lambda one: str(one["sentence"])),
     "round_started": _describe_round_start,
     "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",
     "worker_ended": _describe_worker_end,
     "failure_found": _describe_failure,
     "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
     "hang_reported": lambda one: f"no progress: {'; '.join([one['sentence'], *one.get('details', ())])}",
-    "hang_ended": lambda one: str(one["sentence"]),
-    "remark": lambda one: str(one["sentence"]),
-    "notice": lambda one: str(one["sentence"]),
     "nodes_requested": lambda one: f"requested nodes, {one['wanted']} in all: {one['reason']}",
     "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
     "round_ended": _describe_round_end,

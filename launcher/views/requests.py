@@ -90,7 +90,6 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     stream: str
     round: int
     offset: int
-    next_offset: int
     data: str
     """Bytes that are not UTF-8 are replaced."""
 

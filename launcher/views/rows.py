@@ -8,7 +8,7 @@ of a thousand nodes as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from launcher.model import ranges
 from launcher.model.errors import describe
@@ -29,6 +29,7 @@ RANK_KINDS = {
 """Of a rank, each with what it means."""
 _OF_STATES = {"failed": "bad", "succeeded": "done", "terminated": "quiet", "unknown": "quiet"}
 NAMES_MAX, REASONS_MAX = 12, 8
+Key = TypeVar("Key")
 
 
 class Row(NamedTuple):
@@ -182,19 +183,23 @@ def _format_restarts(run: RunView) -> str:
 
 def _format_lost(run: RunView) -> str:
     """h2 in round 1, h7-h9 in round 3: those that have not come back."""
-    by_round: dict[int, list[str]] = {}
-    for name, round in run.lost:
-        by_round.setdefault(round, []).append(name)
+    by_round = group_names((round, name) for name, round in run.lost)
     return ", ".join(f"{format_names(names)} in round {round}" for round, names in sorted(by_round.items()))
 
 
 def format_reasons(nodes: Sequence[NodeView]) -> str:
     """h4, h7: no whole replica left; h9: slower."""
-    by_reason: dict[str, list[str]] = {}
-    for node in nodes:
-        by_reason.setdefault(explain_node(node), []).append(node.name)
+    by_reason = group_names((explain_node(node), node.name) for node in nodes)
     parts = [format_names(names) + (f": {reason}" if reason else "") for reason, names in sorted(by_reason.items())]
     return "; ".join(parts[:REASONS_MAX]) + (f"; and {len(parts) - REASONS_MAX} more" if parts[REASONS_MAX:] else "")
+
+
+def group_names(pairs: Iterable[tuple[Key, str]]) -> dict[Key, list[str]]:
+    """Return the names by what each has in common with others."""
+    found: dict[Key, list[str]] = {}
+    for key, name in pairs:
+        found.setdefault(key, []).append(name)
+    return found
 
 
 def format_names(names: Iterable[str]) -> str:

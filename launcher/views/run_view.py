@@ -238,11 +238,6 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, nodes=() if self.is_short else nodes, is_short=True)
 
     @property
-    def active(self) -> tuple[NodeView, ...]:
-        """Nodes with ranks."""
-        return tuple(node for node in self.nodes if node.ranks)
-
-    @property
     def silent(self) -> tuple[str, ...]:
         """Names of the nodes that have not answered."""
         return tuple(node.name for node in self.nodes if node.state == SILENT)
@@ -292,6 +287,17 @@ def join_nodes(run: RunView, answers: Mapping[str, object], members: Mapping[str
         rounds=rounds,
         lost=find_lost_nodes(rounds, {node.name for node in nodes}) if run.verdict is None else (),
     )
+
+
+def make_run_view(
+    answers: Mapping[str, object], members: Mapping[str, str], leader_id: str, run_id: str, at: float
+) -> RunView:
+    """Put the answers of all members, by member id, together. `at`: seconds since 1970."""
+    leader = answers.get(leader_id)
+    run = leader.run if isinstance(leader, NodeView) else None
+    if run is None:
+        run = guess_run(answers.values(), run_id, members.get(leader_id, ""), at)
+    return join_nodes(run, answers, members)
 
 
 def guess_run(answers: Iterable[object], run_id: str, leader: str, at: float) -> RunView:

@@ -18,7 +18,8 @@ def format_headline(run: RunView) -> str:
         return f"no round yet, {format_count(run.member_count, 'node')} present"
     if run.phase == RUNNING:
         counts = [one.node_count for one in run.rounds[-1:] if one.round == run.round]  # with nodes that are silent
-        return f"round {run.round} runs {format_world(run.world_size, counts[0] if counts else len(run.active))}"
+        node_count = counts[0] if counts else sum(bool(node.ranks) for node in run.nodes)
+        return f"round {run.round} runs {format_world(run.world_size, node_count)}"
     if run.phase == ENDED:  # as agents know it, who write no verdict
         return f"has ended with round {run.round}{_explain(run.stop_reason)}"
     doing = "is being stopped" if run.phase == STOPPING else "is over; the next one has not started yet"

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rendezvous.records import AnyRecord
 
 _Content = TypeVar("_Content")
+_NO_STATUS = Status(round=0)
 _NOT_DESCRIBED = Description(slot_count=0, address="", role="")
 
 
@@ -178,17 +179,23 @@ class _RunBuilder:
         chosen = {*members, *assignments} if names is None else names.keys() & set(spares.member_ids if spares else ())
         found = []
         for member_id in sorted(chosen):
-            member, status = members.get(member_id), self._statuses.get(member_id)
-            if status is not None and (self._seal is None or status.plan_token != self._seal.plan_token):
-                status = Status(round=status.round, leaving=status.leaving) if status.leaving else None
+            member, status = members.get(member_id), self._statuses.get(member_id, _NO_STATUS)
+            if self._seal is None or status.plan_token != self._seal.plan_token:  # of another round
+                status = Status(round=status.round, leaving=status.leaving)
             assignment, former_name = assignments.get(member_id, (None, ""))
             name = member.node_name if member else former_name or (names or {}).get(member_id, member_id)
             ranks = assignment.ranks if assignment is not None else ()
             if assignment is not None:
-                state, why = self._derive_active_state(member is not None, status)
+                state, why = self._derive_active_state(status, is_member=member is not None)
+            elif status.leaving is not None:
+                state, why = "leaving", status.leaving
+            elif name in self._drained or member_id in self._drained:
+                state, why = "drained", None
+            elif self._seal is None:
+                state, why = "waiting", None
             else:
-                is_drained = name in self._drained or member_id in self._drained
-                state, why = self._derive_idle_state(status, is_drained, why_spare.get(member_id))
+                why = why_spare.get(member_id)
+                state = "quarantined" if why is not None and why.kind == "quarantined" else "spare"
             of_rank = "succeeded" if state == "succeeded" else "unknown"
             key = self._keys.make_member_key(member_id)
             described = self._decode_text(decode_description, member.description, key) if member else None
@@ -209,33 +216,21 @@ class _RunBuilder:
             )
         return sort_nodes(found)
 
-    def _derive_active_state(self, is_member: bool, status: Status | None) -> tuple[str, Reason | None]:
+    def _derive_active_state(self, status: Status, *, is_member: bool) -> tuple[str, Reason | None]:
         """Derive the state of a node with ranks, and the reason."""
-        if status is not None and status.outcome == "succeeded":
+        if status.outcome == "succeeded":
             return "succeeded", None
-        if status is not None and status.leaving is not None:
+        if status.leaving is not None:
             return "leaving", status.leaving
         if not is_member:
             return "gone" if self._verdict is not None else "lost", None
-        if status is not None and status.outcome == "failed":
+        if status.outcome == "failed":
             if status.rank < 0:
                 return "failed", Reason.of("logs/exit-code", exit_code=status.exit_code)
             return "failed", Reason.of("views/failed", rank=status.rank, exit_code=status.exit_code)
-        if status is not None and status.is_stopped:
+        if status.is_stopped:
             return "stopped", None
         return "running" if self._stop is None else "stopping", None
-
-    def _derive_idle_state(
-        self, status: Status | None, is_drained: bool, why_spare: Reason | None
-    ) -> tuple[str, Reason | None]:
-        """Derive the state of a member without ranks, and the reason."""
-        if status is not None and status.leaving is not None:
-            return "leaving", status.leaving
-        if is_drained:
-            return "drained", None
-        if self._seal is None:
-            return "waiting", None
-        return "quarantined" if why_spare is not None and why_spare.kind == "quarantined" else "spare", why_spare
 
     def _compute_silent_s(self, key: str, member: Member | None) -> float | None:
         if member is None or not member.lease_ttl_s:

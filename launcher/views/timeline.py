@@ -14,6 +14,8 @@ from rendezvous.reasons import Reason
 
 ROUNDS_MAX = 100
 """Rounds that are kept, the newest; as many as the store keeps."""
+_OF_START = ("round", "world_size", "node_count", "ranks", "restart_count", "waited_s", "mesh")
+"""What a round has of the event of its start."""
 
 
 class RunTimeline:
@@ -82,17 +84,7 @@ class RunTimeline:
 
 
 def _begin_round(event: run_events.RoundStarted, reason: Reason | None) -> RoundView:
-    return RoundView(
-        round=event.round,
-        reason=reason,
-        began_at=event.at,
-        world_size=event.world_size,
-        node_count=event.node_count,
-        ranks=event.ranks,
-        restart_count=event.restart_count,
-        waited_s=event.waited_s,
-        mesh=event.mesh,
-    )
+    return RoundView(reason=reason, began_at=event.at, **{name: getattr(event, name) for name in _OF_START})
 
 
 def _begin_worker(event: run_events.WorkerStarted | run_events.WorkerEnded) -> RankView:

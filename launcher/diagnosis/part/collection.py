@@ -16,7 +16,7 @@ from launcher.diagnosis.evidence import RankEvidence
 from launcher.diagnosis.part.messages import Evidence
 from launcher.diagnosis.stack_groups import render_stacks
 from launcher.diagnosis.stragglers import describe_straggler, find_stragglers
-from launcher.diagnosis.verdict import Diagnosis, diagnose
+from launcher.diagnosis.verdict import diagnose
 from launcher.views.questions.messages import Purpose, is_sendable
 from launcher.views.questions.survey import Survey
 from launcher.worker.grid import WorkerMesh
@@ -81,15 +81,14 @@ class Collection(Survey, kw_only=True, eq=False):
         """Name the ranks that the others wait for."""
         if not self._round:
             sentence = _NO_ROUND if self._is_idle else _NO_ANSWER
-            answer = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=(sentence,)), (), NO_MESH)
-            answer = replace(answer, hint=_SEE_LEADER)
+            answer = HangAnswer(kind="unclear", sentences=(sentence,), hint=_SEE_LEADER)
             return Conclusion(round=0, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-        late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
-        folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
+        late = tuple(describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes))
+        folders = tuple(f"{node}:{folder}" for node, folder in self._folders.items())
         diagnosis = diagnose(ranks, self._mesh)
-        answer = make_answer(diagnosis, ranks, self._mesh, folders, stragglers=late)
-        answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
+        answer = make_answer(diagnosis, ranks, self._mesh)
+        answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps), stragglers=late, folders=folders)
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
             stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"

@@ -23,9 +23,10 @@ from launcher.diagnosis.part.collection import NO_MESH, Collection, split_pages
 from launcher.diagnosis.part.local_examiner import MARGIN_S, LocalExaminer
 from launcher.diagnosis.part.messages import Evidence, NodeFailure, NodeSilence
 from launcher.diagnosis.request import ExamineReport, ExamineRequest, LocalRound
-from launcher.views.questions.messages import Diagnose, Examine, Purpose, encode_note
+from launcher.views.questions.messages import Diagnose, Examine, Purpose
 from launcher.views.questions.reporter import Reporter
-from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
+from launcher.views.questions.survey import Surveys
+from rendezvous.events import TO_LEADER, TO_ROUND
 
 LIMIT_S = 5.0
 FAILURE_LIMIT_S = 0.25
@@ -42,10 +43,8 @@ class Examination(Struct, eq=False):
     """What this agent does when workers are looked at, and the leader's part in it."""
 
     examiner: LocalExaminer
-    submit: Callable[[SendNote], None]
-    """Sends a note by the agreement."""
-    begin_survey: Callable[[Collection], None]
-    """Asks all nodes."""
+    surveys: Surveys
+    """Ask all nodes."""
     reporter: Reporter
     read_round: Callable[[], LocalRound | None]
     """Returns what runs here."""
@@ -70,7 +69,7 @@ class Examination(Struct, eq=False):
 
     def report_failure(self) -> None:
         """Have the leader look at the survivors of a failure."""
-        self._send(TO_LEADER, NodeFailure())
+        self.surveys.send(TO_LEADER, NodeFailure())
 
     def report_silence(self, now: float, *, is_silent: bool) -> None:
         """Tell the leader that no worker here makes progress, or that one does again."""
@@ -79,7 +78,7 @@ class Examination(Struct, eq=False):
         ranks = tuple(target.rank for target in round.targets) if is_silent else ()
         self._silence = NodeSilence(round=round.number, ranks=ranks, world_size=round.mesh.world_size)
         self._repeat_at = now + REPEAT_S if is_silent else math.inf
-        self._send(TO_LEADER, self._silence)
+        self.surveys.send(TO_LEADER, self._silence)
 
     def count_calls(self, take: Callable[[dict[int, object]], object], now: float) -> None:
         """Have the workers' recorders read; `take` gets how far the groups of each rank have come."""
@@ -114,7 +113,7 @@ class Examination(Struct, eq=False):
             round = self.read_round()
             if round is not None and round.number == self._silence.round:
                 self._repeat_at = now + REPEAT_S
-                self._send(TO_LEADER, self._silence)
+                self.surveys.send(TO_LEADER, self._silence)
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def close(self) -> None:
@@ -133,7 +132,7 @@ class Examination(Struct, eq=False):
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
             request = Examine(purpose=purpose, limit_s=limit_s)
             collection = Collection(request=request, answer_kind=Evidence, until=until, takes=[self._conclude])
-            self.begin_survey(collection)
+            self.surveys.begin(collection)
             self._collection = collection  # not before it has begun: nothing would end it
         return self._collection
 
@@ -158,7 +157,7 @@ class Examination(Struct, eq=False):
             finish(conclusion, problem)
         if conclusion is not None:
             for purpose in collection.tells:
-                self._send(TO_ROUND, replace(conclusion, purpose=purpose))
+                self.surveys.send(TO_ROUND, replace(conclusion, purpose=purpose))
 
     # --- every agent's part ---
 
@@ -199,9 +198,6 @@ class Examination(Struct, eq=False):
 
     def _make_idle(self) -> Evidence:
         return Evidence(node=self.node, round=0, mesh=NO_MESH, ranks=())
-
-    def _send(self, to: str, note: Struct) -> None:
-        self.submit(SendNote(to, encode_note(note)))
 
 
 def _add_end(one: RankEvidence, exit_codes: Mapping[int, int], purpose: Purpose) -> RankEvidence:

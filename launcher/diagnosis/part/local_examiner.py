@@ -47,13 +47,7 @@ class LocalExaminer(Struct, eq=False):
     def wake_at(self) -> float:
         return min((one.until for one in self._running.values()), default=math.inf)
 
-    def begin(
-        self,
-        finish: Callable[[ExamineReport], object],
-        request: ExamineRequest,
-        find_folder: Callable[[], str],
-        now: float,
-    ) -> None:
+    def begin(self, finish: Finish, request: ExamineRequest, find_folder: Callable[[], str], now: float) -> None:
         """Look at these workers; `finish` gets the report. A look that is under way serves it, too.
 
         `find_folder` is called for a new look: it returns the incident folder, "" for none.

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from launcher.diagnosis import progress
 from launcher.diagnosis.evidence import STACK_DESCRIPTOR, STACK_FILES
-from launcher.diagnosis.progress import Halt, ProgressSigns, ProgressWatch, RankPhase, Silence
+from launcher.diagnosis.progress import ProgressNews, ProgressSigns, ProgressWatch, RankPhase
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.console import log
@@ -62,10 +62,10 @@ class NodeProgress(Struct, eq=False):
         """When to call `check`."""
         return min(self.watch.wake_at, self.look_at)
 
-    def check(self, pids: Mapping[int, int], now: float) -> Silence | str | None:
+    def check(self, pids: Mapping[int, int], now: float) -> ProgressNews | None:
         """Look at the workers that live, local rank -> pid, if it is time.
 
-        Returns a silence, once, or a sentence that it is over. That a worker stays stopped is logged.
+        Returns that they are silent, once, or active again. That a worker stays stopped is logged.
         """
         if now < self.wake_at:
             return None
@@ -74,8 +74,8 @@ class NodeProgress(Struct, eq=False):
         if now < self.watch.wake_at:
             return None
         news = self.watch.check(now, found)
-        if isinstance(news, Halt):
-            log(str(news))
+        if news is not None and news.kind == "halted":
+            log(news.sentence)
             return None
         return news
 

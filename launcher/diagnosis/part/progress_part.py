@@ -58,11 +58,11 @@ class ProgressPart(Struct, eq=False):
             return
         assert self._node is not None
         news = self._node.check(self.running.list_live(), now)
-        if isinstance(news, str):
-            yield Publish(SilenceChanged(False, news))
-        elif news is not None:
-            where = "; the workers here have ended, others of the round have not" if self.running.has_ended else ""
-            yield Publish(SilenceChanged(True, f"{news}{where}"))
+        if news is not None:
+            is_silent = news.kind == "silent"
+            has_ended = is_silent and self.running.has_ended
+            where = "; the workers here have ended, others of the round have not" if has_ended else ""
+            yield Publish(SilenceChanged(is_silent, f"{news.sentence}{where}"))
         if self._node.watch.needs_counters:
             yield Publish(CountersWanted())
 

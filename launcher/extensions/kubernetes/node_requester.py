@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from launcher.agent.membership import PartContext
@@ -47,7 +47,8 @@ class NodeRequester(Teller):
     ) -> None:
         label = f"{origin} {sanitize(command)}"
         require_timeout_program(label)
-        super().__init__(lambda line, variables: run_command(command, line, LIMIT_S, variables), label, 1, warn)
+        super().__init__(label, 1, warn)
+        self._command = command
         self._origin = origin
         self._wanted = wanted
         self._machine = machine
@@ -55,6 +56,9 @@ class NodeRequester(Teller):
         self._history: DemandHistory | None = None
         self._has_ended = False  # the run, which is still to be said
         self._check_at = 0.0
+
+    def tell(self, line: bytes, variables: Mapping[str, str]) -> str:
+        return run_command(self._command, line, LIMIT_S, variables)
 
     @property
     def wake_at(self) -> float:

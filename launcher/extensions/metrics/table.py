@@ -39,11 +39,17 @@ class Metric(NamedTuple):
     labels: Labels
     """In addition to run and node."""
     help: str
-    read: Callable[[NodeView], Samples]
+    source: str | Callable[[NodeView], Samples]
+    """A field of the report, or of each rank; or what reads it."""
 
     @property
     def full_name(self) -> str:
         return f"meshrun_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+    def read(self, report: NodeView) -> Samples:
+        if not isinstance(self.source, str):
+            return self.source(report)
+        return _read_ranks(self.source, report) if self.labels else _read_value(self.source, report)
 
 
 def _read_value(field: str, report: NodeView) -> Samples:
@@ -95,17 +101,13 @@ def _read_goodput(read: Callable[[Goodput], Iterable[tuple[Labels, float]]], rep
 METRICS: tuple[Metric, ...] = (
     # The agent.
     Metric("build_info", "gauge", ("version",), "Version of meshrun, as a label; the value is always 1.", _read_build),
-    Metric("agent_start_time_seconds", "gauge", (), "Start time of the agent, in seconds since 1970.",
-           partial(_read_value, "started_at")),
-    Metric("agent_cpu_seconds", "counter", (), "CPU time used by the agent's own process.",
-           partial(_read_value, "agent_cpu_s")),
+    Metric("agent_start_time_seconds", "gauge", (), "Start time of the agent, in seconds since 1970.", "started_at"),
+    Metric("agent_cpu_seconds", "counter", (), "CPU time used by the agent's own process.", "agent_cpu_s"),
     Metric("agent_resident_memory_bytes", "gauge", (), "Resident memory of the agent's own process.",
-           partial(_read_value, "agent_rss_bytes")),
+           "agent_rss_bytes"),
     Metric("store_latency_seconds", "gauge", (),
-           "Duration of the last request to the store; absent if the store is inside the agent.",
-           partial(_read_value, "store_latency_s")),
-    Metric("leader", "gauge", (), "1 for the leader of the run, 0 for any other agent.",
-           partial(_read_value, "is_leader")),
+           "Duration of the last request to the store; absent if the store is inside the agent.", "store_latency_s"),
+    Metric("leader", "gauge", (), "1 for the leader of the run, 0 for any other agent.", "is_leader"),
 
     # The run.
     Metric("nodes", "gauge", (), "Nodes of the run, including spares; only from the leader.",
@@ -115,14 +117,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("run_round", "gauge", (),
            "Number of the round that is running on any node, 0 if none is; only from the leader.",
            partial(_read_run, lambda run: run.round if run.phase == RUNNING else 0)),
-    Metric("round", "gauge", (), "Number of the round that is running on this node, 0 if none is.",
-           partial(_read_value, "round")),
+    Metric("round", "gauge", (), "Number of the round that is running on this node, 0 if none is.", "round"),
     Metric("round_ranks", "gauge", (), "Ranks on all nodes in the round that is running on this node.",
            partial(_read_of_round, "world_size")),
     Metric("round_nodes", "gauge", (), "Nodes in the round that is running on this node.",
            partial(_read_of_round, "node_count")),
-    Metric("rounds", "counter", (), "Rounds that have started on this node.",
-           partial(_read_value, "round_count")),
+    Metric("rounds", "counter", (), "Rounds that have started on this node.", "round_count"),
     Metric("rounds_ended", "counter", ("cause",), "Rounds that have ended on this node, by cause.",
            partial(_read_counts, CAUSES, lambda report: report.end_counts)),
     Metric("failures", "counter", ("class",), "Worker failures on this node that ended a round, by class.",
@@ -132,12 +132,9 @@ METRICS: tuple[Metric, ...] = (
            partial(_read_run, lambda run: run.restart_count)),
     Metric("restarts_allowed", "gauge", (), "The value of --max-restarts; only from the leader.",
            partial(_read_run, lambda run: run.max_restarts)),
-    Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.",
-           partial(_read_value, "hang_count")),
-    Metric("checkpoints", "counter", (), "Checkpoints reported by the workers on this node.",
-           partial(_read_value, "checkpoint_count")),
-    Metric("step", "gauge", (), "Highest training step reported by the workers on this node.",
-           partial(_read_value, "step")),
+    Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.", "hang_count"),
+    Metric("checkpoints", "counter", (), "Checkpoints reported by the workers on this node.", "checkpoint_count"),
+    Metric("step", "gauge", (), "Highest training step reported by the workers on this node.", "step"),
     Metric("goodput_ratio", "gauge", (),
            "Share of the time since the run's start that was spent on training, 0 to 1; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.ratio)])),
@@ -156,24 +153,18 @@ METRICS: tuple[Metric, ...] = (
 
     # Its workers, each with what it has started.
     Metric("worker_start_time_seconds", "gauge", ("rank",), "Start time of the worker, in seconds since 1970.",
-           partial(_read_ranks, "started_at")),
+           "started_at"),
     Metric("worker_progress_age_seconds", "gauge", ("rank",), "Time since the worker's last sign of progress.",
-           partial(_read_ranks, "progress_age_s")),
-    Metric("worker_step", "gauge", ("rank",), "Training step reported by the worker.",
-           partial(_read_ranks, "step")),
-    Metric("worker_cpu_seconds", "counter", ("rank",), "CPU time used by the worker.",
-           partial(_read_ranks, "cpu_s")),
+           "progress_age_s"),
+    Metric("worker_step", "gauge", ("rank",), "Training step reported by the worker.", "step"),
+    Metric("worker_cpu_seconds", "counter", ("rank",), "CPU time used by the worker.", "cpu_s"),
     Metric("worker_resident_memory_bytes", "gauge", ("rank",),
-           "Resident memory of the worker's processes; a shared page counts once for each process.",
-           partial(_read_ranks, "rss_bytes")),
-    Metric("worker_read_bytes", "counter", ("rank",), "Bytes read from storage by the worker.",
-           partial(_read_ranks, "read_bytes")),
-    Metric("worker_written_bytes", "counter", ("rank",), "Bytes written to storage by the worker.",
-           partial(_read_ranks, "written_bytes")),
+           "Resident memory of the worker's processes; a shared page counts once for each process.", "rss_bytes"),
+    Metric("worker_read_bytes", "counter", ("rank",), "Bytes read from storage by the worker.", "read_bytes"),
+    Metric("worker_written_bytes", "counter", ("rank",), "Bytes written to storage by the worker.", "written_bytes"),
     Metric("worker_device_memory_used_bytes", "gauge", ("rank",),
-           "Memory in use on the worker's devices, by any process; only with NVML.",
-           partial(_read_ranks, "device_memory_bytes")),
+           "Memory in use on the worker's devices, by any process; only with NVML.", "device_memory_bytes"),
     Metric("worker_device_memory_bytes", "gauge", ("rank",), "Memory of the worker's devices; only with NVML.",
-           partial(_read_ranks, "device_memory_total_bytes")),
+           "device_memory_total_bytes"),
 )
 # fmt: on

@@ -10,11 +10,9 @@ import base64
 import hashlib
 import re
 import time
-from functools import lru_cache
 from importlib.resources import files
 
 import msgspec
-from msgspec import Struct
 
 from launcher.extensions.page.shared_run import SharedRun
 from launcher.views.requests import LogPage, ReadLogs
@@ -27,19 +25,14 @@ SAVED_LOG_LINES = 100
 SAVED_LOGS_LIMIT_S = 15.0
 
 
-class Document(Struct, frozen=True, kw_only=True):
-    """`text`: the page without data. `policy`: its Content-Security-Policy, which a server sends."""
+def load_document() -> tuple[bytes, str]:
+    """Load the page from the package, without data; return it with the Content-Security-Policy that a server sends."""
+    text = _read_page()
+    return text.replace(_META, "").encode(), _make_policy(text, "connect-src 'self'", "frame-ancestors 'none'")
 
-    text: bytes
-    policy: str
 
-
-@lru_cache(maxsize=1)
-def load_document() -> Document:
-    """Load the page from the package."""
-    text = files(__package__).joinpath("live.html").read_text("utf-8")
-    policy = _make_policy(text, "connect-src 'self'", "frame-ancestors 'none'")
-    return Document(text=text.replace(_META, "").encode(), policy=policy)
+def _read_page() -> str:
+    return files(__package__).joinpath("live.html").read_text("utf-8")
 
 
 def _make_policy(text: str, *rules: str) -> str:
@@ -82,7 +75,7 @@ def save_document(shared: SharedRun, *, has_stacks: bool) -> bytes:
     logs = {node: read_logs(node) for node in shared.list_log_nodes(SAVED_LOG_NODES_MAX)}
     own = {"run": msgspec.Raw(view), "why": msgspec.Raw(why or b"null")}
     data = msgspec.json.encode({**own, "logs": logs, "remarks": remarks})
-    text = files(__package__).joinpath("live.html").read_text("utf-8")
+    text = _read_page()
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(text)}">'
     safe = data.decode().replace("<", "\\u003c")  # no text of the job can end the block
     return text.replace(_META, policy).replace(_SLOT, _SLOT.replace("><", f">{safe}<", 1)).encode()

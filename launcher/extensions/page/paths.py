@@ -29,9 +29,9 @@ _HTML = "text/html; charset=utf-8"
 
 def make_paths(source: QuestionSource) -> Mapping[str, Answer]:
     """Return the answers about a run, which all readers share."""
-    shared, document = SharedRun(source), load_document()
-    policy = {"Content-Security-Policy": document.policy}
-    page = Response(body=document.text, gzip=compress(document.text), content_type=_HTML, headers=policy)
+    shared, (text, policy) = SharedRun(source), load_document()
+    headers = {"Content-Security-Policy": policy}
+    page = Response(body=text, gzip=compress(text), content_type=_HTML, headers=headers)
     saved_as = {"Content-Disposition": 'attachment; filename="meshrun.html"'}
 
     return {

@@ -62,7 +62,8 @@ class SharedRun:
         self._seen: dict[str, tuple[NodeView, float]] = {}  # the last answer of each node, by name, and when it came
         self._events: list[EventView] = []
         self._last_events: dict[str, int] = {}  # number of the last event of each node, by member id
-        self._why: bytes = b""
+        self.last_why: bytes = b""
+        """The last answer of `ask_why`, b"" before there is one."""
 
     def read_run(self) -> Response:
         """Return the run by the schema of `run_json`, its ranks as rows of `rank_fields`.
@@ -90,13 +91,8 @@ class SharedRun:
             return fields, self._clock()
 
         fields, at = self._keep(("why",), WHY_AGE_S, ask)
-        self._why = msgspec.json.encode({**fields, "age_s": round(self._clock() - at, 1)})
-        return self._why
-
-    @property
-    def last_why(self) -> bytes:
-        """The last answer of `ask_why`, b"" before there is one."""
-        return self._why
+        self.last_why = msgspec.json.encode({**fields, "age_s": round(self._clock() - at, 1)})
+        return self.last_why
 
     def list_log_nodes(self, most: int) -> list[str]:
         """List the nodes whose logs say most, as far as is known: with failed ranks first, then by oldest progress."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
-from msgspec import Struct
-
 from launcher.model.console import format_time
 from launcher.model.text import format_count
 
@@ -32,14 +30,6 @@ _BYTES_MAX = 16 << 10
 """Of a file that is shown."""
 
 
-class FoundFile(Struct, frozen=True, order=True):
-    """A file of a run; sorted by time."""
-
-    changed_at: float
-    path: str
-    size: int
-
-
 def describe(log_dir: str, environ: Mapping[str, str]) -> str:
     """Describe the last run. `log_dir`: the user's, "" for the directory of temporary files."""
     found = find_newest(log_dir, environ)
@@ -47,16 +37,11 @@ def describe(log_dir: str, environ: Mapping[str, str]) -> str:
         return f"no run has left anything in {log_dir or 'a directory for temporary files'}"
     files = sorted(islice(_walk(found), _FILES_MAX), reverse=True)
     lines = [found, f"{format_count(len(files), 'file')}, the newest first", ""]
-    lines += [f"{format_time(one.changed_at)} {one.size:>12} {one.path}" for one in files[:_LISTED_MAX]]
+    lines += [f"{format_time(changed_at)} {size:>12} {path}" for changed_at, path, size in files[:_LISTED_MAX]]
     for pattern, count in _SHOWN:
-        matching = [one for one in files if pattern.fullmatch(os.path.basename(one.path))]
-        for one in matching[:count]:
-            lines += [
-                "",
-                f"--- {one.path}",
-                "",
-                _read(os.path.join(found, one.path), of_end=one.path.endswith("jsonl")),
-            ]
+        matching = [path for _, path, _ in files if pattern.fullmatch(os.path.basename(path))]
+        for path in matching[:count]:
+            lines += ["", f"--- {path}", "", _read(os.path.join(found, path), of_end=path.endswith("jsonl"))]
     return "\n".join(lines)
 
 
@@ -82,14 +67,15 @@ def _list_directories(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[f
                     yield found.st_mtime, os.path.abspath(entry.path)
 
 
-def _walk(top: str) -> Iterator[FoundFile]:
+def _walk(top: str) -> Iterator[tuple[float, str, int]]:
+    """Yield when each file was changed, its path below `top`, and its size."""
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
             with suppress(OSError):  # it has been removed meanwhile
                 found = os.lstat(path)
                 if stat.S_ISREG(found.st_mode):
-                    yield FoundFile(found.st_mtime, os.path.relpath(path, top), found.st_size)
+                    yield found.st_mtime, os.path.relpath(path, top), found.st_size
 
 
 def _read(path: str, *, of_end: bool) -> str:

@@ -23,7 +23,7 @@ from launcher.diagnosis.answer import Conclusion, HangAnswer
 from launcher.logs.layout import make_file_name
 from launcher.logs.reports.report import WorkerFailure
 from launcher.model.errors import describe, sanitize
-from launcher.views.event_buffer import EventBuffer
+from launcher.views.event_buffer import make_page
 from launcher.views.event_view import EventView, read_event
 from launcher.views.goodput import TimeSpent, compute_goodput
 from launcher.views.node.log_pages import LogSource, read_page
@@ -76,16 +76,13 @@ class KeptNode(Struct, frozen=True):
 class EndedSource(QuestionSource):
     """A source of what is left: `nodes` by member id. `origin`: where it is from, if that is to be said."""
 
+    is_live = False
+
     def __init__(self, run: RunView, nodes: Mapping[str, KeptNode], origin: str = "") -> None:
         super().__init__(self.answer, run.run_id)
         self.origin = origin
         self._run = run
         self._nodes = nodes
-        self._buffers: dict[str, EventBuffer] = {}  # by the node that was asked
-
-    @property
-    def is_live(self) -> bool:
-        return False
 
     def answer(self, question: Question, limit_s: float = 0.0) -> bytes:
         """Answer as an agent would."""
@@ -104,10 +101,7 @@ class EndedSource(QuestionSource):
         match request:
             case ReadEvents(after=after):
                 lines = [line for node in found for line in node.lines]
-                buffer = self._buffers.setdefault(name, EventBuffer(len(lines) + 1, _EVENTS_MAX))
-                for line in lines if not buffer.newest else ():
-                    buffer.add(line)
-                return buffer.read(after, _PAGE_MAX)
+                return make_page(lines, 0, after, _PAGE_MAX)
             case ReadLogs():
                 page = read_page(found[0].sources, request, 0)
                 return page if found[0].view.log_dir else replace(page, remark=_NO_OUTPUT)
@@ -304,14 +298,18 @@ def _make_failure(root: RootCause | None) -> WorkerFailure | None:
     if root is None:
         return None
     failure_class, _, why = root.failure_class.partition(": ")
-    found: dict[str, Any] = {
-        "rank": root.rank,
-        "exit_code": root.exit_code,
-        "host": root.node,
-        "log_file": root.log_file,
-    }
-    said: dict[str, Any] = {"exception": root.error, "failure_class": failure_class, "class_reason": why}
-    return WorkerFailure(local_rank=-1, pid=0, time="", **found, **said)
+    return WorkerFailure(
+        local_rank=-1,
+        pid=0,
+        time="",
+        rank=root.rank,
+        exit_code=root.exit_code,
+        host=root.node,
+        log_file=root.log_file,
+        exception=root.error,
+        failure_class=failure_class,
+        class_reason=why,
+    )
 
 
 # --- records ---

@@ -8,11 +8,10 @@ before its agents go.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
@@ -28,41 +27,23 @@ ALL_LINES = -1
 _WAIT_S = 0.1
 
 
-class LogQuery(Struct, frozen=True, kw_only=True):
-    """Which output to show."""
-
-    rank: int = -1
-    """-1 for all."""
-    node: str = ""
-    """A name, "" for all."""
-    tail_lines: int = 10
-    """ALL_LINES for all."""
-    stream: Literal["stdout", "stderr", "both"] = "both"
-    round: int = 0
-    """0 for the newest."""
-    follow: bool = False
-    """Continue until the run ends."""
-
-
-class _NodeLogs(Struct, kw_only=True):
-    """What is known of a node's files."""
-
-    cursors: tuple[LogCursor, ...] = ()
-    has_answered: bool = False
-
-
 class LogView(Struct, eq=False):
     """Reads the logs of a run and prints them."""
 
     poller: NodePoller
-    query: LogQuery
+    query: ReadLogs
+    """Which output to show; its `tail_lines` are of the nodes that are there from the beginning."""
     write: Callable[[Iterable[str]], object]
     """Gets lines for stdout."""
+    node: str = ""
+    """A name or a member id, "" for all."""
+    follow: bool = False
+    """Continue until the run ends."""
     _merger: LineMerger = field(default_factory=LineMerger)
     _report: RunView | None = None
     _remarks: dict[str, set[str]] = field(default_factory=dict)  # why there is nothing to read: names of nodes
     _told_remarks: set[str] = field(default_factory=set)
-    _logs: defaultdict[str, _NodeLogs] = field(default_factory=lambda: defaultdict(_NodeLogs))  # by member id
+    _cursors: dict[str, tuple[LogCursor, ...]] = field(default_factory=dict)  # by member id
     _has_files: bool = False
     _shown_round: int = 0
 
@@ -72,36 +53,32 @@ class LogView(Struct, eq=False):
         Raises UsageError for a node or rank that is not there, and TemporaryError.
         """
         while True:
-            for answer in self.poller.poll(self._make_request, _WAIT_S):
-                if isinstance(answer.reply, LogPage):
-                    self._take_page(answer.node, answer.reply)
+            for node, page in self.poller.poll(self._make_request, _WAIT_S):
+                if isinstance(page, LogPage):
+                    self._take_page(node, page)
             self._note_report()
             if self.poller.has_begun or self._merger.line_count > LINES_MAX:
                 self._print(time.monotonic())
-            if self.query.follow and self.poller.has_begun:
+            if self.follow and self.poller.has_begun:
                 self._tell_absence()
-            if self.poller.is_over or (not self.query.follow and self.poller.has_all):
+            if self.poller.is_over or (not self.follow and self.poller.has_all):
                 break
         self._print(time.monotonic(), is_final=True)
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
-        query, state = self.query, self._logs[node.member_id]
         if not self._is_wanted(node):
             return None
+        cursors = self._cursors.get(node.member_id)
         # What comes after the beginning is new as a whole.
-        tail_lines = query.tail_lines if node.is_first and not state.has_answered else ALL_LINES
-        return ReadLogs(
-            cursors=state.cursors, tail_lines=tail_lines, rank=query.rank, stream=query.stream, round=query.round
-        )
+        tail_lines = self.query.tail_lines if node.is_first and cursors is None else ALL_LINES
+        return replace(self.query, cursors=cursors or (), tail_lines=tail_lines)
 
     def _is_wanted(self, node: PolledNode) -> bool:
-        return self.query.node in ("", node.name, node.member_id)
+        return self.node in ("", node.name, node.member_id)
 
     def _take_page(self, node: PolledNode, page: LogPage) -> None:
-        state = self._logs[node.member_id]
-        state.has_answered = True
-        state.cursors = page.cursors
+        self._cursors[node.member_id] = page.cursors
         for chunk in page.chunks:
             file = OutputFile(
                 rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file
@@ -120,11 +97,11 @@ class LogView(Struct, eq=False):
             return
         self._report = report
         self._require_rank(report)
-        if self.query.node:
+        if self.node:
             names = {name for node in report.nodes for name in (node.name, node.member_id)} | set(report.silent)
-            if self.query.node not in names:
+            if self.node not in names:
                 there = format_list(merge_names({node.name for node in report.nodes}))
-                sentence = f"{name_run(report.run_id)} has no node {sanitize(self.query.node)}"
+                sentence = f"{name_run(report.run_id)} has no node {sanitize(self.node)}"
                 raise UsageError(sentence, f"use one of {sanitize(there)}")
 
     def _require_rank(self, report: RunView) -> None:

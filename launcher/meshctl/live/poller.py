@@ -52,11 +52,11 @@ class PolledNode(Struct, kw_only=True):
     """The source's `switch_count`, when it was asked last."""
     next_at: float = 0.0
     failures: int = 0
+    last_event: int = -1
+    """The number of the last event that it has told."""
 
 
-class NodeAnswer(Struct, frozen=True):
-    node: PolledNode
-    reply: NodeReply
+NodeAnswer = tuple[PolledNode, NodeReply]
 
 
 class RequestPool:
@@ -228,7 +228,7 @@ class NodePoller(Struct, eq=False):
         least_s = STORE_PAUSE_S if isinstance(self.source, StoreSource) else PAUSE_S
         pause_s = max(least_s, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)
-        return NodeAnswer(node, result)
+        return node, result
 
     def _tell_silence(self, report: RunView, names: Mapping[str, str]) -> None:
         for name in report.silent:

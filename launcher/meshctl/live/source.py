@@ -6,12 +6,14 @@ All views take a QuestionSource and none cares where it is from; here is the one
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple
 
 from launcher.config.options.table import BY_NAME
 from launcher.meshctl.group import open_jobs
@@ -24,7 +26,6 @@ from launcher.meshctl.live.ended_run import (
     open_run_dir,
     read_folders,
 )
-from launcher.meshctl.requests import Control, StoreControl, name_user
 from launcher.meshctl.run_choice import choose_agent
 from launcher.model.console import write_stderr
 from launcher.model.errors import TemporaryError, UsageError, describe, sanitize
@@ -74,21 +75,13 @@ class LocalSource(QuestionSource):
     def __init__(self, agent: LocalAgent) -> None:
         super().__init__(self._put, agent.run_id)
         self.node = agent.node
-        self._asked = (agent, 0)  # in one value: other threads see both change at once
+        """Of the agent that was asked first."""
+        self._agent = agent
         self._ended: EndedSource | None = None
         self._named: set[tuple[str, str]] = set()
         self._reading = threading.Lock()  # each of the poller's threads may be the first to find that all have ended
         self._folders: dict[str, str] = {}  # log directories of all nodes, by member id
         self._here: set[str] = set()  # member ids of the nodes of this machine
-
-    @property
-    def is_live(self) -> bool:
-        return self._ended is None
-
-    @property
-    def switch_count(self) -> int:
-        """How often another was chosen."""
-        return self._asked[1] + (self._ended is not None)
 
     def read_run(self) -> RunView:
         run = super().read_run()
@@ -101,9 +94,9 @@ class LocalSource(QuestionSource):
         return run
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
-        """Have the agent hand it in."""
-        request = Submit(kind=command.kind, target=command.target, by=command.by, limit_s=limit_s)
-        answered = self._ask(Question(request=request), Command, limit_s + STORE_LIMIT_S)
+        """Have the agent hand it in; as by `stored_request.hand_in`, one that no leader answers in time stays."""
+        question = Question(request=Submit(command=command, limit_s=limit_s))
+        answered = self._ask(question, Command, limit_s + STORE_LIMIT_S)
         return answered if answered.is_answered else None
 
     def _put(self, question: Question, limit_s: float) -> bytes:
@@ -118,13 +111,16 @@ class LocalSource(QuestionSource):
                 if not here:
                     raise
                 with self._reading:
-                    self._ended = self._ended or read_folders(folders)
-                    if self._ended.read_run().verdict is None:  # the job may go on elsewhere
-                        self._ended = read_folders(here)
+                    if self._ended is None:
+                        ended = read_folders(folders)
+                        # Without a verdict the job may go on elsewhere.
+                        self._ended = ended if ended.read_run().verdict is not None else read_folders(here)
+                        self.is_live = False
+                        self.switch_count += 1
         return self._ended.answer(question)
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:
-        agent = self._asked[0]
+        agent = self._agent
         require_version(agent)
         try:
             line, problem = exchange(agent.name, question, limit_s), None
@@ -132,10 +128,10 @@ class LocalSource(QuestionSource):
             line, problem = b"", error
         if line.endswith(b"\n"):
             return line
-        if self._find_again() and self._asked[0].name != agent.name:
+        if self._find_again() and self._agent.name != agent.name:
             if isinstance(question.request, Submit):  # it may have been handed in, and is not to be so twice
                 raise RunGoneError(f"the agent of {name_run(agent.run_id)} has not answered", "see meshctl status")
-            return exchange(self._asked[0].name, question, limit_s)
+            return exchange(self._agent.name, question, limit_s)
         if problem is not None:
             raise problem
         return line
@@ -145,16 +141,17 @@ class LocalSource(QuestionSource):
 
         Raises RunGoneError if all of them have ended.
         """
-        known, switch_count = self._asked
+        known = self._agent
         for _ in range(2):
             found, silent = find_local_agents()
             agents = {agent.name: agent for agent in found if agent.run_id == known.run_id}
             if known.name in agents:
-                self._asked = (agents[known.name], switch_count)  # it may have joined its job since
+                self._agent = agents[known.name]  # it may have joined its job since
                 return True
             others = [agent for agent in agents.values() if known.job in ("", agent.job)]
             if others:
-                self._asked = (others[0], switch_count + 1)
+                self._agent = others[0]
+                self.switch_count += 1  # after it: another thread that sees this asks no earlier agent
                 return True
             if not silent:  # one that is busy may be another of the job
                 break
@@ -203,8 +200,31 @@ class StoreSource(QuestionSource):
         return lease
 
 
+class StoreControl(NamedTuple):
+    """A run to which a request is handed through the store; one of this machine takes it by `LocalSource`."""
+
+    jobs: JobStore
+    run_id: str
+    node: str = ""
+
+    def read_run(self) -> RunView:
+        return self.jobs.read_run(self.run_id)
+
+    def hand_in(self, command: Command, limit_s: float) -> Command | None:
+        return hand_in(self.jobs.locate(self.run_id), command, limit_s, is_left=True)
+
+
+def name_user() -> str:
+    """Return who asks, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
 @contextmanager
-def open_control(store: Mapping[str, str], run_id: str) -> Iterator[Control]:
+def open_control(store: Mapping[str, str], run_id: str) -> Iterator[LocalSource | StoreControl]:
     """Find who takes a request to a run: an agent on this machine, unless options name a store, else the store.
 
     Raises NoAgentError if there is no agent and no store is known, and UsageError.

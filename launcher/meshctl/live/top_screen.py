@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
-from launcher.meshctl.live.events import EventCollector
+from launcher.meshctl.live.events import poll_events
 from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.top_state import TopState
 from launcher.model.errors import TemporaryError, describe_bug
@@ -72,14 +72,11 @@ class TopScreen(App[None]):
 
     def _read(self) -> None:
         """Ask all nodes until the screen is closed or no agent is left here; in a thread of its own."""
-        problems: list[str] = []
-        collector = EventCollector(problems.append)
-        poller = NodePoller(self._source, problems.append)
+        poller = NodePoller(self._source, lambda _: None)
         while not self._is_closing.is_set() and not poller.is_over:
             events, problem = [], ""
             try:
-                answers = poller.poll(collector.make_request, 0.2)
-                events = [event for answer in answers for event in collector.take(answer)]
+                events = poll_events(poller, 0.2)
             except Exception as error:  # without this thread the screen would show an old state as that of now
                 problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)
                 self._is_closing.wait(REDRAW_S)
@@ -100,8 +97,3 @@ class TopScreen(App[None]):
             if self._shown.get(name) != text:
                 self.query_one(name, Static).update(text)
         self._shown = told
-
-
-def run_screen(source: QuestionSource) -> None:
-    """Show the run until the user leaves."""
-    TopScreen(source).run()

@@ -168,7 +168,12 @@ def _describe_change(lost: Sequence[str], joined: Sequence[str], plan: Plan, mov
     for ids, verbs in ((lost, ("is lost", "are lost")), (joined, ("joins", "join"))):
         if ids:
             said.append(f"{format_list(merge_names(ids), 4)} {verbs[len(ids) > 1]}")
-    moved = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')} move"
+    return "; ".join((*said, describe_moves(plan, moves, " move")))
+
+
+def describe_moves(plan: Plan, moves: Sequence[Move], verb: str = "") -> str:
+    """Describe how many ranks of the plan change their node, and from where to where."""
+    text = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')}{verb}"
     if moves:
-        moved += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
-    return "; ".join((*said, moved))
+        text += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
+    return text

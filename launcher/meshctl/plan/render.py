@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from types import MappingProxyType
 
-from launcher.meshctl.plan.changes import LOST, Move
+from launcher.meshctl.plan.changes import LOST, Move, describe_moves
 from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.meshctl.plan.explanation import Explanation
 from launcher.meshctl.table import align, measure_width, pad
@@ -81,10 +81,7 @@ def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence
 
 def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
     """Format which ranks change their node, from where to where."""
-    text = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')}"
-    if moves:
-        text += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
-    return _wrap("moved", text)
+    return _wrap("moved", describe_moves(plan, moves))
 
 
 def format_warnings(warnings: Sequence[Reason]) -> str:

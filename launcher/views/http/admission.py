@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from msgspec import Struct
+
+from rendezvous.stores.addresses import pack_address
 
 
 class Refused(Exception):
@@ -46,7 +47,8 @@ class Admission(Struct, frozen=True, kw_only=True):
         Raises Refused, as `check_token` does.
         """
         host = parse_host(headers.get("host", ""))
-        if not (_is_address(host) or host == "localhost" or host in self.names):
+        is_address = pack_address(host) is not None and (":" in host or "%" not in host)  # a zone is IPv6's alone
+        if not (is_address or host == "localhost" or host in self.names):
             raise Refused(421, "this page answers to localhost, an IP address or this machine's name")
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         # A link from elsewhere opens the page as any address that is typed does; nothing else may be fetched so.
@@ -78,11 +80,3 @@ def parse_host(text: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

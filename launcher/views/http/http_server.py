@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from email.parser import HeaderParser
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
@@ -287,15 +288,10 @@ def read_head(end: socket.socket) -> bytes:
 
 def parse_head(head: bytes) -> tuple[str, str, dict[str, str]] | None:
     """Return the method, target and headers, with their names in small letters; None for what is not HTTP/1."""
-    text, blank, _ = head.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
-    first, *lines = text.split("\n")
-    words = first.split(" ")
-    if not blank or len(words) != 3 or not words[2].startswith("HTTP/1."):
+    first, _, rest = head.decode("latin-1").replace("\r\n", "\n").partition("\n")
+    words, message = first.split(" "), HeaderParser().parsestr(rest)
+    headers = {name.lower(): text.strip() for name, text in message.items()}
+    is_sound = not message.defects and not any("\n" in text for text in headers.values())  # no browser sends such
+    if not is_sound or "\n\n" not in f"\n{rest}" or len(words) != 3 or not words[2].startswith("HTTP/1."):
         return None
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or name != name.strip():  # also a header in several lines, which no browser sends
-            return None
-        headers[name.lower()] = value.strip()
     return words[0], words[1], headers

@@ -30,7 +30,6 @@ class DeviceMemory:
     def __init__(self, ids: dict[str, str], module: Any = None) -> None:
         self._ids = ids
         self._module = module
-        self._is_open = False
         self._is_missing = False
         self._thread: threading.Thread | None = None
         self._asked_at = 0.0
@@ -59,9 +58,7 @@ class DeviceMemory:
         try:
             nvml = self._module = self._module or __import__("pynvml")  # nvidia-ml-py is optional and untyped
             try:
-                if not self._is_open:
-                    nvml.nvmlInit()
-                    self._is_open = True
+                nvml.nvmlInit()  # a second one is counted, and does nothing else
             except nvml.NVMLError:
                 return
             for name, id in self._ids.items():

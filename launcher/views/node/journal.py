@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from launcher.logs.reports.report import parse_failure
 from launcher.model.errors import describe
+from launcher.model.mesh import Mesh
 from launcher.parts.part import Fact, RoundStarting
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
@@ -33,8 +34,9 @@ from launcher.views.run_events import (
     WorkerEnded,
     WorkerStarted,
 )
+from launcher.views.sinks.event_file import EventSink
 from launcher.views.timeline import RunTimeline
-from rendezvous import __version__, events
+from rendezvous import events
 from rendezvous.reasons import Reason
 
 LINES_MAX, LINE_MAX = 10, 300
@@ -43,26 +45,15 @@ NOT_STARTED = 127
 """The exit code of a worker that could not be started, as a shell has it."""
 
 
-class JournalHeader(Struct, frozen=True, kw_only=True):
-    """What is known before anything happens."""
-
-    run_id: str
-    node: str
-    pid: int
-    started_at: float
-    """When the agent started, in seconds since 1970."""
-    worker_count: int
-    reason: str
-    max_restarts: int
-    mesh_axes: tuple[str, ...]
-
-
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Journal(Struct, eq=False):
     """What has happened, as events, with all that is made of them."""
 
-    header: JournalHeader
-    write_events: Sequence[Callable[[RunEvent], None]] = ()
+    started: AgentStarted
+    """The first event; all others have its run and node."""
+    max_restarts: int
+    mesh: Mesh | None
+    sinks: Sequence[EventSink] = ()
     """Each gets every event."""
     find_failure: Callable[[int], str] = lambda round: ""
     """Returns the failure that ended a round on any node, as an agent writes it; "" if it is not known here."""
@@ -80,16 +71,8 @@ class Journal(Struct, eq=False):
     _failure: tuple[int, str] = (0, "")  # of this node: round, and as an agent writes it
 
     def __post_init__(self) -> None:
-        self._idle_since = self.header.started_at
-        self._add(
-            AgentStarted(
-                **self._common(self.header.started_at),
-                pid=self.header.pid,
-                version=__version__,
-                worker_count=self.header.worker_count,
-                reason=self.header.reason,
-            )
-        )
+        self._idle_since = self.started.at
+        self._add(self.started, self.started.at)
 
     def take(self, fact: Fact) -> None:
         """Take what has happened; most kinds say nothing about the run."""
@@ -99,7 +82,7 @@ class Journal(Struct, eq=False):
                 self._start(message.start, message.share, at)
             case Spawned(round=number, local_rank=local_rank, pid=pid) if number == self._round:
                 rank = self._find_rank(local_rank)
-                self._add(WorkerStarted(**self._common(at), rank=rank, local_rank=local_rank, pid=pid))
+                self._add(WorkerStarted(rank=rank, local_rank=local_rank, pid=pid), at)
             case SpawnFailed(round=number, local_rank=local_rank, sentence=sentence) if number == self._round:
                 self._end_worker(local_rank, 0, NOT_STARTED, at, sentence)
             case Exited(round=number, local_rank=local_rank, pid=pid, exit_code=exit_code) if number == self._round:
@@ -107,41 +90,40 @@ class Journal(Struct, eq=False):
             case events.LeaveRequest():
                 self.is_leaving = True
             case RunEvent():  # of a part, which leaves what all events have to this journal
-                self._add(replace(message, **self._common(message.at or at)))
+                self._add(message, message.at or at)
             case events.CheckpointSaved():
-                self._add(CheckpointReported(**self._common(at)))
+                self._add(CheckpointReported(), at)
             case events.RoundFailed():
                 self._add_failure(message, at)
             case events.StopRound(number, mode, reason, cause, nodes) if (
                 number == self._round and (number, mode) != self._stop
             ):
                 self.is_stopping, self._stop = True, (number, mode)  # the agent may be told again after a pause
-                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
+                told: dict[str, Any] = {"reason": describe(reason), "reason_kind": reason.kind}
                 own = self._failure[1] if self._failure[0] == number else ""
                 root = find_root_cause((self.find_failure(number) or own) if cause == "failure" else "")
-                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes, root_cause=root), reason)
+                self._add(RoundStopping(**told, cause=cause, mode=mode, nodes=nodes, root_cause=root), at, reason)
             case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
                 self._end(step, at)
             case events.Log(reason, True, rule):
-                told = {**self._common(at), "sentence": describe(reason), "reason_kind": reason.kind}
-                self._add(RemarkMade(**told, rule=rule))
+                self._add(RemarkMade(sentence=describe(reason), reason_kind=reason.kind, rule=rule), at)
             case events.Log(reason) if self.assignment is None and _is_wait(reason):
-                self._add(WaitChanged(**self._common(at), sentence=describe(reason), reason_kind=reason.kind), reason)
+                self._add(WaitChanged(sentence=describe(reason), reason_kind=reason.kind), at, reason)
             case events.Exit(exit_code, reason, verdict):
                 kind = verdict.kind if verdict is not None else ""
-                told = {**self._common(at), "reason": describe(reason), "reason_kind": reason.kind}
-                told["round"] = verdict.round if verdict is not None else self._round  # it may have run without a spare
+                number = verdict.round if verdict is not None else 0  # it may have run without a spare
+                told = {"round": number, "reason": describe(reason), "reason_kind": reason.kind}
                 root = find_root_cause(verdict.failure if verdict is not None else "")
-                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root))
+                self._add(AgentEnded(**told, exit_code=exit_code, verdict=kind, root_cause=root), at)
 
-    def _common(self, at: float) -> dict[str, Any]:
-        return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
-
-    def _add(self, event: RunEvent, reason: Reason | None = None) -> None:
+    def _add(self, event: RunEvent, at: float, reason: Reason | None = None) -> None:
+        """Add an event, with what all events have; without a round of its own it is of the one here."""
+        own = {"run_id": self.started.run_id, "node": self.started.node, "round": event.round or self._round}
+        event = replace(event, at=at, **own)
         self.timeline.take(event, reason)
         self.buffer.take(event)
-        for write in self.write_events:
-            write(event)
+        for sink in self.sinks:
+            sink.write(event)
 
     def _find_rank(self, local_rank: int) -> int:
         ranks = self.assignment.ranks if self.assignment is not None else ()
@@ -149,58 +131,50 @@ class Journal(Struct, eq=False):
 
     def _start(self, start: events.StartRound, assignment: NodeAssignment, at: float) -> None:
         self.assignment, self._round_at, self.is_stopping = assignment, at, False
-        sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
-        self._add(
-            RoundStarted(
-                **self._common(at),
-                world_size=assignment.world_size,
-                node_count=assignment.group_world_size,
-                ranks=assignment.ranks,
-                mesh=",".join(f"{axis}={size}" for axis, size in sizes),
-                restart_count=start.restart_count,
-                max_restarts=self.header.max_restarts,
-                waited_s=round(max(0.0, at - self._idle_since), 3),
-                summary=describe(assignment.summary),
-            ),
-            assignment.summary,
+        sizes = zip(self.mesh.axes if self.mesh is not None else (), assignment.shape, strict=False)
+        started = RoundStarted(
+            world_size=assignment.world_size,
+            node_count=assignment.group_world_size,
+            ranks=assignment.ranks,
+            mesh=",".join(f"{axis.name}={size}" for axis, size in sizes),
+            restart_count=start.restart_count,
+            max_restarts=self.max_restarts,
+            waited_s=round(max(0.0, at - self._idle_since), 3),
+            summary=describe(assignment.summary),
         )
+        self._add(started, at, assignment.summary)
 
     def _end_worker(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str = "") -> None:
         outcome: Literal["succeeded", "failed", "terminated"] = "succeeded"
         if exit_code:
             outcome = "terminated" if self.is_stopping else "failed"
-        self._add(
-            WorkerEnded(
-                **self._common(at),
-                rank=self._find_rank(local_rank),
-                local_rank=local_rank,
-                pid=pid,
-                outcome=outcome,
-                exit_code=exit_code,
-                sentence=sentence,
-            )
+        ended = WorkerEnded(
+            rank=self._find_rank(local_rank),
+            local_rank=local_rank,
+            pid=pid,
+            outcome=outcome,
+            exit_code=exit_code,
+            sentence=sentence,
         )
+        self._add(ended, at)
 
     def _add_failure(self, failed: events.RoundFailed, at: float) -> None:
         self._failure = failed.round, failed.failure
         failure = parse_failure(failed.failure) if failed.failure else None
-        self._add(
-            FailureFound(
-                **self._common(at),
-                rank=failed.rank,
-                exit_code=failed.exit_code,
-                failure_class=describe(failed.failure_class),
-                error=(failure.exception or failure.sentence or "") if failure is not None else "",
-                log_file=failure.log_file if failure is not None else "",
-            ),
-            failed.failure_class,
+        found = FailureFound(
+            rank=failed.rank,
+            exit_code=failed.exit_code,
+            failure_class=describe(failed.failure_class),
+            error=(failure.exception or failure.sentence or "") if failure is not None else "",
+            log_file=failure.log_file if failure is not None else "",
         )
+        self._add(found, at, failed.failure_class)
 
     def _end(self, step: int, at: float) -> None:
         current = self.timeline.current
         cause, reason = (current.cause, describe(current.ended)) if current is not None else ("", "")
         ran_s = round(max(0.0, at - self._round_at), 3)
-        self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
+        self._add(RoundEnded(cause=cause, reason=reason, ran_s=ran_s, step=step), at)
         self.assignment, self._idle_since, self.is_stopping = None, at, False
 
 

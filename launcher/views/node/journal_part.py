@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from msgspec import Struct, field
@@ -13,15 +13,12 @@ from launcher.model.console import log
 from launcher.model.errors import describe_bug
 from launcher.parts.part import RETRY_S, Effect, Fact
 from launcher.views.node.journal import Journal
-from launcher.views.sinks.event_file import EventSink
 
 
 class JournalPart(Struct, eq=False):
-    """Feeds the journal in its own time."""
+    """Feeds the journal in its own time, and closes its sinks at the end."""
 
     journal: Journal
-    sinks: Sequence[EventSink]
-    """To which the journal writes its events; closed at the end."""
 
     _facts: deque[Fact] = field(default_factory=deque)
     _has_complained: bool = False
@@ -31,7 +28,7 @@ class JournalPart(Struct, eq=False):
     def wake_at(self) -> float:
         if self._facts:
             return -math.inf
-        return self._start_at if any(sink.thread.is_missing for sink in self.sinks) else math.inf
+        return self._start_at if any(sink.thread.is_missing for sink in self.journal.sinks) else math.inf
 
     def read(self) -> Journal:
         """Return the journal, with all facts so far."""
@@ -50,7 +47,8 @@ class JournalPart(Struct, eq=False):
 
     def advance(self, now: float) -> Iterable[Effect]:
         self.read()
-        if now >= self._start_at and (missing := [sink.thread for sink in self.sinks if sink.thread.is_missing]):
+        missing = [sink.thread for sink in self.journal.sinks if sink.thread.is_missing]
+        if now >= self._start_at and missing:
             self._start_at = now + RETRY_S
             for thread in missing:
                 thread.start()
@@ -60,5 +58,5 @@ class JournalPart(Struct, eq=False):
         """Write down what is kept, and let go what was opened."""
         self.read()
         with ExitStack() as stack:  # each is closed, though another fails
-            for sink in reversed(self.sinks):
+            for sink in reversed(self.journal.sinks):
                 stack.callback(sink.close)

@@ -40,17 +40,11 @@ class LocalState(Struct, eq=False):
     """By round and local rank: the counts, and since when they are so."""
 
     def report(
-        self,
-        base: NodeView,
-        workers: Sequence[RankView],
-        signs: Mapping[int, RankSigns],
-        now: float,
-        view_run: Callable[[float], RunView] | None = None,
+        self, base: NodeView, workers: Sequence[RankView], signs: Mapping[int, RankSigns], now: float
     ) -> NodeView:
         """Make the view of the node: `base` is what the agent knows of it.
 
-        `signs`: by local rank; `now`: on the agent's clock; `view_run`: makes that of the run, if this node leads and
-        was asked for it, at a time in seconds since 1970.
+        `signs`: by local rank; `now`: on the agent's clock.
         """
         pids = {worker.pid for worker in workers if worker.state == "running" and worker.pid}
         use = measure_use(pids)
@@ -74,7 +68,6 @@ class LocalState(Struct, eq=False):
             ranks=ranks,
             agent_rss_bytes=own.rss_bytes if own is not None else 0,
             agent_cpu_s=own.cpu_s if own is not None else 0.0,
-            run=view_run(base.at) if view_run is not None else None,
         )
 
     def _report_rank(

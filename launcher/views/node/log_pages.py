@@ -82,7 +82,6 @@ def read_page(
                     stream=source.stream,
                     round=source.round,
                     offset=offset,
-                    next_offset=offset + len(data),
                     data=data.decode(errors="replace"),
                 )
             )

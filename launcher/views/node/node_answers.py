@@ -36,7 +36,6 @@ from launcher.views.requests import (
 )
 from launcher.views.run_view import NodeView, RankView
 from launcher.views.stored_run import JobRecords
-from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 
 
@@ -96,20 +95,20 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
 
     def _take_snapshot(self, journal: Journal, now: float, *, of_run: bool) -> Callable[[], NodeView]:
         """Return what makes the report of this moment. `now`: on the agent's clock; `of_run`: as in ReadState."""
-        header, timeline, assignment = journal.header, journal.timeline, journal.assignment
+        started, timeline, assignment = journal.started, journal.timeline, journal.assignment
         machine = self.driver.machine
         current = timeline.current
         state = "leaving" if journal.is_leaving else "stopping" if journal.is_stopping else "running"
         if current is None and not journal.is_leaving:
             state = "spare" if machine.is_spare else "waiting"
         base = NodeView(
-            name=header.node,
+            name=started.node,
             member_id=machine.member_id,
-            run_id=header.run_id,
-            version=__version__,
+            run_id=started.run_id,
+            version=started.version,
             at=time.time(),
-            started_at=header.started_at,
-            agent_pid=header.pid,
+            started_at=started.at,
+            agent_pid=started.pid,
             state=state,
             is_leader=machine.is_leader,
             why=timeline.waiting,
@@ -126,17 +125,18 @@ class NodeAnswers(Struct, kw_only=True, eq=False):
             failure_counts=dict(timeline.failure_counts),
             checkpoint_count=timeline.checkpoint_count,
             hang_count=timeline.hang_count,
-            slot_count=header.worker_count,
+            slot_count=started.worker_count,
             off=tuple(self.parts.off),
         )
         workers = tuple(self._copy_worker(timeline.workers[index], assignment) for index in sorted(timeline.workers))
-        make_run = None
+        report = partial(self.state.report, base, workers, self._read_signs(now), now)
         if of_run and (found := machine.read_records()) is not None:
-            records = JobRecords(header.run_id, *found, read_at=base.at, member_names=machine.list_members())
+            records = JobRecords(started.run_id, *found, read_at=base.at, member_names=machine.list_members())
             rounds = tuple(replace(one) for one in timeline.rounds)
             before = replace(timeline.before, lost_s=dict(timeline.before.lost_s))
-            make_run = partial(view_run, records, rounds, before, header.max_restarts)
-        return partial(self.state.report, base, workers, self._read_signs(now), now, make_run)
+            make_run = partial(view_run, records, rounds, before, journal.max_restarts, base.at)
+            return lambda: replace(report(), run=make_run())
+        return report
 
     def _copy_worker(self, worker: RankView, assignment: NodeAssignment | None) -> RankView:
         is_here = assignment is not None and worker.rank in assignment.ranks

@@ -7,7 +7,7 @@ its process. One pass over the machine's processes finds the children of all wor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping, Sequence
 
 import psutil
 from msgspec import Struct
@@ -30,6 +30,7 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
     """Of the first process: "stopped", "blocked" or ""."""
 
 
+_SUMMED = ("cpu_s", "rss_bytes", "read_bytes", "written_bytes", "output_bytes")
 _STATES = {psutil.STATUS_STOPPED: "stopped", psutil.STATUS_TRACING_STOP: "stopped", psutil.STATUS_DISK_SLEEP: "blocked"}
 
 
@@ -42,25 +43,16 @@ def measure_use(pids: Collection[int]) -> dict[int, ProcessUse]:
     for pid in pids:
         parts = [use for one in _list_tree(pid, children) if (use := measure_process(one)) is not None]
         if parts:
-            found[pid] = ProcessUse(
-                cpu_s=sum(part.cpu_s for part in parts),
-                rss_bytes=sum(part.rss_bytes for part in parts),
-                read_bytes=sum(part.read_bytes for part in parts),
-                written_bytes=sum(part.written_bytes for part in parts),
-                output_bytes=sum(part.output_bytes for part in parts),
-                state=parts[0].state,
-            )
+            sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
+            found[pid] = ProcessUse(**sums, state=parts[0].state)
     return found
 
 
-def _list_tree(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
-    stack, seen = [pid], {pid}
-    while stack:
-        one = stack.pop()
-        yield one
-        fresh = [child for child in children.get(one, ()) if child not in seen]
-        seen.update(fresh)
-        stack += fresh
+def _list_tree(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
+    tree = [pid]
+    for one in tree:
+        tree += [child for child in children.get(one, ()) if child not in tree]
+    return tree
 
 
 def measure_process(pid: int) -> ProcessUse | None:

@@ -118,19 +118,14 @@ class QuestionSource:
     This one is for an agent's own threads; those of meshctl are in launcher/meshctl/live.
     """
 
+    is_live = True
+    """Whether agents are asked; otherwise it is what they have left."""
+    switch_count = 0
+    """How often another agent was chosen to be asked: numbers of events are an agent's own."""
+
     def __init__(self, exchange: Exchange, run_id: str) -> None:
         self._exchange = exchange
         self.run_id = run_id
-
-    @property
-    def is_live(self) -> bool:
-        """Whether agents are asked; otherwise it is what they have left."""
-        return True
-
-    @property
-    def switch_count(self) -> int:
-        """How often another agent was chosen to be asked: numbers of events are an agent's own."""
-        return 0
 
     def read_run(self) -> RunView:
         """Return what all nodes of the run say of themselves."""

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from launcher.views.requests import Identify, NodeRequest, ReadRun, Replace
 from rendezvous import codec
 from rendezvous.member import notes
+from rendezvous.records import Command
 
 _ENVELOPE = " " * 1000
 """As long as what a reply has besides its answer."""
@@ -47,11 +48,9 @@ AgentRequest = NodeRequest | Examine | Diagnose
 
 
 class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
-    """A person's request to the job, of a process of this machine: fields of a `Command`, which answers it."""
+    """A person's request to the job, of a process of this machine; a `Command` answers it, too."""
 
-    kind: str
-    target: str
-    by: str
+    command: Command
     limit_s: float
     """For an answer of the leader."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -29,11 +29,11 @@ from launcher.views.questions.messages import (
     Submit,
     pack,
 )
-from launcher.views.questions.question_socket import QuestionSocket
+from launcher.views.questions.question_socket import Connection, QuestionSocket
 from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_answer import make_run_view
 from launcher.views.questions.survey import Survey, Surveys
-from launcher.views.requests import Identify, ReadRun, ReadState, Replace
+from launcher.views.requests import Identify, NodeRequest, ReadRun, ReadState, Replace
+from launcher.views.run_view import make_run_view
 from rendezvous import __version__, codec
 from rendezvous.events import AnswerCommand
 
@@ -49,14 +49,6 @@ SHORTER_MAX = 3
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 Finish = Callable[[Any, str], object]
 """Takes an answer, or several, or None and a sentence."""
-
-
-class Asker(Protocol):
-    """Who waits for one line, for which there should be room."""
-
-    def has_room(self, text: bytes) -> bool: ...
-
-    def answer(self, text: bytes) -> None: ...
 
 
 class StoreAsker(Struct):
@@ -76,6 +68,10 @@ class StoreAsker(Struct):
             refusal = f"the answer has {len(text):,} bytes, too many for the store: ask on a node of the run"
             self._packed = pack(codec.encode(RefusedQuestion(error=refusal)))
         self.ask(AnswerCommand(self.token, self._packed))
+
+
+Asker = Connection | StoreAsker
+"""Who waits for one line, for which there should be room."""
 
 
 class Answerer(NamedTuple):
@@ -123,10 +119,10 @@ class QuestionServer(Struct, eq=False):
         try:
             question = codec.find_decoder(Question).decode(text)
         except (msgspec.MsgspecError, RecursionError):
-            _refuse(asker, "the question cannot be read")
+            _answer(asker, None, "the question cannot be read")
         else:
             if isinstance(question.request, (Replace, Submit)):
-                _refuse(asker, "only a process of this node can ask for that")
+                _answer(asker, None, "only a process of this node can ask for that")
                 return
             self.put(asker, question, now)
 
@@ -140,9 +136,7 @@ class QuestionServer(Struct, eq=False):
             case ReadRun():
                 answer_run = partial(_answer_run, asker, self.identity["run_id"])
                 self.surveys.ask(Survey(request=ReadState(), until=now + LIMIT_S, takes=[answer_run]))
-            case Replace() | Submit() as request:
-                self.answer(request, partial(_answer, asker), now)
-            case request if question.node or isinstance(request, Diagnose):
+            case request if isinstance(request, Diagnose) or (question.node and isinstance(request, NodeRequest)):
                 self.ask(request, question.node, partial(_answer_one, asker), now)
             case request:
                 self.answer(request, partial(_answer, asker), now)
@@ -175,7 +169,7 @@ class QuestionServer(Struct, eq=False):
 
 def _answer_run(asker: Asker, run_id: str, asked: Survey) -> None:
     if asked.members is None:
-        _refuse(asker, asked.error or _NO_LEADER)
+        _answer(asker, None, asked.error or _NO_LEADER)
         return
     if asked.result is None:
         asked.result = make_run_view(asked.answers, asked.members, asked.leader, run_id, time.time())
@@ -185,28 +179,22 @@ def _answer_run(asker: Asker, run_id: str, asked: Survey) -> None:
 
 def _answer_one(asker: Asker, asked: Survey) -> None:
     found = next(iter(asked.answers.values()), None)
+    if found is None and asked.members and not asked.error:
+        late = f"{next(iter(asked.members.values()))} has not answered in time"
+        found = RefusedQuestion(error=late, is_silent=True)
     if isinstance(found, str):
-        _refuse(asker, found)
-    elif found is not None:
-        _answer(asker, found, "")
-    elif asked.error or not asked.members:
-        _refuse(asker, asked.error or _NO_LEADER)
+        _answer(asker, None, found)
     else:
-        _refuse(asker, f"{next(iter(asked.members.values()))} has not answered in time", is_silent=True)
+        _answer(asker, found, asked.error or _NO_LEADER)
 
 
 def _answer(asker: Asker, answer: Any, problem: str, text: bytes = b"") -> None:
     """Answer by what is encoded as `text`, or by less where there is no room for it."""
     if answer is None:
-        _refuse(asker, problem)
-        return
+        answer = RefusedQuestion(error=problem)
     text = text or codec.encode(answer)
     for _ in range(SHORTER_MAX if hasattr(answer, "shorten") else 0):
         if not asker.has_room(text):
             answer = answer.shorten()
             text = codec.encode(answer)
     asker.answer(text)
-
-
-def _refuse(asker: Asker, sentence: str, *, is_silent: bool = False) -> None:
-    asker.answer(codec.encode(RefusedQuestion(error=sentence, is_silent=is_silent)))

@@ -45,9 +45,6 @@ class Connection(Struct, eq=False):
 
     _data: bytearray = field(default_factory=bytearray)
 
-    def fileno(self) -> int:
-        return self.end.fileno()
-
     def read(self) -> Question | None:
         """Return the question once it is whole.
 

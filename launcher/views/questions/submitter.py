@@ -36,16 +36,16 @@ class Submitter(Struct, frozen=True):
     ask: Callable[[Effect], object]
 
     def answer(self, request: Submit, finish: Finish, now: float) -> None:
-        command = Command(kind=request.kind, target=request.target, by=request.by)
-        if request.kind not in KINDS:
-            finish(None, f"an agent takes {format_list(KINDS)}, not {request.kind}")
+        command = request.command
+        if command.kind not in KINDS:
+            finish(None, f"an agent takes {format_list(KINDS)}, not {command.kind}")
         elif self.secret is not None:
             keys = Keys(self.driver.machine.joined_root)
             until = time.monotonic() + min(request.limit_s, LIMIT_MAX_S)
             job = JobAddress(self.driver.store, keys, self.secret, self.run_id)
             self.reporter.submit("requests", partial(_hand_in, job, command, until), finish)
-        elif request.kind == "stop":
-            self.ask(LeaveRequest(Reason.of("stop-requested", by=request.by), EXIT_STOPPED))
+        elif command.kind == "stop":
+            self.ask(LeaveRequest(Reason.of("stop-requested", by=command.by), EXIT_STOPPED))
             finish(command, "")
         else:
             finish(replace(command, refused=Reason.of("views/one-machine")), "")

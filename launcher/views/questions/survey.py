@@ -28,9 +28,8 @@ from launcher.views.questions.messages import (
     encode_note,
     is_sendable,
 )
-from launcher.views.questions.run_answer import shorten_view
 from launcher.views.requests import REPLY_KINDS, ReadState
-from launcher.views.run_view import NodeView
+from launcher.views.run_view import NodeView, RoundView
 from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
@@ -115,7 +114,7 @@ class Surveys(Struct, eq=False):
             _end(survey)
             return
         self._pending[question.id] = survey
-        self._send(TO_LEADER, question)
+        self.send(TO_LEADER, question)
 
     def take_note(self, member_id: str, note: Inspect | Expect | Reply) -> None:
         """Handle a note of an agent."""
@@ -127,7 +126,7 @@ class Surveys(Struct, eq=False):
             case Reply(asker=asker) if asker in (TO_LEADER, TO_ROUND, TO_ALL):
                 pass  # no member's id: it would come back to this agent for ever
             case Reply(asker=asker) as reply if asker != self.member.member_id:
-                self._send(asker, reply)  # this agent leads
+                self.send(asker, reply)  # this agent leads
             case Reply(id=id) as reply if id in self._pending:
                 _add_reply(self._pending[id], reply)
 
@@ -151,7 +150,7 @@ class Surveys(Struct, eq=False):
             answer=Raw(codec.encode(answer)),
             error=problem.encode(errors="replace").decode(),  # it may name a file
         )
-        self._send(to, reply)
+        self.send(to, reply)
 
     def _pass_on(self, asker: str, question: Inspect) -> None:
         """The leader's part: find those it is about, tell the asker who they are, and ask them."""
@@ -169,16 +168,17 @@ class Surveys(Struct, eq=False):
             leader = members.get(own_id, own_id)
             error = f"a message cannot name {len(chosen):,} nodes: ask on the leader's node, {leader}"
         if error:
-            self._send(asker, Reply(id=question.id, asker=asker, member_id="", error=error))
+            self.send(asker, Reply(id=question.id, asker=asker, member_id="", error=error))
             return
-        self._send(asker, expect)
+        self.send(asker, expect)
         for member_id in chosen:
             request = question.request
             if isinstance(request, ReadState) and not node:
                 request = replace(request, of_run=member_id == own_id)
-            self._send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
+            self.send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
 
-    def _send(self, to: str, note: Struct) -> None:
+    def send(self, to: str, note: Struct) -> None:
+        """Send a note by the agreement."""
         self.submit(SendNote(to, encode_note(note)))
 
 
@@ -200,3 +200,18 @@ def _add_reply(survey: Survey, reply: Reply) -> None:
 def _end(survey: Survey) -> None:
     for take in survey.takes:
         take(survey)
+
+
+def shorten_view(node: NodeView) -> NodeView:
+    """Shorten a view that no note can hold: of hundreds of workers, or of rounds with long errors."""
+    if (run := node.run) is not None:
+        run = replace(run, nodes=(), rounds=tuple(map(_shorten_round, run.rounds[-20:])))
+    if is_sendable(short := replace(node, run=run)):
+        return short
+    run = replace(run, rounds=run.rounds[-1:], failure=None, options={}, faults=()) if run is not None else None
+    last = _shorten_round(node.last) if node.last is not None else None
+    return replace(node, run=run, last=last, ranks=node.ranks[:100])
+
+
+def _shorten_round(one: RoundView) -> RoundView:
+    return replace(one, error=one.error[:200], ranks=())

@@ -6,7 +6,7 @@ Only the agent that leads tells, so each change is told once. A command gets the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from rendezvous import codec
 
 LIMIT_S = 10.0
 PENDING_MAX = 100
+_URLS = ("http://", "https://")
 TOLD = (RoundStarted, RoundStopping, HangReported, HangEnded, AgentEnded)
 
 
@@ -35,16 +36,15 @@ class Notifier(Teller):
 
     def __init__(self, target: str, origin: str, is_leader: Callable[[], bool], warn: Callable[[str], None]) -> None:
         label = f"{origin} {_shorten_target(target)}"
-        is_url = target.startswith(("http://", "https://"))
-        if not is_url:
+        if not target.startswith(_URLS):
             require_timeout_program(label)
-        super().__init__(
-            lambda line, variables: _post(target, line) if is_url else run_command(target, line, LIMIT_S, variables),
-            label,
-            PENDING_MAX,
-            warn,
-        )
+        super().__init__(label, PENDING_MAX, warn)
+        self._target = target
         self._is_leader = is_leader
+
+    def tell(self, line: bytes, variables: Mapping[str, str]) -> str:
+        is_url = self._target.startswith(_URLS)
+        return _post(self._target, line) if is_url else run_command(self._target, line, LIMIT_S, variables)
 
     def write(self, event: RunEvent) -> None:
         """Tell of an event, if this agent is the one to tell."""

@@ -18,19 +18,12 @@ NO_VARIABLES: Mapping[str, str] = {}
 
 
 class Teller:
-    """`tell` gets an event as a line of JSON, and variables; it returns what went wrong, "" for nothing.
+    """`label`: the option and its value.
 
-    `label`: the option and its value. `warn` gets a sentence about what could not be told, once until it can be again.
+    `warn` gets a sentence about what could not be told, once until it can be again.
     """
 
-    def __init__(
-        self,
-        tell: Callable[[bytes, Mapping[str, str]], str],
-        label: str,
-        waiting_max: int,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._tell = tell
+    def __init__(self, label: str, waiting_max: int, warn: Callable[[str], None]) -> None:
         self._label = label
         self._warn = warn
         self._changed = threading.Condition()  # of the two that follow
@@ -38,6 +31,10 @@ class Teller:
         self._is_closing = False
         self._has_warned = False
         self.thread = LateThread(self._run, "teller")
+
+    def tell(self, line: bytes, variables: Mapping[str, str]) -> str:
+        """Tell of an event, a line of JSON; return what went wrong, "" for nothing."""
+        raise NotImplementedError
 
     def put(self, line: bytes, variables: Mapping[str, str] = NO_VARIABLES) -> bool:
         """Have an event's line told; return whether the oldest that waited is dropped for it."""
@@ -70,7 +67,7 @@ class Teller:
                     return
                 line, variables = self._waiting.popleft()
             try:
-                problem = self._tell(line, variables)
+                problem = self.tell(line, variables)
             except Exception as error:  # urllib raises many kinds, and none may end the thread
                 # Other kinds may repeat an address, and those of chats are secrets.
                 problem = (sanitize(str(error)) if isinstance(error, OSError) else "") or type(error).__name__

@@ -102,14 +102,14 @@ class FakeRun:
         chunks = [self._make_chunk(rank) for rank in ranks]
         return LogPage(
             chunks=tuple(chunk for chunk in chunks if chunk.file not in known),
-            cursors=tuple(LogCursor(chunk.file, chunk.next_offset) for chunk in chunks),
+            cursors=tuple(LogCursor(chunk.file, len(chunk.data)) for chunk in chunks),
         )
 
     def _make_chunk(self, rank: int) -> LogChunk:
         lines = [f"step {1200 + index} loss {2.5 / (1 + index / 40):.4f} rank {rank}" for index in range(60)]
         data = "\n".join([*lines[:30], self.text or "a line", *lines[30:], ""])
         file = f"round_3/{rank}/stdout.log"
-        return LogChunk(file=file, rank=rank, stream="stdout", round=3, offset=0, next_offset=len(data), data=data)
+        return LogChunk(file=file, rank=rank, stream="stdout", round=3, offset=0, data=data)
 
     def ask_why(self) -> bytes:
         self._count("why")

@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.diagnosis.answer import make_answer, render_answer
 from launcher.diagnosis.evidence import Call, Frame, GroupCalls, RankEvidence
@@ -42,7 +43,7 @@ def hang() -> list[RankEvidence]:
 
 
 def show(ranks: list[RankEvidence], **more: Any) -> str:
-    return render_answer(make_answer(diagnose(ranks, MESH), ranks, MESH, **more))
+    return render_answer(replace(make_answer(diagnose(ranks, MESH), ranks, MESH), **more))
 
 
 def test_a_program_reads_the_answer_with_its_verdict_gaps_and_remedies() -> None:
@@ -69,7 +70,7 @@ def test_a_program_reads_the_answer_with_its_verdict_gaps_and_remedies() -> None
         hint: see what rank 5 (pp=1 tp=1) does in load at /home/me/loader.py:31
         """
     )
-    found = json.loads(encode(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
+    found = json.loads(encode(replace(make_answer(diagnose(hang(), MESH), hang(), MESH), folders=("h0:/logs",))))
     assert (found["kind"], found["culprits"], found["folders"]) == ("late", [5], ["h0:/logs"])
     assert found["sentences"][0].startswith("rank 5 (pp=1 tp=1) has not entered ")
     assert [(one["rank"], one["frames"][1]) for one in found["stacks"]] == [(5, ["load", "/home/me/loader.py", 31])]

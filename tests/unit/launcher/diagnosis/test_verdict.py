@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.diagnosis.evidence import Call, Frame, GroupCalls, RankEvidence
-from launcher.diagnosis.verdict import Diagnosis, describe_ranks, diagnose
+from launcher.diagnosis.verdict import Diagnosis, describe_ranks, diagnose, find_places
 from launcher.worker.grid import WorkerMesh
 
 TWO = WorkerMesh(("dp",), (2,), 0, ("dp",))
@@ -320,7 +320,7 @@ def test_where_no_rank_is_odd_it_is_told_which_ranks_are_where() -> None:
         "ranks 0, 2 are in load (train.py:9), asleep",
         "ranks 1, 3 are in send (train.py:9), asleep",
     )
-    assert [(place.ranks, place.function, place.line) for place in found.places] == [
+    assert [(place.ranks, place.function, place.line) for place in find_places(four)] == [
         ((0, 2), "load", 9),
         ((1, 3), "send", 9),
     ]

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl import requests as submitting
-from launcher.meshctl.requests import StoreControl, find_leftovers, remove, submit_request
+from launcher.meshctl.live.source import StoreControl
+from launcher.meshctl.requests import find_leftovers, remove, submit_request
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions import stored_request
 from launcher.views.questions.local_socket import RunGoneError

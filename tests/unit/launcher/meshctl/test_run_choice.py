@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl import run_choice
-from launcher.meshctl.run_choice import choose_agent, choose_stored, describe_run, group_by_job
+from launcher.meshctl.run_choice import StoredRun, choose_agent, choose_stored, describe_run, group_by_job
 from launcher.model.errors import UsageError
 from launcher.views.questions.local_socket import LocalAgent
 from rendezvous import __version__
@@ -65,15 +64,8 @@ def test_an_agent_without_a_job_is_of_its_runs_first() -> None:
     assert choose_agent(agents, "exp") == agents[1]
 
 
-class Run(NamedTuple):
-    run_id: str
-    script: str = ""
-    started_at: float = 0.0
-    pid: str = ""
-
-
 def test_a_run_of_a_store_is_found_by_its_id_its_script_or_how_its_id_begins() -> None:
-    runs = [Run("exp-41", "/a/train.py"), Run("exp-4", "/b/eval.py"), Run("train.py", "other.py")]
+    runs = [StoredRun("exp-41", "/a/train.py"), StoredRun("exp-4", "/b/eval.py"), StoredRun("train.py", "other.py")]
     for word, found in [("exp-4", 1), ("exp-41", 0), ("eval.py", 1), ("/b/eval.py", 1), ("train.py", 2), ("tra", 2)]:
         assert choose_stored(runs, word) is runs[found], word
     assert choose_stored(runs, "rain") is choose_stored(runs, "") is None
@@ -82,7 +74,11 @@ def test_a_run_of_a_store_is_found_by_its_id_its_script_or_how_its_id_begins() -
 def test_where_two_fit_scripts_times_and_pids_tell_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setattr(run_choice, "format_clock", lambda at, now: f"@{at:g}")
-    runs = [Run("exp-42", "/a/train.py", 20.0), Run("exp-41", "/b/train.py", 10.0), Run("other", "eval.py")]
+    runs = [
+        StoredRun("exp-42", "/a/train.py", 20.0),
+        StoredRun("exp-41", "/b/train.py", 10.0),
+        StoredRun("other", "eval.py"),
+    ]
     for word in ("train.py", "exp"):
         with pytest.raises(UsageError, match=f"2 runs in the store fit run {word}") as refused:
             choose_stored(runs, word)

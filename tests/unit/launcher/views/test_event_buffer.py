@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from launcher.views import event_buffer
 from launcher.views.event_buffer import EventBuffer
 from launcher.views.requests import PAGE_BYTES_MAX
 from launcher.views.run_events import RemarkMade, decode_event
@@ -24,7 +26,7 @@ def read_all(buffer: EventBuffer) -> list[str]:
             return found
 
 
-def test_pages_have_every_event_once_and_the_oldest_go_counted() -> None:
+def test_pages_have_every_event_once_and_the_oldest_go_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = EventBuffer()
     fill(buffer, 1000, "y" * 200)
     assert buffer.read(5) == buffer.read(5)
@@ -34,14 +36,17 @@ def test_pages_have_every_event_once_and_the_oldest_go_counted() -> None:
     fill(buffer, 2)
     page = buffer.read(1)
     assert (page.lines, page.next_after, page.is_last) == ((), 1, True)
-    buffer = EventBuffer(events_max=10)
+    buffer = EventBuffer()
+    monkeypatch.setattr(event_buffer, "EVENTS_MAX", 10)
     fill(buffer, 25)
     page = buffer.read(-1)
     assert (page.first, page.dropped, len(page.lines), page.next_after) == (15, 15, 10, 24)
     assert buffer.read(20).dropped == 0
-    small = EventBuffer(bytes_max=1000)
+    small = EventBuffer()
+    monkeypatch.setattr(event_buffer, "BYTES_MAX", 500)
     fill(small, 25)
     assert 1 < len(small.read(-1).lines) < 10
+    monkeypatch.undo()
     buffer = EventBuffer()
     fill(buffer, 1)
     event = decode_event(buffer.read(-1).lines[0])

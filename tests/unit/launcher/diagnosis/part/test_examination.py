@@ -124,7 +124,7 @@ class Agents:
         answers: Any = None
         surveys, reporter = Surveys(member, submit), Reporter(lambda: None)
         self.agents[name] = Examination(
-            examiner, submit, surveys.begin, reporter, lambda: self.rounds.get(name), name,
+            examiner, surveys, reporter, lambda: self.rounds.get(name), name,
             lambda round: f"/log/{round}", keeps_failures=self.keeps_failures,
         )  # fmt: skip
         made = Told(
@@ -263,7 +263,7 @@ def test_survivors_of_a_failure_are_all_told_and_of_an_end_the_exit_code() -> No
 def test_a_look_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = Agents("a", "b")
     with monkeypatch.context() as patch:
-        patch.setattr(agents.agents["a"], "begin_survey", Mock(side_effect=MemoryError))
+        patch.setattr(Surveys, "begin", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             agents.agents["a"].take_note("b", NodeFailure(), AT)
     agents.ask("b")

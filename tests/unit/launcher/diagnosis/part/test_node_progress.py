@@ -13,7 +13,7 @@ import pytest
 from launcher.config.options.readers import HangLimits
 from launcher.diagnosis.part import node_progress
 from launcher.diagnosis.part.node_progress import NodeProgress
-from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressSigns, ProgressWatch, Silence
+from launcher.diagnosis.progress import HEARTBEAT, PHASE, ProgressNews, ProgressSigns, ProgressWatch
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.kernel import list_children, read_stat
 from launcher.hardware.linux.shared_page import SharedPage
@@ -59,11 +59,11 @@ def watch(page: SharedPage) -> NodeProgress:
     return NodeProgress(ProgressWatch(LIMITS, 0.0), page, None, (0,), frozenset({0}), {}, 0.0)
 
 
-def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
+def live(node: NodeProgress, pid: int, until: float) -> ProgressNews | None:
     """The silence that is found by then, with looks whenever the watch asks for them."""
     while node.wake_at <= until:
         if (news := node.check({0: pid}, node.wake_at)) is not None:
-            assert isinstance(news, Silence)
+            assert news.kind == "silent"
             return news
     return None
 
@@ -105,7 +105,7 @@ def test_what_a_worker_writes_for_its_agent_is_no_progress(start: Start, page: S
     shows()
     found = live(node, worker.pid, 9.0)
     assert found is not None
-    assert found.stage == "start"
+    assert "since the start" in found.sentence
 
 
 def test_a_worker_that_is_stopped_is_said_to_be_not_to_hang(

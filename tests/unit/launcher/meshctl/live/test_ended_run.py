@@ -19,6 +19,7 @@ from launcher.meshctl.live.ended_run import (
     read_lost_events,
 )
 from launcher.meshctl.live.events import show_events
+from launcher.meshctl.live.poller import NodePoller
 from launcher.meshctl.live.ranks import describe_ranks
 from launcher.meshctl.live.source import NoAgentError, open_source
 from launcher.meshctl.status import describe
@@ -79,7 +80,7 @@ def test_all_views_show_what_the_agents_have_left(log_dir: Path) -> None:
         ["3", "h1", "13", "terminated", "-"],
     ]
     lines: list[str] = []
-    show_events(source, lines.extend, pytest.fail, follow=False, as_json=False)
+    show_events(NodePoller(source, pytest.fail), lines.extend, follow=False, as_json=False)
     assert sum("h0-h1  round 2 starts: 4 ranks on 2 nodes" in line for line in lines) == 1
     assert "the job: failure: all used up" in lines[-1]
     page = source.read_node("h1", ReadLogs())
@@ -231,7 +232,7 @@ def ended() -> EndedSource:
 
 def test_the_store_has_rounds_ranks_and_the_end_but_no_output(ended: EndedSource) -> None:
     lines: list[str] = []
-    show_events(ended, lines.extend, pytest.fail, follow=False, as_json=True)
+    show_events(NodePoller(ended, pytest.fail), lines.extend, follow=False, as_json=True)
     assert [json.loads(line)["event"] for line in lines][-1] == "remark"
     assert json.loads(lines[-1])["sentence"].startswith("run exp failed in round 1, exit code 1: all used up")
     assert "0  h0" in describe_ranks(ended.read_run())

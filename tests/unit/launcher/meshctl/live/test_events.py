@@ -44,7 +44,7 @@ def show(source: FakeSource, *, follow: bool = False, as_json: bool = False) -> 
     def write(some: Iterable[str]) -> None:
         lines.extend(some)
 
-    show_events(source, write, remarks.append, follow=follow, as_json=as_json)
+    show_events(poller.NodePoller(source, remarks.append), write, follow=follow, as_json=as_json)
     return lines, remarks
 
 

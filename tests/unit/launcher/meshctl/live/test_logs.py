@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.ended_run import read_folders
-from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+from launcher.meshctl.live.logs import ALL_LINES, LogView
 from launcher.meshctl.live.poller import NodePoller
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.questions.local_socket import RunGoneError, SilentNodeError
+from launcher.views.requests import ReadLogs
 from tests.support.run_reports import CALM, FakeSource, keep_events, make_event, make_silent, make_start
 
 GONE = RunGoneError("run exp no longer has an agent on this machine")
@@ -29,8 +30,9 @@ class Screen:
     def write(self, lines: Iterable[str]) -> None:
         self.lines += lines
 
-    def show(self, source: FakeSource, **query: object) -> Screen:
-        LogView(NodePoller(source, self.remarks.append), LogQuery(**query), self.write).run()  # type: ignore[arg-type]
+    def show(self, source: FakeSource, *, node: str = "", follow: bool = False, **query: object) -> Screen:
+        poller = NodePoller(source, self.remarks.append)
+        LogView(poller, ReadLogs(**query), self.write, node, follow).run()  # type: ignore[arg-type]
         return self
 
 

@@ -40,7 +40,7 @@ class Polling:
 
     def look(self, step_s: float = 0.5) -> list[str]:
         self.now += step_s
-        return [answer.node.member_id for answer in self.poller.poll(make_request, 0.02)]
+        return [node.member_id for node, _ in self.poller.poll(make_request, 0.02)]
 
     def look_until(self, condition: Callable[[], object], what: str) -> None:
         wait_until(lambda: (self.look() and False) or condition(), 20, what)
@@ -57,7 +57,7 @@ def test_a_node_that_hangs_holds_up_no_other() -> None:
     heard: list[str] = []
 
     def hear() -> bool:
-        heard.extend(answer.node.name for answer in poller.poll(make_request, 0.05))
+        heard.extend(node.name for node, _ in poller.poll(make_request, 0.05))
         return heard.count("h0") >= 3
 
     wait_until(hear, 20, "three answers of h0")

@@ -28,7 +28,18 @@ def test_addresses_and_this_machine_are_answered(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "evil.example", "evil.example:8080", "localhost.evil.example", "[evil]", "node7."]
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "[evil]",
+        "node7.",
+        "127.0.0.1%evil.example",
+        "[::ffff:evil.example]",
+        "1.2.3",
+    ],
 )
 def test_a_foreign_name_is_refused_against_rebinding(host: str) -> None:
     assert find_refusal(GATE.check_origin, {"host": host}) == 421

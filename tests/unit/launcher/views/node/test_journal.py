@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,21 +13,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.logs.reports.report import WorkerFailure
+from launcher.model import mesh as meshes
 from launcher.parts.part import Fact, RoundStarting
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from launcher.views import run_events
 from launcher.views.goodput import compute_goodput
-from launcher.views.node.journal import NOT_STARTED, Journal, JournalHeader
+from launcher.views.node.journal import NOT_STARTED, Journal
 from launcher.views.run_events import AgentEnded, RoundStopping, RunEvent, decode_event
-from rendezvous import codec, events
+from rendezvous import __version__, codec, events
 from rendezvous.reasons import Reason
 from rendezvous.records import Verdict
 from tests.support.reasons import because
 
-HEADER = JournalHeader(
-    run_id="r", node="n0", pid=7, started_at=100.0, worker_count=2, reason="as asked", max_restarts=3, mesh_axes=("dp",)
+STARTED = run_events.AgentStarted(
+    at=100.0, run_id="r", node="n0", pid=7, version=__version__, worker_count=2, reason="as asked"
 )
 
 
@@ -62,7 +63,8 @@ class Run:
     def __init__(self) -> None:
         self.number = 0
         self.events: list[RunEvent] = []
-        self.journal = Journal(HEADER, [self.events.append])
+        sink: Any = SimpleNamespace(write=self.events.append)
+        self.journal = Journal(STARTED, 3, meshes.parse("dp=*"), [sink])
 
     def take(self, *messages: object, at: float = 110.0) -> None:
         for message in messages:

@@ -40,7 +40,7 @@ def ask(
     driver = SimpleNamespace(store=job and job.store, machine=SimpleNamespace(joined_root=job and job.keys.root))
     secret = None if job is None else job.secret
     answerer = Submitter(driver, secret, "exp", AtOnce(), effects.append)  # type: ignore[arg-type]
-    request = Submit(kind=kind, target=target, by="ada@h0", limit_s=limit_s)
+    request = Submit(command=Command(kind=kind, target=target, by="ada@h0"), limit_s=limit_s)
     answerer.answer(request, lambda answer, problem: answers.append((answer, problem)), 0.0)
     ((answer, problem),) = answers
     return answer, problem, effects

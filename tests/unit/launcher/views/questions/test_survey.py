@@ -13,9 +13,8 @@ from launcher.model.concurrency import NO_THREAD
 from launcher.views import requests
 from launcher.views.questions import messages
 from launcher.views.questions.reporter import Reporter
-from launcher.views.questions.run_answer import make_run_view, shorten_view
-from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys
-from launcher.views.run_view import NodeView, RankView, RoundView, RunView
+from launcher.views.questions.survey import PENDING_MAX, Survey, Surveys, shorten_view
+from launcher.views.run_view import NodeView, RankView, RoundView, RunView, make_run_view
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 from rendezvous.peers.messages import NOTE_MAX
