@@ -367,6 +367,7 @@ def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one(monkey
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
     assert "spawn" not in job.turn(start(2))
     assert (job.agent.node.running.has_workers, job.agent.node.running.exit_codes) == (False, {})
+    assert [call[0] for call in job.channel.method_calls if call[0] in ("begin", "end")][-2:] == ["begin", "end"]
     job.builder.make_specs.side_effect = None
     assert job.pass_time(loop.SHORTAGE_PAUSE_S) == ["spawn"]
     assert job.agent.node.running.has_workers

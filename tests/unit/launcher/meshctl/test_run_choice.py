@@ -71,6 +71,24 @@ def test_a_run_of_a_store_is_found_by_its_id_its_script_or_how_its_id_begins() -
     assert choose_stored(runs, "rain") is choose_stored(runs, "") is None
 
 
+def test_what_changes_a_run_is_not_done_to_one_whose_id_only_begins_so() -> None:
+    runs = [StoredRun("exp-41", "train.py"), StoredRun("4711-big")]
+    for word in ("exp-4", "47"):
+        assert choose_stored(runs, word, takes_beginning=False) is None
+        assert choose_stored(runs, word) is not None
+    assert choose_stored(runs, "train.py", takes_beginning=False) is runs[0]
+    agents = [make_agent("exp-41", 44)]
+    assert choose_agent(agents, "exp-4", takes_beginning=False) is None
+    assert choose_agent(agents, "44", takes_beginning=False) is agents[0]
+
+
+def test_a_run_that_goes_on_is_meant_before_those_that_have_ended() -> None:
+    runs = [StoredRun("exp-1", "train.py", has_ended=True), StoredRun("exp-2", "train.py")]
+    assert choose_stored(runs, "train.py") is runs[1]
+    with pytest.raises(UsageError, match="2 runs in the store fit"):
+        choose_stored([runs[0], runs[0]._replace(run_id="exp-3")], "train.py")
+
+
 def test_where_two_fit_scripts_times_and_pids_tell_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setattr(run_choice, "format_clock", lambda at, now: f"@{at:g}")

@@ -119,6 +119,22 @@ def test_a_restarted_agent_counts_once_and_the_verdict_is_of_the_last_round(tmp_
     assert [chunk.file for chunk in logs.chunks] == [f"h0/attempt_1/{at}/stdout.log" for at in (0, 1)]
 
 
+def test_a_node_whose_end_is_missing_was_lost_only_if_the_last_round_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "exp_0123abcd"
+    keep_events(folder / "h0", make_start(2, "h0"))
+    end = make_event("agent_ended", "h1", "09:00:00.000", exit_code=1, verdict="failure", reason="x", round=2)
+    keep_events(folder / "h1", make_start(2, "h1", (2, 3)), end)
+    run = open_run_dir(str(folder)).read_run()
+    assert [(node.name, node.state) for node in run.nodes] == [("h0", "gone"), ("h1", "gone")]
+    stop = {"cause": "loss", "reason": "h0 is lost", "mode": "kill", "nodes": ["h0"], "round": 2}
+    (folder / "h1" / KEPT_FILE).unlink()
+    keep_events(
+        folder / "h1", make_start(2, "h1", (2, 3)), make_event("round_stopping", "h1", "08:59:00.000", **stop), end
+    )
+    run = open_run_dir(str(folder)).read_run()
+    assert [(node.name, node.state) for node in run.nodes] == [("h0", "lost"), ("h1", "gone")]
+
+
 @pytest.mark.parametrize(
     ("asked", "found"),
     [

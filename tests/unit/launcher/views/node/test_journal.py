@@ -100,9 +100,10 @@ def test_the_end_of_a_round_and_of_the_job_name_the_first_failure(
     run.journal.find_failure = lambda round: known if round == 1 else ""
     run.take(start(), events.RoundFailed(1, 1, False, own))
     run.take(events.StopRound(1, "kill", because("a worker failed"), "failure", ("n3",)), events.RoundStopped(1, 0))
-    verdict = Verdict(kind="failure", exit_code=1, round=1, reason=because("spent"), failure=known)
+    verdict = Verdict(kind="failure", exit_code=1, round=4, reason=because("spent"), failure=known)
     run.take(events.Exit(1, because("spent"), verdict))
     stopping, *_, ended = (one for one in run.events if isinstance(one, RoundStopping | AgentEnded))
+    assert (stopping.round, ended.round) == (1, 4), "later rounds ran without this node"
     root = stopping.root_cause
     assert (root.rank, root.error, root.log_file) == (rank, "KeyError: 'x'", log_file) if root else rank is None
     assert (ended.root_cause is not None) == (log_file == "/l/6")

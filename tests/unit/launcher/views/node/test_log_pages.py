@@ -109,6 +109,9 @@ def test_of_a_stream_without_a_file_what_is_kept_is_read_each_line_once() -> Non
     assert read_page([make_ring(range(8), 21)], ReadLogs(cursors=page.cursors), 1).chunks == ()
     page = read_page([make_ring(range(20, 90), 24)], ReadLogs(cursors=page.cursors), 1)  # those between are gone
     assert [chunk.data for chunk in page.chunks] == ["line 87\nline 88\nline 89\n"]
+    assert "some were gone before they were read" in page.remark
+    page = read_page([make_ring(range(20, 90), 24)], ReadLogs(cursors=page.cursors), 1)
+    assert (page.chunks, page.remark) == ((), "")
     page = read_page([make_ring(range(20, 90), 16)], ReadLogs(tail_lines=-1), 0)
     assert [chunk.data for chunk in page.chunks] == ["line 88\nline 89\n"]
 
