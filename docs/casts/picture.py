@@ -19,6 +19,7 @@ CAST = Path(__file__).with_name("node-death.cast")
 COLUMN, ROW, MARGIN = 8.4, 18, 12
 INK, PAPER = "#e0e0e0", "#121212"
 SEQUENCE = re.compile(r"\x1b\[([?>=]?)([\d;]*)([A-Za-z])|\x1b\].*?(?:\x07|\x1b\\)|([^\x1b])", re.DOTALL)
+UNFINISHED = re.compile(r"\x1b[^A-Za-z\x1b]*$")  # the rest of the sequence comes with the next piece
 CLOCK = re.compile(r"\d+(?::\d+)*\.?\d*")  # what changes each second: no frame of its own for that
 
 
@@ -39,7 +40,11 @@ def read(path: Path) -> Iterator[tuple[float, Screen]]:
     cells = [[Cell()] * width for _ in range(height)]
     row = column = 0
     style = Cell()
-    for at_s, _, data in events:
+    rest = ""
+    for at_s, _, piece in events:
+        whole = rest + piece
+        end = found.start() if (found := UNFINISHED.search(whole)) else len(whole)
+        data, rest = whole[:end], whole[end:]
         for match in SEQUENCE.finditer(data):
             mark, numbers, name, letter = match.groups()
             if letter and letter >= " " and row < height and column < width:
@@ -72,8 +77,8 @@ def words(screen: Screen) -> str:
 
 
 def frames(path: Path) -> list[tuple[float, Screen]]:
-    """Screens by the time at which they appear, those that stay for a while."""
-    seen = [(at_s, screen) for at_s, screen in read(path) if words(screen).strip()]
+    """Screens by the time at which they appear, those that stay for a while, from the first ranks on."""
+    seen = [(at_s, screen) for at_s, screen in read(path) if "running" in words(screen)]
     kept = [(before, screen) for (before, screen), (after, _) in pairwise(seen) if after - before > 0.2]
     return [next(same) for _, same in groupby(kept, key=lambda each: words(each[1]))]
 

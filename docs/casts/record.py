@@ -1,7 +1,7 @@
 """Record how `meshctl top` shows the death of a node: three agents on loopback, of which one is killed.
 
 `python docs/casts/record.py docs/casts/node-death.cast` writes an asciinema v2 cast: a header of one line, then a line
-for each piece of output, [seconds, "o", text]. The screen is a pseudo terminal of 100 x 30.
+for each piece of output, [seconds, "o", text]. The screen is a pseudo terminal of 100 x 26.
 """
 
 from __future__ import annotations
@@ -21,15 +21,25 @@ import termios
 import time
 from pathlib import Path
 
-COLUMNS, ROWS = 100, 30
+COLUMNS, ROWS = 100, 26
 RUN, NODES, LOST = "exp-41", ("red", "green", "blue"), "blue"
 KILL_S, QUIT_S, LIMIT_S = 5.0, 14.0, 25.0
+BEFORE_S = 40.0  # of training: a job has more behind it than its start
 SCRIPT = """
-import time
-from launcher.worker import heartbeat
-while True:
-    time.sleep(0.2)
-    heartbeat()
+import itertools, os, time
+from pathlib import Path
+from launcher.worker import progress
+saved = Path("step")
+data = bytearray(64 << 20)
+for step in itertools.count(int(saved.read_text()) if saved.exists() else 0):
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        data[step % len(data)] ^= 1
+    time.sleep(0.18)
+    progress(step)
+    if os.environ["RANK"] == "0" and step % 10 == 0:
+        saved.with_suffix(".new").write_text(str(step))
+        os.replace("step.new", "step")
 """
 BIN = Path(sys.executable).parent
 
@@ -43,8 +53,8 @@ def start_node(name: str, port: int, directory: Path) -> subprocess.Popen[bytes]
     words = [word for pair in options.items() for word in pair]
     return subprocess.Popen(
         [str(BIN / "meshrun"), *words, str(directory / "train.py")],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(directory / f"{name}.txt").open("wb"),
-        start_new_session=True,
+        cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=(directory / f"{name}.txt").open("wb"), start_new_session=True,
     )  # fmt: skip
 
 
@@ -93,6 +103,7 @@ def main(path: Path) -> None:
                 agents[node] = start_node(node, port, directory)
                 wait_for_store(port)  # the first node's, so that the one that is killed does not serve it
             wait_for_ranks(2 * len(NODES))
+            time.sleep(BEFORE_S)
             pid, end = show_top()
             events = record(end, agents[LOST])
             os.close(end)
