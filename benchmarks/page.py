@@ -48,6 +48,7 @@ FIXED = frozenset(
         "0.1",  # what a ratio means
         "16 ranks", "8 ranks",  # two nodes' and one's
         "3.10",  # the oldest Python
+        "2.4",  # the oldest torch
         "30 s",  # how long the second tutorial waits
     }
 )  # fmt: skip

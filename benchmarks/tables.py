@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import figures, words
 from benchmarks.figures import COLD, GLOO, LEADERS_NODE, OTHER_NODE, OVERLAP, STANDBY, WARM, Aim
-from benchmarks.runs import OURS, THEIRS, History, Run, Series, Source
+from benchmarks.runs import NEVER, OURS, THEIRS, History, Run, Series, Source
 
 BESIDE = ("what", "meshrun", "torchrun", "ratio: median (range; pairs)")
 EVENTS = {
@@ -230,14 +230,24 @@ def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[Row]:
         yield Row([series.run], (what, shown, cell(series, THEIRS, kind.unit), beside))
 
 
+def _shorten(series: Series, side: str, unit: str) -> str:
+    """The median of one side to two digits, if it has one."""
+    found = series.spread(side)
+    if found is None or found.median == NEVER or not series.is_measured(side):
+        return cell(series, side, unit) or "not measured"
+    return words.quantity(float(f"{found.median:.1e}"), unit, 2)  # or 0.0997 would be 0.100
+
+
 def first(history: History) -> str:
-    """Return the few figures of README.md, each with its ratio. The first cell says on what machine."""
+    """Return the few figures of README.md to two digits, with their ratios. The first cell says on what machine."""
     rows, cores = [], set()
     for what, name in FIRST:
         series, kind = history.series.get(name), figures.kind(name)
         if series is not None and kind is not None:
-            sides = (cell(series, side, kind.unit) or "not measured" for side in (OURS, THEIRS))
-            rows.append(Row([series.run], (what, *sides, describe_ratio(series).partition(" (")[0])))
+            sides = (_shorten(series, side, kind.unit) for side in (OURS, THEIRS))
+            found = series.ratio()
+            ratio = words.number(found.median, 2) if found else describe_ratio(series).partition(" (")[0]
+            rows.append(Row([series.run], (what, *sides, ratio)))
             cores.add(f"{series.run.head['machine'].get('cores')}")
     machine = f"one machine with {words.join(sorted(cores))} cores, nodes are processes"
     return date((machine, *BESIDE[1:3], "ratio"), rows)

@@ -231,8 +231,8 @@ SENTENCES: Mapping[str, Sentence] = {
     "ending-unless-store-returns": (
         "all workers of this node succeeded: ending with success in {in_s:g} s unless the store returns"
     ),
-    "store-replaced": "the store was restored or replaced",
-    "store-went-back": "the store was restored to an earlier state, or replaced by another: {why}",
+    "store-replaced": "the store was restored, replaced, or restarted without its data",
+    "store-went-back": "the store was restored, replaced, or restarted without its data: {why}",
     "revision-went-back": "it is at revision {revision}, but was at revision {was}",
     "key-went-back": "{key} is at revision {revision} in it, but was at revision {was}",
     "round-went-back": _explain_regress,
@@ -260,5 +260,5 @@ HINTS: Mapping[str, Sentence] = {
         if getattr(why, "kind", "") == "attempt-remains"
         else ""
     ),
-    "store-went-back": "start the agents again once all of them have exited; next time, stop them before a restore",
+    "store-went-back": "start the agents again once all earlier agents of the run have exited",
 }

@@ -264,6 +264,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self.worker_channel.begin(self.node.running.pids, len(share.ranks), read_clock())
             specs = self.node.spec_builder.make_specs(start.round, start.restart_count, share, self.node.pump)
         except ShortageError as error:
+            self.worker_channel.end()  # nobody looks at workers that are not there
             if read_clock() >= until:
                 for_s = "" if self._pending is None else f", for {SHORTAGE_LIMIT_S:g} s"
                 raise ShortageError(f"{error}{for_s}", error.hint) from None

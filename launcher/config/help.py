@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 USAGE = "[options] SCRIPT [arguments of the script]"
 INTRO = (
-    "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
-    "their names; --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
-    "SCRIPT. An option's value comes from the first of: flag, LAUNCHER_ variable, PET_ variable, job controller such "
-    "as Slurm, default. meshctl doctor --json shows each value and its origin."
+    "Starts SCRIPT in several worker processes. When one fails, all of them restart, at most --max-restarts times. "
+    "torchrun's options keep their names; --log-dir, --log_dir and any unambiguous prefix are equivalent. Options "
+    "after SCRIPT are passed to SCRIPT. An option's value comes from the first of: flag, LAUNCHER_ variable, PET_ "
+    "variable, job controller such as Slurm, default. meshctl doctor --json shows each value and its origin."
 )
 _SETTINGS = (
     "A few settings have a LAUNCHER_ variable but no option: see docs/reference/options.md, Settings by variable."
 )
-_FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
+_FIRST = "Starts SCRIPT in several workers. --max-restarts N restarts all if one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
 _COMMON = {
     "nproc-per-node": ("N", "workers on this node [default: one per GPU]"),
@@ -40,7 +40,7 @@ _COMMON = {
     "rdzv-backend": ("c10d|etcd", "store in which nodes meet: on one node, or etcd"),
     "rdzv-endpoint": ("HOST[:PORT]", "address of the store"),
     "rdzv-id": ("ID", "name of the run, the same on all nodes"),
-    "max-restarts": ("N", "number of restarts after failures"),
+    "max-restarts": ("N", "restarts after worker failures [default: 0]"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
     "preload": ("MODULE,...", "modules to import once, for fast restarts"),
 }

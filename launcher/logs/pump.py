@@ -146,10 +146,7 @@ class OutputPump:
         """Return of each stream without a file how many bytes it has had, and its last lines, by local rank."""
         with self._changed:
             rings = {key: capture.ring for key, capture in self._latest.items() if capture.file is None}
-        return {
-            key: (size, kept[kept.find(b"\n") + 1 :] if len(kept) < size else kept)
-            for key, (size, kept) in rings.items()
-        }
+        return {key: (size, _drop_cut_line(kept) if len(kept) < size else kept) for key, (size, kept) in rings.items()}
 
     def drain(self, limit_s: float) -> bool:
         """Wait until every stream has ended and all of it is written; False if `limit_s` passed first."""
@@ -313,6 +310,11 @@ class _Capture(Struct, eq=False, kw_only=True):
     prefix_size: int
     ring: tuple[int, bytes] = (0, b"")  # bytes so far, and the last of them; in one value, for other threads
     is_moving: bool = False  # something has been read that is not in the ring yet
+
+
+def _drop_cut_line(data: bytes) -> bytes:
+    """Return what follows the first line, of which the beginning is missing; all of it if there is no other."""
+    return data[data.find(b"\n") + 1 :] or data
 
 
 def _is_same_file(first: int, second: int) -> bool:

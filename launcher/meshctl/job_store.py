@@ -8,6 +8,7 @@ at one revision, without a watch: that costs its agents nothing and the store li
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -84,25 +85,26 @@ class JobStore(NamedTuple):
         """List the names of the runs that are there. Raises StoreError."""
         return _list_names([item.key for item in self.store.get(f"/{self.prefix}/", prefix=True).items], self.prefix)
 
-    def choose_run(self, word: str) -> str:
-        """Return the id of the run that a word means; the word itself if there is none.
+    def choose_run(self, word: str, *, takes_beginning: bool = True) -> str:
+        """Return the id of the run that a word means; the word itself if there is none. As in `run_choice`.
 
         Raises UsageError if there are several, and StoreError.
         """
         if self.store.get(records.make_current_key(self.prefix, word)).first is not None:
             return word
-        run = choose_stored(self._list_known(), word)
+        run = choose_stored(self._list_known(), word, takes_beginning=takes_beginning)
         return word if run is None else run.run_id
 
     def _list_known(self) -> list[StoredRun]:
         items = {item.key: item for item in self.store.get(f"/{self.prefix}/", prefix=True).items}
-        found = []
-        for run_id in _list_names(items, self.prefix):
+        found, names = [], sorted(items)
+        for run_id in filter(str.isprintable, _list_names(items, self.prefix)):  # whoever writes here chooses names
             keys = self.make_keys(run_id, items[records.make_current_key(self.prefix, run_id)])
             spec = self._decode(Spec, items.get(keys.spec))
-            rounds = sorted(key for key in items if key.startswith(keys.history))
-            first = self._decode(RoundHistory, items[rounds[0]]) if rounds else None
-            found.append(StoredRun(run_id, spec.script if spec else "", first.began_at if first else 0.0))
+            oldest = next(iter(names[bisect_left(names, keys.history) :][:1]), "")
+            first = self._decode(RoundHistory, items[oldest]) if oldest.startswith(keys.history) else None
+            began_at, has_ended = first.began_at if first else 0.0, keys.verdict in items
+            found.append(StoredRun(run_id, spec.script if spec else "", began_at, has_ended))
         return found
 
     def read_job(self, run_id: str) -> JobRecords:

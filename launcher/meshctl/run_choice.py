@@ -27,6 +27,7 @@ class StoredRun(NamedTuple):
     script: str = ""
     started_at: float = 0.0
     """In seconds since 1970; 0 for unknown."""
+    has_ended: bool = False
     pid: str = ""
     """Of its agent on this machine, which is not known."""
 
@@ -41,10 +42,15 @@ _WAYS: tuple[Callable[[KnownRun, str], bool], ...] = (
 )
 
 
-def find_meant(known: Iterable[Known], word: str) -> list[Known]:
-    """Find what a word means, by the first way that fits any; nothing is meant by an empty one."""
+def find_meant(known: Iterable[Known], word: str, *, takes_beginning: bool = True) -> list[Known]:
+    """Find what a word means, by the first way that fits any; nothing is meant by an empty one.
+
+    `takes_beginning`: how an id begins is enough. What changes a run does without: whoever stops exp-4 twice does not
+    want to stop exp-41.
+    """
     runs = list(known) if word else []
-    return next((found for fits in _WAYS if (found := [one for one in runs if fits(one, word)])), [])
+    ways = _WAYS if takes_beginning else _WAYS[:-1]
+    return next((found for fits in ways if (found := [one for one in runs if fits(one, word)])), [])
 
 
 def make_choice_error(runs: Sequence[KnownRun], sentence: str, what: str, now: float) -> UsageError:
@@ -61,12 +67,12 @@ def describe_run(run: KnownRun, now: float) -> str:
     return f"{run.run_id} ({details})" if details else run.run_id
 
 
-def choose_agent(agents: Sequence[LocalAgent], word: str | None) -> LocalAgent | None:
+def choose_agent(agents: Sequence[LocalAgent], word: str | None, *, takes_beginning: bool = True) -> LocalAgent | None:
     """Choose whom to ask on this machine; None if there is none. `word` None: the only job.
 
     For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
     """
-    named = list(agents) if word is None else find_meant(agents, word)
+    named = list(agents) if word is None else find_meant(agents, word, takes_beginning=takes_beginning)
     named = [agent for agent in named if agent.uid == os.geteuid()] or named
     jobs = group_by_job(named)
     if len(jobs) > 1:
@@ -76,9 +82,13 @@ def choose_agent(agents: Sequence[LocalAgent], word: str | None) -> LocalAgent |
     return jobs[0][0] if jobs else None
 
 
-def choose_stored(runs: Sequence[StoredRun], word: str) -> StoredRun | None:
-    """Choose a run of a store; None if there is none. Raises UsageError if it may be several."""
-    named = find_meant(runs, word)
+def choose_stored(runs: Sequence[StoredRun], word: str, *, takes_beginning: bool = True) -> StoredRun | None:
+    """Choose a run of a store, one that goes on before others; None if there is none.
+
+    Raises UsageError if it may be several.
+    """
+    named = find_meant(runs, word, takes_beginning=takes_beginning)
+    named = [run for run in named if not run.has_ended] or named
     if len(named) > 1:
         sentence = f"{len(named)} runs in the store fit {name_run(word)}"
         raise make_choice_error(named, sentence, "the whole id", time.time())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.jobs.examples import EXAMPLES, LIMIT_S, accuracy, finish
+from tests.support.documents.pages import ROOT, blocks
+from tests.support.jobs.examples import EXAMPLES, LIMIT_S, Run, accuracy, finish
 from tests.support.modules import needs
+from tests.support.waiting import wait_until
 
 
 @needs("torch")
@@ -23,6 +27,27 @@ def test_what_torchrun_has_begun_to_train_goes_on_under_meshrun(tmp_path: Path) 
     output = finish("meshrun", tmp_path, warm, "--nproc-per-node=2", *words, "--epochs=2")
     assert "resumed after epoch 1 from saved/digits.pt" in output
     assert accuracy(output) > 0.8
+
+
+@needs("torch")
+def test_shards_that_two_workers_saved_are_loaded_after_a_kill_and_by_one_worker(tmp_path: Path) -> None:
+    words = (str(EXAMPLES / "fsdp_digits.py"), "--checkpoint", "saved")
+    with Run("meshrun", tmp_path, "--nproc-per-node=2", "--max-restarts=1", *words, "--epochs=12") as run:
+        wait_until(lambda: list(tmp_path.glob("saved/*[0-9]")), LIMIT_S, "the first checkpoint")
+        os.kill(run.worker(1), signal.SIGKILL)
+        output = run.require()
+    assert re.search(r"^resumed after epoch [0-9]+ with 2 workers$", output, re.MULTILINE), output
+    assert os.listdir(tmp_path / "saved") == ["12"]
+    output = finish("meshrun", tmp_path, "--nproc-per-node=1", *words, "--epochs=13")
+    assert "resumed after epoch 12 with 1 worker\n" in output
+    assert accuracy(output) > 0.9
+
+
+def test_the_page_shows_the_functions_of_the_example() -> None:
+    (shown,) = (block for block in blocks(ROOT / "docs/start/resumable.md") if "dcp.save" in block.text)
+    example = (EXAMPLES / "fsdp_digits.py").read_text()
+    imports, *functions = shown.text.split("\n\n\n")
+    assert not [part for part in (*imports.splitlines(), *functions) if part not in example]
 
 
 def tour(**environ: str) -> subprocess.CompletedProcess[str]:

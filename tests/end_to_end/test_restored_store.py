@@ -22,8 +22,8 @@ pytestmark = pytest.mark.server
 
 HOSTS = N1, N2 = loopback_hosts(2)
 OPTIONS = ("--nproc-per-node=1", "--lease-ttl=15", "--nnodes=2", "--max-restarts=5")
-LOST = "meshrun: the store was restored to an earlier state, or replaced by another: "
-HINT = "hint: start the agents again once all of them have exited; next time, stop them before a restore\n"
+LOST = "meshrun: the store was restored, replaced, or restarted without its data: "
+HINT = "hint: start the agents again once all earlier agents of the run have exited\n"
 
 
 def begin_next_round(job: Cluster, round: int) -> None:

@@ -123,6 +123,19 @@ def test_who_succeeded_does_not_stay_when_the_host_was_killed(tmp_path: Path) ->
         assert "all workers of this node succeeded" in ended.stderr
 
 
+def test_a_host_that_is_started_again_has_a_new_store_and_the_others_end_with_75(tmp_path: Path) -> None:
+    with Cluster(tmp_path, *options(free_port("127.0.0.1")), script="beat_until('finish')") as job:
+        job.start(N1)
+        job[N1].says("this agent serves the job's store")
+        job.start(N2)
+        job.wait_for_round(1, 2)
+        job[N1].kill()
+        job.start(N1)
+        (ended,) = job.wait(N2, exit_code=75)
+        assert "the store was restored, replaced, or restarted without its data: the store at " in ended.stderr
+        job[N1].kill()
+
+
 # --- names
 
 

@@ -37,6 +37,18 @@ with open(os.path.join(os.path.dirname(sys.argv[0]), "calls"), "a") as file:
 sys.exit(int(os.environ.get("CODE_" + name, "0")))
 """
 
+# Starts the agent of one node with the recipe's folder of logs, and ends its run when the worker prints.
+SRUN = """#!/bin/bash
+for word in "$@"; do case $word in --log-dir=* | --tee=*) options+=("$word") ;; esac; done
+unset "${!SLURM_@}" "${!LAUNCHER_@}"
+export LAUNCHER_RDZV_CONF=is_host=1 LAUNCHER_JOIN_GRACE=0
+"$PYTHON" -m meshrun --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29477 --rdzv-id="$ENDS-$$" --nnodes=1:2 \\
+    --nproc-per-node=1 --node-name=gpu01 "${options[@]}" "$SCRIPT" > "$STATE/output" &
+until grep -qs ready "$STATE/output"; do sleep 0.05; kill -0 $! || break; done
+if [ "$ENDS" = stop ]; then "$PYTHON" -m launcher.meshctl.main stop $!; else kill -TERM $!; fi
+wait $!
+"""
+
 
 class Call:
     """How a stand-in was called: its words, and its variables."""
@@ -196,6 +208,26 @@ def test_a_batch_script_is_requeued_where_it_helps_and_keeps_the_exit_code(
     again = {75, 143} | ({137} if script.name == "elastic.sbatch" else set())
     assert ended == code
     assert [call.words for call in calls.get("scontrol", [])] == ([["requeue", "4711"]] if code in again else [])
+
+
+@pytest.mark.parametrize("script", SLURM, ids=lambda script: script.name)
+def test_a_batch_job_that_meshctl_has_stopped_stays_stopped(script: Path, tmp_path: Path) -> None:
+    """A real agent with the script's folder of logs, once ended by `meshctl stop` and once by Slurm's SIGTERM."""
+    (tmp_path / "job.py").write_text("import signal\nprint('ready', flush=True)\nsignal.pause()\n")
+    for ends, requeued in (("stop", False), ("term", True)):
+        place = tmp_path / ends
+        place.mkdir()
+        for name, text in (("srun", SRUN), ("scontrol", f'#!/bin/sh\necho "$@" > {place}/requeued\n')):
+            (place / name).write_text(text)
+            (place / name).chmod(0o755)
+        environ = {"PATH": f"{place}:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_JOB_ID": "4711"}
+        environ |= {"PYTHON": sys.executable, "SCRIPT": str(tmp_path / "job.py"), "ENDS": ends, "STATE": str(place)}
+        ended = subprocess.run(
+            ["bash", str(script)], cwd=place, env=environ, capture_output=True, timeout=60, check=False
+        )
+        assert ended.returncode == 143, ended.stderr.decode()
+        assert (place / "requeued").exists() == requeued
+        assert [path.read_text() for path in place.glob("logs/4711/latest-run/*/attempt_0/0/stdout.log")] == ["ready\n"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")

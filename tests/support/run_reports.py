@@ -72,6 +72,7 @@ class FakeSource:
     """
 
     run_id = "exp"
+    is_through_store = False
 
     def __init__(self, report: RunView = REPORT) -> None:
         self.report = report

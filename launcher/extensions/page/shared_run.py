@@ -12,7 +12,6 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +42,8 @@ EVENTS_MAX = 1000
 EVENT_NODES_MAX = 32
 """Nodes that are asked for their events, one after another; of a larger run it is the leader alone."""
 EVENT_PAGES_MAX = 50  # of one refresh
+EVENTS_LIMIT_S = 5.0
+"""Of one refresh: nodes that have gone silent since its beginning cost a few seconds each."""
 _COMPRESSION = 1  # an eighth of the time of the usual 6, and a tenth more bytes
 
 
@@ -61,6 +62,7 @@ class SharedRun:
         self._run: tuple[RunView, float] | None = None
         self._seen: dict[str, tuple[NodeView, float]] = {}  # the last answer of each node, by name, and when it came
         self._events: list[EventView] = []
+        self._is_live = True
         self._last_events: dict[str, int] = {}  # number of the last event of each node, by member id
         self.last_why: bytes = b""
         """The last answer of `ask_why`, b"" before there is one."""
@@ -139,21 +141,33 @@ class SharedRun:
         return replace(run, nodes=tuple(nodes))
 
     def _take_events(self, run: RunView) -> None:
-        """Add what nodes have told since; a node that has gone silent costs its own events."""
-        fresh: list[EventView] = []
-        page_count = 0
-        for node in choose_tellers(run):
+        """Add what nodes have told since. One that cannot answer costs its own events; why is raised at the end."""
+        if self._is_live != self._source.is_live:  # files are numbered from their beginning
+            self._is_live, self._last_events = self._source.is_live, {}
+        until, page_count = self._clock() + EVENTS_LIMIT_S, 0
+        problem: TemporaryError | None = None
+        for node in choose_tellers(run, EVENT_NODES_MAX * (not self._source.is_through_store)):
             is_last = False
-            with suppress(SilentNodeError):
-                while not is_last and page_count < EVENT_PAGES_MAX:
+            try:
+                while not is_last and page_count < EVENT_PAGES_MAX and self._clock() < until:
                     after = self._last_events.get(node, -1)
                     page = self._ask(partial(self._source.read_node, node, ReadEvents(after=after)))
                     assert isinstance(page, EventPage), page
                     self._last_events[node] = page.next_after
-                    fresh += filter(None, (read_event(line, "") for line in page.lines))
+                    self._add_events(page)
                     page_count, is_last = page_count + 1, page.is_last
-        if fresh:
-            self._events = sorted([*self._events, *fresh], key=lambda event: event.at)[-EVENTS_MAX:]
+            except SilentNodeError:
+                pass
+            except TemporaryError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def _add_events(self, page: EventPage) -> None:
+        """Add events by time. An agent that has joined again, or that is read from its file, tells them all again."""
+        told = {event.line: event for event in self._events}
+        told |= {line: event for line in page.lines if (event := read_event(line, "")) is not None}
+        self._events = sorted(told.values(), key=lambda event: event.at)[-EVENTS_MAX:]
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         if not self._questions.acquire(timeout=WAIT_LIMIT_S):
@@ -173,13 +187,13 @@ class SharedRun:
         return kept.read(age_s, make)
 
 
-def choose_tellers(run: RunView) -> list[str]:
+def choose_tellers(run: RunView, most: int) -> list[str]:
     """Choose by member id who is asked for events: the leader knows the rounds, the losses and the failures of all.
 
-    "" is the agent that is asked anyway, or all that is left of a run that has ended.
+    `most`: of more nodes it is the leader alone. "" is the agent that is asked anyway, or what is left after the end.
     """
     there = [node for node in run.nodes if node.member_id and node.state != SILENT]
-    return [node.member_id for node in there if node.is_leader or len(there) <= EVENT_NODES_MAX] or [""]
+    return [node.member_id for node in there if node.is_leader or len(there) <= most] or [""]
 
 
 def compress(text: bytes) -> bytes:

@@ -41,7 +41,7 @@ from launcher.views.run_events import (
     decode_event,
     encode_event,
 )
-from launcher.views.run_view import ENDED, NodeView, RoundView, RunView, guess_run, join_nodes
+from launcher.views.run_view import ENDED, NodeView, RoundView, RunView, find_lost_nodes, guess_run, join_nodes
 from launcher.views.sentences import format_failure, format_headline
 from launcher.views.sinks.event_file import KEPT_FILE
 from launcher.views.timeline import RunTimeline
@@ -265,11 +265,12 @@ def _build_run(nodes: Mapping[str, KeptNode], newest: Mapping[str, KeptNode]) ->
     ended = next((event for event in events if isinstance(event, AgentEnded) and event.verdict), None)
     last = max((ended.round if ended is not None else 0, *rounds))
     views = {member_id: node.view for member_id, node in newest.items()}
-    if ended is not None:  # who was in the last round was not lost: its end is not written yet, or never was
+    if ended is not None:  # of who was in the last round and not lost, the end is not written yet, or never was
+        lost = {name for name, number in find_lost_nodes(rounds.values(), ()) if number == last}
         views |= {
             member_id: replace(view, state="gone")
             for member_id, view in views.items()
-            if view.state == "lost" and view.last is not None and view.last.round == last
+            if view.state == "lost" and view.name not in lost and view.last is not None and view.last.round == last
         }
     root = (event.root_cause for event in events if isinstance(event, AgentEnded if ended else RoundStopping))
     run = replace(

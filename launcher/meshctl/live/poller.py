@@ -15,7 +15,6 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.source import StoreSource
 from launcher.model.errors import TemporaryError, sanitize
 from launcher.views.questions.local_socket import QuestionSource, RunGoneError, SilentNodeError
 from launcher.views.requests import EventPage, LogPage, NodeReply, NodeRequest
@@ -225,7 +224,7 @@ class NodePoller(Struct, eq=False):
         self._tell_return(node.name)
         is_last = not isinstance(result, (LogPage, EventPage)) or result.is_last
         node.has_all = is_last and node.asked_of == self.source.switch_count
-        least_s = STORE_PAUSE_S if isinstance(self.source, StoreSource) else PAUSE_S
+        least_s = STORE_PAUSE_S if self.source.is_through_store else PAUSE_S
         pause_s = max(least_s, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)
         return node, result

@@ -90,7 +90,7 @@ class LocalSource(QuestionSource):
             self._named |= nodes.keys()
             here = [(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == run.run_id]
             self._here |= {nodes[one].member_id for one in here if one in nodes}
-            self._folders |= {node.member_id: node.log_dir for node in nodes.values()}
+            self._folders = self._folders | {node.member_id: node.log_dir for node in nodes.values()}  # others read it
         return run
 
     def hand_in(self, command: Command, limit_s: float) -> Command | None:
@@ -106,18 +106,26 @@ class LocalSource(QuestionSource):
             except RunGoneError:
                 if isinstance(question.request, Submit):
                     raise
-                folders = {member_id: folder for member_id, folder in self._folders.items() if has_events(folder)}
-                here = {member_id: folder for member_id, folder in folders.items() if member_id in self._here}
-                if not here:
-                    raise
                 with self._reading:
                     if self._ended is None:
-                        ended = read_folders(folders)
-                        # Without a verdict the job may go on elsewhere.
-                        self._ended = ended if ended.read_run().verdict is not None else read_folders(here)
+                        self._ended = self._read_folders()
+                        if self._ended is None:
+                            raise
                         self.is_live = False
                         self.switch_count += 1
         return self._ended.answer(question)
+
+    def _read_folders(self) -> EndedSource | None:
+        """Read what is left on this machine; of the other nodes, too, if the job has ended as a whole."""
+        folders = self._folders
+        here = {one: folder for one, folder in folders.items() if one in self._here and has_events(folder)}
+        if not here:
+            return None
+        ended = read_folders(here)
+        if ended.read_run().verdict is None:  # it may go on elsewhere
+            return ended
+        seen = {one: folder for one, folder in folders.items() if one in here or has_events(folder)}
+        return read_folders(seen) if len(seen) > len(here) else ended
 
     def _ask_agent(self, question: Question, limit_s: float) -> bytes:
         agent = self._agent
@@ -165,6 +173,8 @@ class StoreSource(QuestionSource):
 
     It has a lease, so that what a killed command has asked, and its answer, do not stay: every member holds a copy.
     """
+
+    is_through_store = True
 
     def __init__(self, jobs: JobStore, run_id: str) -> None:
         super().__init__(self._put, run_id)
@@ -231,13 +241,13 @@ def open_control(store: Mapping[str, str], run_id: str) -> Iterator[LocalSource 
     """
     if not store:
         try:
-            yield LocalSource(find_agent(run_id))
+            yield LocalSource(find_agent(run_id, takes_beginning=False))
             return
         except NoAgentError:
             if not knows_store(store, os.environ):
                 raise
     with open_jobs(store, run_id) as jobs:
-        yield StoreControl(jobs, jobs.choose_run(run_id))
+        yield StoreControl(jobs, jobs.choose_run(run_id, takes_beginning=False))
 
 
 @contextmanager
@@ -306,14 +316,17 @@ def _open_files(run_id: str | None, log_dir: str | None) -> EndedSource | None:
     return open_run_dir(found)
 
 
-def find_agent(run_id: str | None) -> LocalAgent:
+def find_agent(run_id: str | None, *, takes_beginning: bool = True) -> LocalAgent:
     """Find an agent of the run on this machine. Raises NoAgentError if there is none that answers, UsageError.
 
     A run that the store has by this very name is meant before one here whose script it is, or whose id begins so.
+    `takes_beginning`: as in `run_choice`.
     """
     agents, silent = find_local_agents()
     is_exact = not agents or any(run_id in (None, agent.run_id, agent.pid) for agent in agents)
-    if (is_exact or not _is_in_store(run_id)) and (agent := choose_agent(agents, run_id)) is not None:
+    if (is_exact or not _is_in_store(run_id)) and (
+        agent := choose_agent(agents, run_id, takes_beginning=takes_beginning)
+    ) is not None:
         return agent
     if run_id in silent:
         hint = f"ask again, or see what it does by py-spy dump --pid {run_id}"

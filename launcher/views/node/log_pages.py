@@ -90,6 +90,8 @@ def read_page(
         is_last = is_last and not has_more
         cursors.append(LogCursor(source.name, offset + len(data)))
     remark = ""
+    if any(known.get(source.name, source.first) < source.first for source in chosen):
+        remark = "of a stream without a file the agent keeps the last lines, and some were gone before they were read"
     if truncated:
         whose = format_list([f"{one.stream} of rank {one.rank}" for one in truncated], 4)
         remark = f"the log of {whose} was truncated; it is read from its beginning"

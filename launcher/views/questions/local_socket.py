@@ -122,6 +122,8 @@ class QuestionSource:
     """Whether agents are asked; otherwise it is what they have left."""
     switch_count = 0
     """How often another agent was chosen to be asked: numbers of events are an agent's own."""
+    is_through_store = False
+    """Whether each question is written to the store, and each answer told to all members."""
 
     def __init__(self, exchange: Exchange, run_id: str) -> None:
         self._exchange = exchange

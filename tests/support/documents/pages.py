@@ -32,7 +32,7 @@ _VARIES = re.compile(
     r"(?P<any>\.\.\.)|(?P<blanks> {2,})|(?P<id>(?<=[\W_])[0-9a-f]{8}(?:[0-9a-f]{8})?\b)"
     r"|(?P<time>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|(?P<number>(?<=pid )\d+|(?<=pid: )\d+|\d+(?= ?s ago| samples/s| ?%|M\b)|(?<=after )\d+(?= s\b)"
-    r"|(?<=waited for )\d+(?= s\b)|\d+(?:,\d{3})+|\d+\.\d+|\b\d{4,}\b)"
+    r"|(?<=waited for )\d+(?= s\b)|(?<=^  for )\d+(?= s\b)|\d+(?:,\d{3})+|\d+\.\d+|\b\d{4,}\b)"
 )
 _VARIANTS = {
     "any": ".*?",

@@ -105,11 +105,10 @@ def keeps_its_files(pod: Pod) -> Iterator[str]:
     claims = {each["name"] for each in pod.spec.get("volumes", []) if "persistentVolumeClaim" in each}
     kept = {each["mountPath"] for each in pod.container.get("volumeMounts", []) if each["name"] in claims}
     places = [word.partition("=")[2] for word in pod.words if word.startswith("--checkpoint=/")]
-    if pod.count > 1:
-        output = pod.config.output
-        places.append(output.log_dir or "the log directory")
-        if not any((*output.tee.select(0), *output.redirects.select(0))):
-            yield "workers write no log files"
+    output = pod.config.output
+    places.append(output.log_dir or "the log directory")
+    if not any((*output.tee.select(0), *output.redirects.select(0))):
+        yield "workers write no log files"
     for place in places:
         if not any(f"{place}/".startswith(f"{folder}/") for folder in kept):
             yield f"{place} is lost with the pod: no volume is mounted there"

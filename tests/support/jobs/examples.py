@@ -62,6 +62,6 @@ def finish_after_kill(directory: Path, checkpoint: str, rank: int, *words: str) 
 
 
 def accuracy(output: str) -> float:
-    found = re.search(r"^test accuracy ([0-9.]+), [0-9]+ samples/s$", output, re.MULTILINE)
+    found = re.search(r"^test accuracy ([0-9.]+)(?:, [0-9]+ samples/s)?$", output, re.MULTILINE)
     assert found, output
     return float(found.group(1))

@@ -59,7 +59,7 @@ class FakeRun:
         self.slots = slots
         self.calm = calm
         self.text = text
-        self.switch_count = 0
+        self.is_live, self.is_through_store = True, False
         self.problem = ""
         self.silent = False
         self.shortened = 0

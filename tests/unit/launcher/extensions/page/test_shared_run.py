@@ -154,6 +154,36 @@ def test_a_node_that_does_not_answer_costs_its_own_events() -> None:
     assert told(shared) == ["h0 1", "h1 2"]
 
 
+def test_events_that_are_told_again_are_shown_once() -> None:
+    """By an agent that has joined again under another member id, or from its file."""
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = {"m0": make_lines("h0", [1, 3]), "m1": make_lines("h1", [2])}
+    assert told(shared) == ["h0 1", "h1 2", "h0 3"]
+    source.lines = {"m0": make_lines("h0", [1, 3, 5]), "m1": make_lines("h0", [1, 3])}
+    source.is_live, clock.now = False, 101.0
+    assert told(shared) == ["h0 1", "h1 2", "h0 3", "h0 5"]
+
+
+def test_what_others_have_told_is_kept_when_a_node_refuses() -> None:
+    class Refusing(EventRun):
+        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+            if node in self.refusing:
+                raise TemporaryError(f"unknown node {node}")
+            return super().read_node(node, request)
+
+        refusing: frozenset[str] = frozenset({"m1"})
+
+    source, clock = Refusing(3), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = {f"m{index}": make_lines(f"h{index}", [index]) for index in range(3)}
+    view = msgspec.json.decode(shared.read_run().body)
+    assert [row["sentence"] for row in view["event_rows"]] == ["h2 2", "h0 0"]
+    assert view["problem"] == "unknown node m1"
+    source.refusing, clock.now = frozenset(), 101.0
+    assert told(shared) == ["h0 0", "h1 1", "h2 2"]
+
+
 def test_of_a_large_run_the_leader_alone_is_asked_for_events() -> None:
     source = EventRun(EVENT_NODES_MAX + 1)
     leader = next(node.member_id for node in source.read_run().nodes if node.is_leader)
@@ -165,9 +195,11 @@ def test_of_a_large_run_the_leader_alone_is_asked_for_events() -> None:
 @pytest.mark.parametrize("count", [0, EVENT_NODES_MAX + 1])
 def test_without_a_leader_whoever_is_asked_anyway_tells(count: int) -> None:
     nodes = tuple(NodeView(name=f"h{index}", member_id=f"m{index}", state="running") for index in range(count))
-    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=nodes)) == [""]
+    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=nodes), EVENT_NODES_MAX) == [""]
     silent = NodeView(name="h0", member_id="m0")
-    assert shared_run.choose_tellers(RunView(run_id="exp", nodes=(silent, *nodes[:1]))) == (["m0"] if count else [""])
+    run = RunView(run_id="exp", nodes=(silent, *nodes[:1]))
+    assert shared_run.choose_tellers(run, EVENT_NODES_MAX) == (["m0"] if count else [""])
+    assert shared_run.choose_tellers(run, 0) == [""], "through the store the leader alone is asked"
 
 
 def test_a_run_whose_events_cannot_be_had_is_shown_with_the_reason() -> None:
