@@ -19,7 +19,7 @@ FOLDERS = (".ci", ".github", "benchmarks", "docs", "examples", "launcher", "rend
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: it does not grow unless the commit that raises it says why. Lines of code are those that are not blank,
 # comment, docstring or the text below a field, so that explaining costs nothing.
-CODE_MAX = 43_954
+CODE_MAX = 43_946
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.
 RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from launcher.extensions.metrics.table import METRICS
 from launcher.views.run_view import NodeView
 
 
-class _ReportCollector:
-    """What prometheus_client calls a collector: the families of one report."""
+class ReportCollector(Collector):
+    """The families of one report, as the encoders of prometheus_client take them."""
 
     def __init__(self, report: NodeView) -> None:
         self._report = report
@@ -33,17 +33,10 @@ class _ReportCollector:
                 yield family
 
 
-def make_registry(report: NodeView) -> CollectorRegistry:
-    """Return what the encoders of prometheus_client take, for one report."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ReportCollector(report))
-    return registry
-
-
 def encode_report(report: NodeView, accept: str) -> tuple[bytes, str]:
     """Return the page of a report, and its content type. `accept`: the reader's Accept header, "" for none."""
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # prometheus_client 0.26 compares a version that is no number
         encode, content_type = choose_encoder("")
-    return encode(make_registry(report)), content_type
+    return encode(ReportCollector(report)), content_type

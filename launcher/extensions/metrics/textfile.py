@@ -67,14 +67,14 @@ class MetricsFile:
         try:
             from prometheus_client import write_to_textfile
 
-            from launcher.extensions.metrics.exposition import make_registry
+            from launcher.extensions.metrics.exposition import ReportCollector
             from launcher.extensions.metrics.paths import share_node
             from launcher.views.questions.local_socket import QuestionSource
 
             self._read = self._read or share_node(QuestionSource(self._ask, self._run_id))
-            registry = make_registry(self._read())
+            collector = ReportCollector(self._read())
             if not self._closed.is_set():
-                write_to_textfile(self._path, registry)
+                write_to_textfile(self._path, collector)
             self._is_failing = False
         except TemporaryError:  # the file's time shows that it is old
             pass

@@ -108,14 +108,10 @@ def list_worker_remarks(
 
     Raises UsageError as in a run.
     """
-    paths = {"make_error_path": _make_no_path, "make_recorder_path": _make_no_path}
+    paths = dict.fromkeys(("make_error_path", "make_recorder_path"), lambda *_: "")
     layout: Any = SimpleNamespace(run_id="none", keeps_files=False, **paths)
     builder = WorkerSpecBuilder(
         workers=workers, output=_QUIET, placement=placement, slots=slots, host=host, layout=layout, parent=environ
     )
     builder.make_specs(1, 0, assignment, None)
     return builder.list_remarks()
-
-
-def _make_no_path(*_: int) -> str:
-    return ""

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
@@ -331,7 +331,8 @@ def find_agent(run_id: str | None, *, takes_beginning: bool = True) -> LocalAgen
     if run_id in silent:
         hint = f"ask again, or see what it does by py-spy dump --pid {run_id}"
         raise NoAgentError(f"the agent with pid {run_id} does not respond", hint)
-    unless = mention_silent(silent)
+    shown = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
+    unless = f" (agents that do not respond: pid {shown})" if silent else ""
     hint = "run it on a node of the run, or set --rdzv-endpoint to the store"
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", hint)
@@ -345,9 +346,3 @@ def _is_in_store(run_id: str | None) -> bool:
     jobs = open_job_store({}, run_id, os.environ)
     with closing(jobs.store):
         return jobs.store.get(make_current_key(jobs.prefix, run_id)).first is not None
-
-
-def mention_silent(pids: Sequence[str]) -> str:
-    """Mention the agents of this machine that do not answer, "" for none."""
-    shown = format_list(sorted(pids, key=lambda pid: (len(pid), pid)), 4)
-    return f" (agents that do not respond: pid {shown})" if pids else ""
