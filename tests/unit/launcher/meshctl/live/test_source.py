@@ -325,6 +325,25 @@ def test_an_answer_of_garbage_is_said_to_be_one(answer: bytes, sentence: str) ->
         SharedRun(source).ask_why()
 
 
+def test_a_view_takes_how_an_id_begins_and_a_request_the_whole_id(
+    job: StoredJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def open_fake(store: object, run_id: object) -> Iterator[JobStore]:
+        yield job.jobs
+
+    monkeypatch.setattr(sources, "open_jobs", open_fake)
+    with sources.open_source({"rdzv-endpoint": "h:1"}, "ex") as source:
+        assert source.run_id == "exp"
+    with sources.open_control({"rdzv-endpoint": "h:1"}, "exp") as control:
+        assert control.read_run().run_id == "exp"
+    with (
+        sources.open_control({"rdzv-endpoint": "h:1"}, "ex") as control,
+        pytest.raises(UsageError, match="run ex does not exist; there is exp"),
+    ):
+        control.read_run()
+
+
 def test_the_only_run_of_a_store_needs_no_name(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def open_fake(store: object, run_id: object) -> Iterator[JobStore]:
