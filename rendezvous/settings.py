@@ -22,7 +22,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers;
     repeating it puts more load on a slow disk. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
-    """How long before the lease the watchdog expires, so that workers have exited when the member is lost."""
+    """How much earlier than the lease the watchdog expires, so that workers have exited when the member is lost."""
     retry_delay_s: float = 0.2
     """Pause before a failed request is repeated."""
     retry_delay_max_s: float = 3.0

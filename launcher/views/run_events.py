@@ -99,7 +99,7 @@ class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_sa
 
 
 class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
-    """The leader has found that no worker is making progress. `folders` lists where the evidence is, as NODE:PATH."""
+    """The leader has found that no worker is making progress. `folders` lists the evidence folders, as NODE:PATH."""
 
     kind: str
     ranks: tuple[int, ...]

@@ -40,7 +40,7 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(readers.parse_devices_per_worker),
            "1; all for JAX on TPUs", "Number of devices per worker."),
     Option("ours", "device-binding", "devices", "local-rank|visible", readers.parse_choice, "local-rank",
-           "How a worker finds its devices: it selects by LOCAL_RANK, or only its own are visible.", section="workers"),
+           "How a worker finds its devices: by LOCAL_RANK, or because no others are visible.", section="workers"),
     Option("torchrun", "virtual-local-rank", "devices", "", readers.parse_flag, "0",
            "Give every worker LOCAL_RANK 0, and its own GPU as device 0.", section="workers"),
     Option("torchrun without variable", "numa-binding", "devices", "node|socket|exclusive|core-complex",
@@ -166,8 +166,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "rejoin-timeout", "timeouts", "SECONDS", readers.parse_seconds, "1800",
            "Time limit for missing nodes to return.", section="rendezvous.settings"),
     Option("ours", "grow", "timeouts", "never|delay[=SECONDS]|checkpoint", readers.parse_grow, "delay=300",
-           "When to restart a running job to use more nodes: never, SECONDS after the last one joins, or after a "
-           "checkpoint.", section="rendezvous.settings"),
+           "When to restart a running job to use more nodes: never, SECONDS after the last new node joins, or "
+           "after a checkpoint.", section="rendezvous.settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", readers.parse_choice, "next",
            "Action if a run of this name has already ended. next: start again unless it succeeded; exit: exit with "
            "its result; rerun: always start again.", section="rendezvous.settings"),
