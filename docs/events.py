@@ -21,9 +21,9 @@ HEAD = f"""\
 <!-- Made from launcher/views/run_events.py by `python docs/events.py`; a test keeps it in step. -->
 
 `--events FILE` appends one line of JSON to FILE for each event on this node. FILE is a file, a named pipe that has a
-reader, or `-` for stdout. Several agents may write to the same file: they never mix their lines. For a slow reader or
-storage, the agent buffers 1 MiB of events, drops further ones, and reports how many. `meshctl events` shows the latest
-events of all nodes.
+reader, or `-` for stdout. Several agents can write to the same file; their lines are never mixed. If the reader or the
+storage is slow, the agent buffers 1 MiB of events, drops further events, and reports how many it dropped.
+`meshctl events` shows the latest events of all nodes.
 
 Each line begins with these fields, in this order:
 
@@ -31,13 +31,13 @@ Each line begins with these fields, in this order:
 |---|---|
 | `schema` | {SCHEMA}; incremented when the meaning of a field changes. Ignore events and fields that you do not know |
 | `event` | name of the event; the sections below list them |
-| `time` | time by the node's clock: RFC 3339, UTC, with milliseconds |
+| `time` | time on the node's clock: RFC 3339, UTC, with milliseconds |
 | `run_id`, `node` | the run, and the node that reports the event |
 | `round` | current or last [round](../concepts/glossary.md#round) of this node; 0 before the first |
 
 Fields that end in `_s` are durations in seconds. `cause` shows why a round ended: `failure` (a worker failed), `loss`
-(a node was lost), `isolation` (a node was cut off), `leaving` (a node was asked to leave), `growth` (nodes were added),
-`end` (the job is over), or empty if unknown.
+(a node was lost), `isolation` (a node was cut off), `leaving` (a node was asked to leave), `growth` (nodes were added)
+or `end` (the job is over). It is empty if the cause is unknown.
 """
 
 

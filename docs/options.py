@@ -28,8 +28,8 @@ SETTINGS_HEAD = """\
 
 ## Settings by variable
 
-These settings rarely need a change and have no option. Their values are checked like those of options. An empty
-variable counts as unset.
+These settings rarely need a change and have no option. Their values are checked like the values of options.
+An empty variable counts as unset.
 
 | variable | default | |
 |---|---|---|
@@ -39,7 +39,7 @@ TYPOS = """\
 
 ## Warnings about typos
 
-meshrun warns, and starts the job, if the name of a variable resembles one that meshrun reads, or if an option of
+meshrun warns, but still starts the job, if the name of a variable resembles one that meshrun reads, or if an option of
 meshrun follows the script and is therefore passed to it.
 
 ```python title="hello.py"

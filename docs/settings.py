@@ -18,9 +18,9 @@ HEAD = """\
 
 <!-- Made from rendezvous/settings.py by `python docs/settings.py`; a test keeps it in step. -->
 
-Limits of the [agreement](../concepts/agreement.md) between nodes, with their defaults. Times are in seconds; names
-that end in `_ttls` are multiples of `lease_ttl_s`. Settings that a job may need to change are [options](options.md).
-Most settings have no effect with one node.
+Limits of the [agreement](../concepts/agreement.md) between nodes. Times are in seconds; names that end in `_ttls` are
+multiples of `lease_ttl_s`. Settings that a job may need to change are [options](options.md). Most settings have no
+effect on a single-node job.
 
 | setting | default | purpose |
 |---|---|---|

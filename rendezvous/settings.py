@@ -15,14 +15,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 5.0
     """Time without renewal after which a member is lost. Infinite only with a private store."""
     keep_alive_parts: int = 5
-    """Number of renewals per lease: two may fail, and a third is still in time."""
+    """Number of renewals per lease: if two fail, a third is still in time."""
     call_parts: int = 5
     """Time limit of a read: the lease divided by this number. A renewal consists of two such calls."""
     write_limit_s: float = 5.0
     """Time limit of a write, after which its outcome counts as unknown. A write waits for the disks of most servers;
-    repeating it loads a slow disk more. etcd itself times out after 7 s."""
+    repeating it puts more load on a slow disk. etcd itself times out after 7 s."""
     kill_margin_s: float = 1.0
-    """How long before its lease a watchdog expires, so that workers have exited when the member is lost."""
+    """How much earlier than the lease the watchdog expires, so that workers have exited when the member is lost."""
     retry_delay_s: float = 0.2
     """Pause before a failed request is repeated."""
     retry_delay_max_s: float = 3.0
@@ -33,15 +33,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     successor_delay_s: float = 0.1
     """How long the second successor of a lost leader waits for the first; the third waits twice as long."""
     resync_ttls: float = 2.0
-    """Longest interval between two reads of all watched keys, because a watch may have gone stale."""
+    """Longest interval between reads of all watched keys, in case a watch has gone stale."""
     view_ttls: float = 7.0
-    """A node whose re-reads fail for this long kills its workers, even if it renews its lease; a member that has not
-    stopped a round is not removed earlier. So reads may fail for 20 s."""
+    """A node whose re-reads fail for this long kills its workers, even if it renews its lease. Before this time, a
+    member that has not stopped a round is not removed. So reads can fail for 20 s."""
     isolation_ttls: float = 2.0
-    """How long a member that renews its lease, and was reached before, may be unreachable before it is removed."""
+    """How long a member can be unreachable before it is removed, if it was reachable before and still renews its
+    lease."""
 
     continues_without_store: bool = True
-    """Whether a round continues during a store outage, if its whole roster sees the same outage."""
+    """Whether a round continues during a store outage, if all of its members see the same outage."""
     probe_s: float = 1.0
     """Time within which all members must confirm an outage; otherwise no watchdog is extended."""
     outage_limit_s: float = 600.0
@@ -60,10 +61,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     grow_delay_s: float = 300.0
     """Time after the last node has joined before a running job restarts to use it."""
     election_spread_s: float = 1.0
-    """If no successor replaces a lost leader, others try after random times of up to this long."""
+    """If no successor replaces a lost leader, other members try after random delays of up to this time."""
 
     settle_s: float = 1.0
-    """Time in which a lost node may be the cause of a failure: connections break before leases end."""
+    """If a node is lost within this time after a failure, the loss may be the cause: connections break before leases
+    end."""
     leave_settle_s: float = 0.2
     """Departures this close together cause a single restart."""
     announce_limit_s: float = 0.1
@@ -73,31 +75,32 @@ class Settings(Struct, frozen=True, kw_only=True):
     shutdown_timeout_s: float = 30.0
     """Time from the stop signal to SIGKILL when workers may save (torchrun's option and default)."""
     stop_limit_s: float = 30.0
-    """How long after its grace period a member that has not stopped is fenced, but never before view_ttls."""
+    """How long after the grace period a member that has not stopped is fenced, but never before view_ttls."""
 
     operations_per_txn: int = 100
-    """Most operations or comparisons in a transaction of the leader. etcd allows 128 by default (--max-txn-ops)."""
+    """Maximum number of operations or comparisons in a transaction of the leader. etcd allows 128 by default
+    (--max-txn-ops)."""
     observe_pause_s: float = 1e-4
-    """Pause between two observations of the leader, per member; one takes about 8 µs per member."""
+    """Pause per member between two observations by the leader; an observation takes about 8 µs per member."""
 
     max_restarts: int = 0
     """Worker failures that the job survives (torchrun's default)."""
     restart_window_s: float = math.inf
     """Only failures within this time count against max_restarts."""
     min_round_time_s: float = 5.0
-    """A round that ends sooner is short: it made no progress."""
+    """A round that ends sooner counts as short: it made no progress."""
     backoff_first_s: float = 1.0
     """Pause after the second short round in a row, doubled for each further one. The first causes no pause."""
     backoff_max_s: float = 60.0
-    """Longest such pause."""
+    """Longest pause after a short round."""
     no_progress_rounds: int = 10
-    """Number of short rounds in a row that end the job, whatever their cause."""
+    """The job ends after this many short rounds in a row, whatever their cause."""
     stuck_rounds: int = 3
-    """If workers report steps: number of failed rounds in a row without a new highest step that end the job."""
+    """If workers report steps, the job ends after this many failed rounds in a row without a new highest step."""
     quarantine_failures: int = 3
-    """Number of first failures on a node within quarantine_window_s that quarantine it."""
+    """A node is quarantined if its workers failed first in this many rounds within quarantine_window_s."""
     flap_limit: int = 3
-    """Number of losses of a node within quarantine_window_s that quarantine it, whatever its member ids."""
+    """A node is quarantined if it was lost this many times within quarantine_window_s, whatever its member ids."""
     quarantine_window_s: float = 1800.0
     """Time in which failures and losses of a node are counted."""
     quarantine_first_s: float = 60.0
@@ -105,16 +108,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     quarantine_max_s: float = 3600.0
     """Longest quarantine."""
     port_taken_rounds: int = 3
-    """Number of rounds in a row that may fail uncharged because another process uses the worker port."""
+    """Number of rounds in a row that can fail without a charge because another process uses the worker port."""
     blame_window_s: float = 0.1
     """If the failures of two nodes are this close together, it is uncertain which came first."""
     farewell_s: float = 10.0
-    """How long the agent that serves the store waits for others to read the verdict."""
+    """How long the agent that serves the store waits for other agents to read the verdict."""
     keep_finished_s: float = 3600.0
     """How long late agents can read a verdict."""
     on_finished: str = "next"
-    """Action if a job of this run id has ended. `next`: start a new job if that one failed or was stopped; `exit`: exit
-    with its result; `rerun`: always start a new job."""
+    """Action if a job of this run id has ended. `next`: start a new job unless it succeeded; `exit`: exit with its
+    result; `rerun`: always start a new job."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

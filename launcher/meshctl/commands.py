@@ -40,8 +40,9 @@ def doctor(nodes: int | None, as_json: bool, report: str | None, words: tuple[st
     origin, the frameworks, and this node's location, limits and addresses. The exit code is 1 if something would stop a
     job.
 
-    --report writes a file to attach to an issue: the above, versions, control groups, variables, and the reports in the
-    newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once it is written.
+    --report writes a file to attach to an issue, with all of the above, versions, control groups, variables, and the
+    reports in the newest log directory. Secrets are removed as far as they can be recognised. The exit code is 0 once
+    the file is written.
 
     Options after -- are options of meshrun. The command starts no worker, and writes no file without --report.
 
@@ -91,9 +92,9 @@ def completion(shell: str) -> None:
 @meshrun_options("mesh", "nnodes", "elastic", "traffic", "level-costs", "rates", "unit", "within", "whole")
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels in the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="File with the previous plan, as printed by --json.")
-@click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
+@click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; can be repeated.")
 @click.option(
-    "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, such as h40=p0/l3; may be repeated."
+    "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, such as h40=p0/l3; can be repeated."
 )
 @click.option(
     "--ranks/--no-ranks", "with_ranks", default=None, help="Show every node. [default: below 64 nodes, in columns]"
@@ -104,8 +105,9 @@ def completion(shell: str) -> None:
 def plan(cluster: str | None, **given: Any) -> int:
     """Show which ranks each node would get, and the cost. The command needs no GPU and starts nothing.
 
-    CLUSTER is a JSON or YAML file (- for stdin), or a generator: dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each;
-    further numbers in front for pods and zones), nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices).
+    CLUSTER is a JSON or YAML file (- for stdin), or a generator: dgx:4x8x8 (4 leaves, each with 8 nodes of 8 GPUs;
+    further numbers in front add pods and zones), nvl72:8 (8 racks of 18 hosts with 4 GPUs each), tpu:v5e-16:6 (6
+    slices).
 
     Without --mesh, the grid is dp=*. --lose and --join also show which ranks would move. LAUNCHER_ variables have no
     effect.
@@ -132,8 +134,8 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
     Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
 
-    On a machine of the run, the command sends the request to an agent of the run; there, RUN_ID may also be the agent's
-    pid or its script. On other machines, or if an option names a store, it writes the request to the store.
+    On a machine of the run, the command sends the request to an agent of the run; there, RUN_ID can also be the agent's
+    pid or script. On other machines, or if an option names a store, the command writes the request to the store.
 
     \b
     Examples:
@@ -178,7 +180,7 @@ def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) 
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Let new nodes take over a run whose nodes are all lost.
 
-    After a store outage, only nodes of the last round may lead, because their workers may still be running. If all
+    After a store outage, only nodes of the last round can lead, because their workers may still be running. If all
     these nodes are lost, new nodes wait for a long time to be sure. This command confirms the loss and ends the wait.
     Use it only if you are sure: otherwise, two copies of the job may run at the same time.
 
@@ -189,7 +191,7 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     _submit_request("takeover", store, run_id, timeout_s)
 
 
-@job_command("Show which rank a job waits for, and why.", needs_run=False)
+@job_command("Show which rank a job is waiting for, and why.", needs_run=False)
 @click.option("--stacks", is_flag=True, help="Show the Python stacks of all ranks instead, the rarest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @log_dir_option
@@ -197,12 +199,12 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 def why(
     store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, log_dir: str | None, timeout_s: float
 ) -> None:
-    """Show which rank a job waits for, and why. The job continues to run.
+    """Show which rank a job is waiting for, and why. The job continues to run.
 
-    On a machine of the job, the command needs no option, and no RUN_ID if only one of your jobs runs there; RUN_ID may
-    also be the pid of an agent. On other machines, the command asks the leader through the store.
+    On a machine of the job, the command needs no option, and no RUN_ID if only one of your jobs is running there;
+    RUN_ID can also be the pid of an agent. On other machines, the command asks the leader through the store.
 
-    --stacks shows ranks with equal stacks together.
+    --stacks groups ranks with identical stacks.
 
     \b
     Examples:

@@ -38,10 +38,10 @@ def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_node
     """Show the round, the nodes and the past rounds of a run, or list all runs.
 
     RUN_ID is the --rdzv-id of the run. The command asks an agent of the run on this machine. Without such an agent, or
-    if an option names a store, it reads the store.
+    if an option names a store, the command reads the store.
 
     Without RUN_ID, the command shows the run on this machine, if there is only one. Otherwise, or if an option names a
-    store, it lists your runs on this machine (for root, those of all users) and the runs in the store.
+    store, the command lists your runs on this machine (for root, those of all users) and the runs in the store.
 
     To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
 
@@ -180,12 +180,12 @@ def logs(
         LogView(NodePoller(source, _warn), query, _write_lines, node, follow).run()
 
 
-@job_command("Show the events of a run on all nodes, in order of time.", needs_run=False)
+@job_command("Show the events of a run on all nodes, in chronological order.", needs_run=False)
 @_follow_option
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON, like meshrun --events.")
 @log_dir_option
 def events(store: Mapping[str, str], run_id: str | None, follow: bool, as_json: bool, log_dir: str | None) -> None:
-    """Show the events of a run on all nodes, in order of time: rounds, workers, failures, checkpoints.
+    """Show the events of a run on all nodes, in chronological order: rounds, workers, failures, checkpoints.
 
     Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
 

@@ -40,14 +40,14 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """This node waits for a round. `sentence` is the reason; `reason_kind` is its kind, for programs."""
+    """This node is waiting for a round. `sentence` gives the reason; `reason_kind` classifies it for programs."""
 
     sentence: str
     reason_kind: str = ""
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
-    """This node is about to start its workers of a round."""
+    """This node is about to start its workers for a round."""
 
     world_size: int
     node_count: int
@@ -99,11 +99,11 @@ class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_sa
 
 
 class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
-    """The leader has found that no worker of the run makes progress. `folders` contain the evidence, as NODE:PATH."""
+    """The leader has found that no worker is making progress. `folders` lists the evidence folders, as NODE:PATH."""
 
     kind: str
     ranks: tuple[int, ...]
-    """Ranks that the others wait for; empty if unknown."""
+    """Ranks that the others are waiting for; empty if unknown."""
     sentence: str
     details: tuple[str, ...] = ()
     """Further sentences, such as a rank's function and line."""
@@ -111,7 +111,7 @@ class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
 
 
 class HangEnded(RunEvent, frozen=True, kw_only=True, tag="hang_ended"):
-    """Workers on this node make progress again after a reported hang."""
+    """Workers on this node are making progress again after a reported hang."""
 
     sentence: str
 
@@ -121,12 +121,12 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
 
     sentence: str
     rule: str = ""
-    """Rule that handles the fault, if there is a fault."""
+    """Rule that handles the fault, if the message reports one."""
     reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """The cloud has announced an event for this machine, or has withdrawn it."""
+    """The cloud has announced an event for this machine, or has withdrawn an announcement."""
 
     source: str
     """Name of the cloud."""
@@ -135,7 +135,7 @@ class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
     leaves: bool
     """Whether this node leaves because of the notice, now or later."""
     left_s: float
-    """Time until the machine goes away; -1 if unknown."""
+    """Time until the machine is taken away; -1 if unknown."""
     sentence: str
 
 
@@ -172,12 +172,12 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     cause: Cause
     reason: str
     mode: str
-    """"grace" if workers may save, "kill" if not, "fence" after a lost membership."""
+    """"grace" if workers have time to save, "kill" if not, "fence" if the node has lost its membership."""
     nodes: tuple[str, ...] = ()
     """Nodes that were lost, failed or left."""
     reason_kind: str = ""
     root_cause: RootCause | None = None
-    """Failure that is the cause, if this node knows it; the leader knows the failures of all nodes."""
+    """Failure that caused the stop, if known to this node; the leader knows the failures of all nodes."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -188,15 +188,15 @@ class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
     ran_s: float
     """Time since the start of the round."""
     step: int = -1
-    """Highest step that workers reported."""
+    """Highest step that workers have reported."""
 
 
 class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
-    """The agent exits."""
+    """The agent is about to exit."""
 
     exit_code: ExitCode
     verdict: Literal["success", "failure", "stopped", ""]
-    """Of the job; empty if only this node leaves."""
+    """Verdict on the job; empty if only this node is leaving."""
     reason: str
     reason_kind: str = ""
     root_cause: RootCause | None = None

@@ -40,7 +40,7 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(readers.parse_devices_per_worker),
            "1; all for JAX on TPUs", "Number of devices per worker."),
     Option("ours", "device-binding", "devices", "local-rank|visible", readers.parse_choice, "local-rank",
-           "How a worker finds its devices: by its LOCAL_RANK, or by seeing only its own.", section="workers"),
+           "How a worker finds its devices: by LOCAL_RANK, or because no others are visible.", section="workers"),
     Option("torchrun", "virtual-local-rank", "devices", "", readers.parse_flag, "0",
            "Give every worker LOCAL_RANK 0, and its own GPU as device 0.", section="workers"),
     Option("torchrun without variable", "numa-binding", "devices", "node|socket|exclusive|core-complex",
@@ -62,13 +62,13 @@ TABLE: tuple[Option, ...] = (
            "Keep each group of an axis inside one domain of a level, such as tp=host. On a single node, host is the "
            "only level.", section="placement.texts"),
     Option("ours", "whole", "placement", "LEVEL:HOSTS", readers.parse_text, "",
-           "Use each domain of a level with all of its HOSTS nodes, or not at all.", section="placement.texts"),
+           "Use domains of a level only as a whole, with all of their HOSTS nodes.", section="placement.texts"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", readers.parse_locality, "",
            "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or @FILE with one "
            "line per host: HOST LEVEL=DOMAIN,... (* matches any other host).", why_ignored_alone=" on one machine"),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", readers.parse_locality_sources, "auto",
-           "Sources of the network location. auto: all that are detected; NAME,...: these, the most trusted first.",
+           "Sources of the network location. auto: all detected sources; NAME,...: these sources, most trusted first.",
            why_ignored_alone=" on one machine"),
 
     Option("torchrun", "module", "script", "", readers.parse_flag, "0",
@@ -78,7 +78,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "run-path", "script", "", readers.parse_flag, "0",
            "Run SCRIPT with runpy.run_path. Overrides --no-python.", field=""),
     Option("torchrun", "role", "script", "NAME", readers.parse_short_text, "default",
-           "Name of the workers, for ROLE_NAME and line prefixes.", section="workers"),
+           "Role of the workers, for ROLE_NAME and line prefixes.", section="workers"),
     Option("ours", "framework", "script", "auto|torch|jax|paddle|xla|NAME", readers.parse_printable, "auto",
            "Framework whose variables workers get besides torchrun's. auto: xla or jax on TPUs, else jax or paddle "
            "if torch is missing.", section="workers"),
@@ -114,8 +114,8 @@ TABLE: tuple[Option, ...] = (
            make_optional(partial(readers.parse_command, hint="leave it out to run no check of your own")), "",
            "Shell command that must succeed before this node joins. If it fails, it runs again."),
     Option("ours", "heartbeat-timeout", "health", "SECONDS", readers.parse_timeout, "none",
-           "Time without a heartbeat after which a worker fails, once it has called launcher.worker.heartbeat().",
-           section="hangs"),
+           "Time without a heartbeat after which a worker that has called launcher.worker.heartbeat() counts as "
+           "failed.", section="hangs"),
     Option("ours", "hang-timeout", "hangs", "SECONDS[,PHASE=SECONDS]", readers.parse_hang_timeout,
            "600,start=3600,first-step=3600", "Time without progress (output, heartbeat or collective) on any node "
            "after which a hang is reported; 0: never. PHASE is start or first-step.", field="hang_limits"),
@@ -139,15 +139,15 @@ TABLE: tuple[Option, ...] = (
            "File, pipe or - (stdout) to which each event on this node is appended as a line of JSON.",
            section="monitoring"),
     Option("ours", "notify", "events", "COMMAND|URL", readers.parse_printable, "",
-           "Shell command (stdin) or http(s) URL (POST) that gets each start and end of a round, each hang, and the "
-           "job's end, as JSON.", section="monitoring"),
+           "Shell command (stdin) or http(s) URL (POST) that receives each start and end of a round, each hang, and "
+           "the job's end, as JSON.", section="monitoring"),
 
     Option("torchrun", "standalone", "rendezvous", "", readers.parse_flag, "0",
            "Run on this node only; other rendezvous options, --node-rank, --master-addr and --master-port have no "
            "effect.", field=""),
     Option("torchrun", "rdzv-backend", "rendezvous", "static|c10d|etcd", readers.parse_backend, "static",
-           "Store for the nodes. c10d: hosted by the agent at --rdzv-endpoint; static: by node rank 0, with fixed "
-           "ranks; etcd (or etcd-v2): an etcd v3 cluster."),
+           "Store for the nodes. c10d: hosted by the agent at --rdzv-endpoint; static: hosted by node rank 0, with "
+           "fixed ranks; etcd (or etcd-v2): an etcd v3 cluster."),
     Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_endpoints), "",
            "Address of the store; etcds:// selects etcd with TLS. With static: MASTER_ADDR:MASTER_PORT."),
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(readers.parse_name), "random; required with etcd",
@@ -166,8 +166,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "rejoin-timeout", "timeouts", "SECONDS", readers.parse_seconds, "1800",
            "Time limit for missing nodes to return.", section="rendezvous.settings"),
     Option("ours", "grow", "timeouts", "never|delay[=SECONDS]|checkpoint", readers.parse_grow, "delay=300",
-           "When to restart a running job to use more nodes: never, SECONDS after the last new node, or after a "
-           "checkpoint.", section="rendezvous.settings"),
+           "When to restart a running job to use more nodes: never, SECONDS after the last new node joins, or "
+           "after a checkpoint.", section="rendezvous.settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", readers.parse_choice, "next",
            "Action if a run of this name has already ended. next: start again unless it succeeded; exit: exit with "
            "its result; rerun: always start again.", section="rendezvous.settings"),
@@ -199,7 +199,7 @@ TABLE: tuple[Option, ...] = (
     make_ignored("ours", "use-env", "", readers.parse_flag, "LOCAL_RANK is always in the environment"),
 
     Option("torchrun", "help", "help", "[GROUP]", None, "",
-           "Show all options, or one GROUP. -h alone shows the most used options.", field="", short="-h"),
+           "Show all options, or one GROUP. -h alone shows the most common options.", field="", short="-h"),
     Option("ours", "completion", "help", "bash|zsh|fish", None, "",
            "Print the completion script for a shell.", field=""),
     Option("ours", "version", "help", "", None, "", "Print the version and the commit of meshrun.", field=""),
@@ -207,8 +207,8 @@ TABLE: tuple[Option, ...] = (
 
 SETTINGS: tuple[Option, ...] = (
     Option("variable", "min-round-time", "rendezvous", "SECONDS", readers.parse_seconds, "5",
-           "Time below which a round is short. After several short rounds in a row, the next is delayed, and finally "
-           "the job fails.", section="rendezvous.settings"),
+           "A round that ends sooner counts as short. After several short rounds in a row, the next round is delayed, "
+           "and finally the job fails.", section="rendezvous.settings"),
     Option("variable", "presence-proof", "rendezvous", "on|off", readers.parse_switch, "on",
            "Whether a node counts as lost as soon as its ports refuse connections, before its lease ends.",
            section="rendezvous.settings"),
@@ -217,8 +217,8 @@ SETTINGS: tuple[Option, ...] = (
     Option("variable", "progress-file", "hangs", "FILE", make_optional(readers.parse_text), "",
            "File from which the agent reads the last completed step, instead of launcher.worker.progress()."),
     Option("variable", "hang-evidence", "workers", "auto|0|1", readers.parse_choice, "auto",
-           "Whether meshctl why can read torch's flight recorder. auto: in scripts of meshrun's own Python; 1: in all "
-           "(a few ms per start of Python); 0: in none."),
+           "Whether meshctl why can read torch's flight recorder. auto: in scripts that use meshrun's own Python; 1: "
+           "in all scripts (each start of Python takes a few ms more); 0: in no script."),
     Option("variable", "log-times", "output", "auto|on|off", readers.parse_choice, "auto",
            "Prefix the agent's lines with time and node name. auto: if stderr is not a terminal."),
     Option("variable", "rdzv-prefix", "rendezvous", "PREFIX", readers.parse_text, "meshrun",

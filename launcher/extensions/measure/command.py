@@ -20,7 +20,7 @@ from launcher.meshctl.group import TIMEOUT_S, Reader, integer, job_command, mesh
     help="Names of the levels to look for, outermost first.",
 )  # fmt: skip
 @click.option(
-    "--output", metavar="FILE", help="File to which one node writes the locations of all, for --locality @FILE."
+    "--output", metavar="FILE", help="File to which one node writes all nodes' locations, for --locality @FILE."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
@@ -32,9 +32,9 @@ from launcher.meshctl.group import TIMEOUT_S, Reader, integer, job_command, mesh
 def measure(store: Mapping[str, str], run_id: str, **given: Any) -> int:
     """Measure the tree of the network between nodes and the rates of its links.
 
-    Run the command on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node
-    sends to another one as fast as it can, while all nodes measure round-trip times. If the locations of the nodes are
-    known, the command checks them. The exit code is 1 if it cannot determine the tree.
+    Run the command on all nodes at once, for example with srun or pdsh. It loads the network for a few seconds: every
+    node sends to another node as fast as it can, while all nodes measure round-trip times. If the locations of the
+    nodes are known, the command checks them. The exit code is 1 if the tree cannot be determined.
 
     \b
     Examples:

@@ -139,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
            "Share of the time since the run's start that was spent on training, 0 to 1; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.ratio)])),
     Metric("trained_seconds", "gauge", (),
-           "Time spent on training since the run's start, without lost work; only from the leader.",
+           "Time spent on training since the run's start, excluding lost work; only from the leader.",
            partial(_read_goodput, lambda goodput: [((), goodput.trained_s)])),
     Metric("lost_seconds", "gauge", ("cause",),
            "Time since the run's start that was not spent on training, by cause; only from the leader.",

@@ -11,6 +11,6 @@ from launcher.config.options.readers import Option, parse_choice
 # fmt: off
 ROWS = (
     Option("ours", "notices", "shutdown", "leave|report|off", parse_choice, "leave",
-           "Action on a preemption notice from the cloud: leave the job, or only report it; off: do not check."),
+           "Action on a cloud's preemption notice: leave the job, or only report the notice; off: do not check."),
 )
 # fmt: on

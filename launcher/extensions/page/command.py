@@ -14,7 +14,7 @@ from launcher.meshctl.group import job_command, log_dir_option
 @job_command("Serve a web page that shows a run.", needs_run=False)
 @click.option(
     "--listen", default="0", metavar="[HOST:]PORT",
-    help="Address of the page; beyond loopback, readers need the token in the URL. [default: a loopback port]",
+    help="Address of the page; if not loopback, readers need the token in the URL. [default: a loopback port]",
 )  # fmt: skip
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
 @click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")

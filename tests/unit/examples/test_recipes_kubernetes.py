@@ -194,6 +194,16 @@ def test_kueue_admits_the_large_job_and_places_it_by_labels_that_agents_read() -
     assert quotas == {name: times(count, str(amount)) for name, amount in wanted.items()}
 
 
+def test_the_large_job_sets_every_option_of_the_checklist() -> None:
+    named = {*re.findall(r"`--([a-z-]+)", (ROOT / "docs" / "cluster" / "production.md").read_text())}
+    pod = pods(documents(KUBERNETES / "jobset-rdma.yaml"))[0]
+    given = {name.removeprefix("LAUNCHER_").lower().replace("_", "-") for name in pod.environ}
+    given |= {word[2:].partition("=")[0] for word in pod.words if word.startswith("--")}
+    assert named - given == {"redirects"}, "--tee writes files, too"
+    assert pod.config.rendezvous.network is not None
+    assert {"rdzv-backend", "restart-window", "hang-timeout"} <= named | given
+
+
 def times(count: int, quantity: str) -> str:
     number = re.match(r"\d+", quantity)
     assert number
