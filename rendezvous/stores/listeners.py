@@ -94,14 +94,13 @@ def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = t
     `list_own` is called only if one listens. A process that exits has no files any more, while its sockets are still
     being closed.
     """
-    sockets = find_listeners(port)
-    own = list_own() if sockets else ()
+    if not (sockets := find_listeners(port)):
+        return None
+    own = list_own()
     for pid in own:
         sockets -= _list_inodes(pid)
         if not sockets:
-            break
-    if not sockets:
-        return None
+            return None
     for pid_text in filter(str.isdigit, os.listdir("/proc")):
         if int(pid_text) not in own and sockets & _list_inodes(int(pid_text)):
             return PortHolder(int(pid_text), _describe(pid_text))

@@ -96,7 +96,7 @@ def test_meshctl_serves_and_saves_a_job_whose_own_page_found_its_port_taken(tmp_
                 served.says("hint: from another machine: ssh -N -L ")
                 with Served(tmp_path / "second", job.pid, "--listen", port) as second:
                     ended = second.wait()
-                    assert (ended.exit_code, ended.stdout) == (2, "")
+                    assert (ended.exit_code, ended.stdout) == (75, "")
                     assert f"the port is taken by pid {os.getpid()} (" in ended.stderr
                 target = tmp_path / "evidence.html"
                 with Served(tmp_path / "saving", job.pid, "--save", target) as saved:

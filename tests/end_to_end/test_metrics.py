@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -55,6 +56,15 @@ def find_port(job: Command) -> int:
     """The port that an agent with --metrics-port 0 has got."""
     job.says("metrics at http://127.0.0.1:")
     return int(re.findall(r"metrics at http://127.0.0.1:(\d+)/metrics", job.stderr)[0])
+
+
+def test_an_agent_whose_port_is_taken_ends_before_its_workers_start_and_may_be_started_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Job(tmp_path, f"--metrics-port={port}", script='mark("ran")') as job:
+            assert job.wait().exit_code == 75
+            job.says(f"--metrics-port cannot listen on 127.0.0.1:{port}: the port is taken")
+            assert not job.has_mark("ran", 0, 1)
 
 
 def get(port: int, path: str) -> tuple[int, str]:

@@ -120,7 +120,8 @@ def test_values_reach_what_they_name(template: Any) -> None:
     spec = found["ClusterTrainingRuntime", "own"]["spec"]
     container = find_container(spec)
     assert (spec["mlPolicy"]["numNodes"], container["image"]) == (9, "r/i:2")
-    assert spec["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] == 90
+    job = spec["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["backoffLimit"], job["backoffLimitPerIndex"]) == (90, 90)
     assert {"name": "LAUNCHER_NNODES", "value": "3:9"} in container["env"]
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from launcher.extensions.metrics.paths import share_node
 from launcher.model.concurrency import start_thread
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.views.http import http_server
 from launcher.views.http.http_server import HEAD_MAX, PLACES_MAX, HttpServer
 from launcher.views.http.path_group import open_listener
@@ -173,13 +173,15 @@ def test_garbage_is_answered_or_cut_off_without_a_word(server: HttpServer, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_may_be_free_later_and_a_wrong_address_is_an_error_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> socket.socket:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
     with open_listener("127.0.0.1", 0, "--metrics-port") as first:
         port = first.getsockname()[1]
-        with pytest.raises(UsageError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: the port is"):
+        with pytest.raises(TemporaryError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: the port is"):
             open_listener("127.0.0.1", port, "--metrics-port")
     with pytest.raises(UsageError, match="Cannot assign requested address"):
         open_listener("192.0.2.1", 0, "--metrics-port")

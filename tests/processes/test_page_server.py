@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError
 from launcher.views.http import http_server
 from launcher.views.http.http_server import REFUSED_MAX, REFUSED_PAUSE_S, HttpServer
 from launcher.views.http.path_group import open_listener
@@ -296,7 +296,7 @@ def test_a_reader_that_is_killed_leaves_no_thread_behind(page: HttpServer, sourc
 
 
 def test_a_port_that_is_taken_is_a_sentence(page: HttpServer) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(TemporaryError) as found:
         serve_page(FakeRun(4), port=page.port)
     holder = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
     assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: the port is taken by {holder}"

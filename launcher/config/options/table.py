@@ -149,7 +149,7 @@ TABLE: tuple[Option, ...] = (
            "Store for the nodes. c10d: hosted by the agent at --rdzv-endpoint; static: hosted by node rank 0, with "
            "fixed ranks; etcd (or etcd-v2): an etcd v3 cluster."),
     Option("torchrun", "rdzv-endpoint", "rendezvous", "HOST[:PORT],...", make_optional(readers.parse_endpoints), "",
-           "Address of the store; for TLS, prefix it with etcds://. With static: MASTER_ADDR:MASTER_PORT."),
+           "Address of the store; etcds:// selects etcd with TLS. With static: MASTER_ADDR:MASTER_PORT."),
     Option("torchrun", "rdzv-id", "rendezvous", "ID", make_optional(readers.parse_name), "random; required with etcd",
            "Run name, the same on all nodes.", field="run_id"),
     Option("torchrun", "rdzv-conf", "rendezvous", "KEY=VALUE,...", readers.parse_conf, "",

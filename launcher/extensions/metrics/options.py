@@ -23,7 +23,7 @@ ROWS = (
 
 
 def add_metrics(node: PartContext, ask: Ask) -> None:
-    """Serve the paths of --metrics-port. Raises UsageError for an address that cannot be had."""
+    """Serve the paths of --metrics-port. Raises LauncherError for an address that cannot be had."""
     from launcher.views.http.http_part import make_part
 
     require_library()

@@ -32,7 +32,7 @@ def save_page(source: QuestionSource, path: str, *, has_stacks: bool) -> None:
 
 
 def serve_page(source: QuestionSource, host: str, port: int) -> int:
-    """Serve the page until a signal; return the exit code. Raises UsageError if the port is taken."""
+    """Serve the page until a signal; return the exit code. Raises TemporaryError if the port is taken."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

@@ -3,7 +3,7 @@
 Where it has to listen from the start, its thread is there before the workers, who may use up all threads, and waits
 until they have been started. Listening may ask a name server, so it happens in the thread, too. A port that is taken
 costs what was to be served and not the job: it is logged once, and tried again. Where it has to be free from the start,
-that is an error of the user's.
+the agent does not join.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from launcher.config.options.readers import Value
 from launcher.model.concurrency import LateThread
 from launcher.model.console import log
-from launcher.model.errors import UsageError, describe_bug
+from launcher.model.errors import LauncherError, describe_bug
 from launcher.parts.host import PartHost
 from launcher.parts.part import LATER_S, RETRY_S, Effect, Fact, LeadershipChanged
 from launcher.views.http.path_group import Answer, PathGroup, open_listener
@@ -55,7 +55,7 @@ class HttpPart:
         self.wake_at = math.inf
 
     def listen(self, delay_s: float = LATER_S) -> int:
-        """Listen now, and have the thread accept in a moment; return the port. Raises UsageError."""
+        """Listen now, and have the thread accept in a moment; return the port. Raises LauncherError."""
         self._delay_s = delay_s
         self._listener = self._listener or open_listener(*self.address, self._origin)
         self._thread.start()
@@ -123,7 +123,7 @@ class HttpPart:
         except Exception as error:  # a port that is taken, no descriptor, or a bug: it costs what is served, and no job
             if type(error) is not self._problem:
                 self._problem = type(error)
-                why = str(error) if isinstance(error, UsageError) else f"{self._origin}: {describe_bug(error)}"
+                why = str(error) if isinstance(error, LauncherError) else f"{self._origin}: {describe_bug(error)}"
                 self._log(f"{why}; the job continues; retrying every {REOPEN_S:g} s")
             return None
         self._problem = None

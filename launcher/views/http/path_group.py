@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.errors import StoreError
-from rendezvous.stores.listeners import listen
+from rendezvous.stores.listeners import PortTaken, listen
 
 if TYPE_CHECKING:
     import socket
@@ -32,10 +32,14 @@ class PathGroup(NamedTuple):
 
 
 def open_listener(host: str, port: int, what: str) -> socket.socket:
-    """Listen at an address; port 0 is any free one. Raises UsageError. `what`: will listen, for its sentence."""
+    """Listen at an address; port 0 is any free one. `what`: will listen, for the sentence.
+
+    Raises TemporaryError if the port is taken, which may be so on this machine alone; else UsageError.
+    """
     try:
         return listen(host, port, what)
     except StoreError as error:
-        raise UsageError(str(error), error.hint) from None
+        kind = TemporaryError if isinstance(error, PortTaken) else UsageError
+        raise kind(str(error), error.hint) from None
     except UnicodeError:
         raise UsageError(f"{what} cannot listen on {host!a}: this is not a host name") from None

@@ -19,7 +19,7 @@ ANSWER_S = 5.0  # how long /healthz waits for the agent's loop
 SILENCE_S = 60.0  # before a pod is replaced: long after the lease of its agent has expired
 ATTEMPTS = 10  # of the whole job, at least, before Kubernetes gives up
 MADE_BY_SCRIPT = {"ca.crt", "tls.crt", "tls.key"}  # etcd-certificates.sh, and what cert-manager would write
-REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
+REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy")
 
 
 def starts_as_a_list(pod: Pod) -> Iterator[str]:
@@ -155,7 +155,7 @@ def find_patience_s(probe: Document) -> float:
 
 
 def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
-    """75, 137 and 143 are this node's affair; all others are the job's own, the same on every node."""
+    """75, 137 and 143 are this node's affair, and 2 may be; all others are the job's own, the same on every node."""
     if not pod.job:
         yield from _replica_policy(pod)
         return
@@ -176,11 +176,26 @@ def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
     for code in (75, 137):
         if action(rules, code) != "Count":
             yield f"exit code {code} is not tried again, or without end"
-    for code in (1, 2, 3, 70, 139):
+    for code in (1, 3, 70, 76, 139):
         if action(rules, code) != "FailJob":
             yield f"exit code {code}, the same on every node, is tried again"
+    yield from _refusal_policy(pod, action(rules, 2))
     if pod.job.get("backoffLimit", 6) < ATTEMPTS * pod.count:
         yield f"backoffLimit is spent by fewer than {ATTEMPTS} losses of all nodes"
+
+
+def _refusal_policy(pod: Pod, done: str) -> Iterator[str]:
+    """An elastic job can do without the node whose agent refuses to start, but not without any number of them."""
+    network, spare = pod.config.rendezvous.network, pod.count - pod.config.placement.nodes_min
+    if done == "FailIndex":
+        if not 0 < pod.job.get("maxFailedIndexes", 0) <= spare:
+            yield f"maxFailedIndexes is not 1 to {spare}: nodes wait for those that were given up"
+        if pod.job.get("backoffLimitPerIndex", 0) < pod.job.get("backoffLimit", 6):
+            yield "an index is given up before the job is"
+    elif done != "FailJob":
+        yield "exit code 2 is tried again"
+    elif spare and network is not None and network.backend == "etcd":
+        yield "one node that refuses to start (2) ends the job"
 
 
 def action(rules: list[Document], code: int, *, is_disrupted: bool = False) -> str:

@@ -153,7 +153,13 @@ def test_what_the_page_shows_of_yaml_is_in_a_recipe_or_keeps_to_the_schema() -> 
 
 def test_the_table_of_exit_codes_is_what_the_controllers_do() -> None:
     section = PAGE.read_text().partition("\n## Exit codes\n")[2].partition("\n### ")[0]
-    done = {"done": "Complete", "not counted": "Ignore", ", counted": "Count", "the job ends": "FailJob"}
+    done = {
+        "done": "Complete",
+        "not counted": "Ignore",
+        ", counted": "Count",
+        "the job ends": "FailJob",
+        "given up": "FailIndex",
+    }
     [job] = [each for each in documents(KUBERNETES / "indexed-job.yaml") if each["kind"] == "Job"]
     seen: set[int] = set()
     row = r"^\| (\d[\d, ]*|others) \| .+ \| (.+) \| (.+) \|$"
@@ -186,6 +192,16 @@ def test_kueue_admits_the_large_job_and_places_it_by_labels_that_agents_read() -
     count = recipe["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
     assert [*quotas] == group["coveredResources"]
     assert quotas == {name: times(count, str(amount)) for name, amount in wanted.items()}
+
+
+def test_the_large_job_sets_every_option_of_the_checklist() -> None:
+    named = {*re.findall(r"`--([a-z-]+)", (ROOT / "docs" / "cluster" / "production.md").read_text())}
+    pod = pods(documents(KUBERNETES / "jobset-rdma.yaml"))[0]
+    given = {name.removeprefix("LAUNCHER_").lower().replace("_", "-") for name in pod.environ}
+    given |= {word[2:].partition("=")[0] for word in pod.words if word.startswith("--")}
+    assert named - given == {"redirects"}, "--tee writes files, too"
+    assert pod.config.rendezvous.network is not None
+    assert {"rdzv-backend", "restart-window", "hang-timeout"} <= named | given
 
 
 def times(count: int, quantity: str) -> str:
@@ -236,8 +252,16 @@ BROKEN: list[tuple[str, str, Change]] = [
     ("indexed-job.yaml", "an eviction is counted", lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(0)),
     ("indexed-job.yaml", "(143) is counted", lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(1)),
     ("indexed-job.yaml", "exit code 75 is not tried again",
-     lambda found: at(found, *JOB, "podFailurePolicy", "rules", 3, "onExitCodes").update(values=[143])
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules", 4, "onExitCodes").update(values=[2, 143])
      or at(found, *JOB, "podFailurePolicy", "rules").pop(2)),
+    ("indexed-job.yaml", "refuses to start (2) ends the job",
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(3)
+     and at(found, *JOB, "podFailurePolicy", "rules", 3, "onExitCodes").update(values=[75, 137, 143])),
+    ("indexed-job.yaml", "exit code 2 is tried again",
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(3)),
+    ("jobset-rdma.yaml", "maxFailedIndexes is not 1 to 20",
+     lambda found: at(found, *SET_JOB).update(maxFailedIndexes=21)),
+    ("jobset-etcd.yaml", "before the job is", lambda found: at(found, *SET_JOB).update(backoffLimitPerIndex=6)),
     ("indexed-job.yaml", "refuses a rule",
      lambda found: at(found, *JOB, "podFailurePolicy", "rules", 2, "onExitCodes").update(values=[137, 75])),
     ("init-container.yaml", "about another container",

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import extensions
 from launcher.config.options import command_line
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError
 from launcher.parts.host import PartHost
 from launcher.parts.part import RETRY_S, Fact, LeadershipChanged
 from launcher.views.http import http_part
@@ -120,7 +120,7 @@ def test_a_port_that_is_taken_costs_the_page_alone_but_is_an_error_where_it_must
         page = new_part(said, make_group("/", is_leaders=True), port=port)
         lead(page, True)
         wait_until(lambda: said, what="the problem")
-        with pytest.raises(UsageError, match=f"--serve cannot listen on 127.0.0.1:{port}: the port is taken"):
+        with pytest.raises(TemporaryError, match=f"--serve cannot listen on 127.0.0.1:{port}: the port is taken"):
             new_part([], make_group("/"), port=port).listen(0.0)
     wait_until(lambda: get(port, "/") == 200, what="the page, once the port is free")
     assert len(said) == 1
